@@ -1,0 +1,73 @@
+"""The ``ncclprobe`` command: finds the sub-command, and turns what goes wrong into exit codes. No logic of its own."""
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+from ncclprobe import __version__
+from ncclprobe.errors import UsageError
+
+EXIT_BROKEN, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+COMMANDS = {
+    "doctor": ("doctor", "is this machine, or a captured one, fit for an NCCL job?"),
+    "bandwidth": ("bandwidth", "measure collectives across ranks and judge the numbers"),
+    "capture": ("capture", "write what was asked and answered on this machine, to be judged anywhere"),
+    "report": ("show", "render a saved JSON report; exits with the report's own code"),
+}
+"""Each command: the module whose ``main(argv)`` returns the exit code, and its purpose. Only the one asked for is
+imported."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (contract.md, Exit codes)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if argv and argv[0] in COMMANDS:
+            return int(importlib.import_module(f"ncclprobe.{COMMANDS[argv[0]][0]}").main(argv[1:]))
+        _parser().parse_args(argv or ["--help"])
+        return EXIT_USAGE
+    except UsageError as error:
+        print(f"ncclprobe: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN
+    except KeyboardInterrupt:
+        print("ncclprobe: interrupted; nothing was judged", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
+        print(f"ncclprobe: a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", file=sys.stderr)
+        return EXIT_BROKEN
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="ncclprobe",
+        description="NCCL and interconnect diagnostics.",
+        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    return parser
+
+
+def _kept() -> str:
+    """Write the traceback to a file of its own, and say which."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="ncclprobe-", suffix=".traceback", delete=False) as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return "its traceback could not be written"
+    return f"traceback in {file.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

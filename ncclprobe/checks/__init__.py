@@ -1,0 +1,5 @@
+"""The rules: one module per id prefix, each rule a pure function from facts to findings.
+
+A check never looks at the machine. Its docstring is its explanation: what the problem is, why it matters, how to fix
+it; its decorator holds an example that triggers it and one that does not, and both run as tests.
+"""

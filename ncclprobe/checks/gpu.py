@@ -1,0 +1,55 @@
+"""The GPUs and their driver."""
+
+from collections.abc import Iterator
+
+from ncclprobe.facts.nvidia_smi import Smi
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.model import Finding, Job, fail
+from ncclprobe.registry import applies, check
+
+PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
+ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
+
+
+@applies
+def gpu_job(job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl)."""
+    return job.backend == "nccl"
+
+
+@check(
+    bad=[(Smi(wedged="nvidia-smi -L: no answer within 60 s"),)],
+    good=[(Smi(gpus=8),)],
+    required=True,
+    applies=gpu_job,
+)
+def smi_canary(smi: Smi) -> Iterator[Finding]:
+    """nvidia-smi does not come back.
+
+    Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message.
+    Fix: drain the node and reboot it; look for Xid messages in the kernel log first.
+    """
+    if smi.wedged:
+        yield fail("nvidia-smi", smi.wedged, blame="node", action="repair", evidence="nvidia-smi -L")
+
+
+@check(
+    bad=[(ONE_LOST, Job()), (PAIR, Job(expect_gpus=8))],
+    good=[(PAIR, Job()), (PAIR, Job(expect_gpus=2))],
+    required=True,
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def count(gpus: Gpus, job: Job) -> Iterator[Finding]:
+    """A GPU is lost, or there are fewer than expected.
+
+    Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
+    Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away.
+    """
+    for gpu in gpus.all:
+        if gpu.lost:
+            yield fail(f"GPU{gpu.index}", gpu.lost, blame="node", action="repair", evidence="NVML")
+    alive = sum(not gpu.lost for gpu in gpus.all)
+    if job.expect_gpus is not None and alive < job.expect_gpus:
+        message = f"{alive} usable, {job.expect_gpus} expected (--expect-gpus)"
+        yield fail("GPUs", message, blame="node", action="repair", evidence="NVML")

@@ -1,0 +1,163 @@
+"""``ncclprobe doctor``: is this machine fit for an NCCL job? Also ``torchrun -m ncclprobe.doctor``."""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ncclprobe import __version__, engine, output
+from ncclprobe.facts.launcher import READS, Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.software import Software
+from ncclprobe.facts.system import System
+from ncclprobe.host import Recorder, dump, load
+from ncclprobe.model import (
+    Absent,
+    Check,
+    Collector,
+    Job,
+    LaunchRow,
+    NodeEnvironment,
+    NodeRow,
+    Report,
+    Setting,
+    Snapshot,
+    Tool,
+    Verdict,
+)
+from ncclprobe.registry import discover
+
+RUN_PREFIX = "run."  # judged by `ncclprobe bandwidth`, over measurements that a doctor does not make
+
+
+def main(argv: Sequence[str]) -> int:
+    """Collect or replay, judge, report; returns the exit code. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    started, clock = datetime.now(timezone.utc), time.monotonic()
+    collectors, checks = discover("ncclprobe.facts", Collector), doctor_checks(options.select, options.ignore)
+    snapshots = [replayed(path, collectors) for path in options.captures]
+    if not snapshots:
+        snapshots = [observed(collectors, clock + options.timeout)[0]]
+    job = Job(options.backend, options.expect_gpus)
+    verdicts, suppressed = engine.suppress(engine.judge(snapshots, checks, job), options.ignore)
+    launch = _launch(snapshots[0])
+    missing = _missing_nodes(launch, len(snapshots), options)
+    status, code = engine.conclude(verdicts, options.fail_on, inconclusive=bool(missing))
+    report = Report(
+        tool=Tool("ncclprobe", __version__),
+        started=started.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - clock, 3),
+        command=shlex.join(["ncclprobe", "doctor", *argv]),
+        status=status,
+        exit_code=code,
+        launch=LaunchRow(launch.kind, launch.nnodes, launch.world_size),
+        nodes=tuple(_node_row(s, rank, verdicts, options.fail_on) for rank, s in enumerate(snapshots)),
+        missing_nodes=missing,
+        checks=verdicts,
+        coverage=engine.coverage(verdicts),
+        suppressed=suppressed,
+        environment={s.node: _environment(s) for s in snapshots},
+        remarks=tuple(_remarks(missing)),
+    )
+    output.deliver(report, options)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ncclprobe doctor", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("captures", nargs="*", type=Path, metavar="CAPTURE", help="judge these captures instead, one per node")
+    add("--backend", choices=("nccl", "gloo"), default="nccl", help="what the job will use (default: %(default)s)")
+    add("--local", action="store_true", help="this node only, whatever the launcher says")
+    add("--expect-gpus", type=int, metavar="N", help="fail with fewer usable GPUs than this")
+    add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
+    add(
+        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one finding: 'ID=SUBJECT'"
+    )
+    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="of the whole run (default: %(default)g)")
+    output.arguments(parser)
+    return parser
+
+
+def doctor_checks(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The checks that judge a machine, as far as `select` and `ignore` let them."""
+    found = [c for c in discover("ncclprobe.checks", Check) if not c.id.startswith(RUN_PREFIX)]
+    return engine.selected(found, select, ignore)
+
+
+def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, str]:
+    """This machine's facts, and the capture of every answer that made them. `deadline` is on time.monotonic()."""
+    from ncclprobe.live import LiveHost
+    from ncclprobe.nccl.parameters import looks_like_ours, table
+
+    live = LiveHost({*table(), *READS}, looks_like_ours, deadline)
+    host = Recorder(live)
+    try:
+        facts = engine.collect(host, collectors)
+    finally:
+        live.close()
+    system = facts[System]
+    node = "this node" if isinstance(system, Absent) else system.hostname
+    return Snapshot(node, facts), dump(host.answers, node)
+
+
+def replayed(path: Path, collectors: Sequence[Collector]) -> Snapshot:
+    """The facts of a captured machine. Raises UsageError."""
+    host = load(path)
+    return Snapshot(host.node, engine.collect(host, collectors))
+
+
+def _launch(snapshot: Snapshot) -> Launch:
+    launch = snapshot.facts.get(Launch)
+    return launch if isinstance(launch, Launch) else Launch()
+
+
+def _missing_nodes(launch: Launch, looked_at: int, options: argparse.Namespace) -> tuple[str, ...]:
+    """The nodes of this job that nobody looked at: this version looks at its own node only."""
+    if options.local or options.captures or (launch.nnodes or 1) <= looked_at:
+        return ()
+    here = launch.node_rank or 0
+    return tuple(f"node {rank}" for rank in range(launch.nnodes or 1) if rank != here)
+
+
+def _remarks(missing: tuple[str, ...]) -> list[str]:
+    if not missing:
+        return []
+    return [f"{len(missing)} other nodes of this job were not looked at; with --local this node is judged alone"]
+
+
+def _node_row(snapshot: Snapshot, rank: int, verdicts: Sequence[Verdict], fail_on: str) -> NodeRow:
+    system = snapshot.facts.get(System)
+    own = [verdict for verdict in verdicts if verdict.node == snapshot.node]
+    hostname = system.hostname if isinstance(system, System) else snapshot.node
+    return NodeRow(snapshot.node, rank, hostname, engine.conclude(own, fail_on)[0])
+
+
+def _environment(snapshot: Snapshot) -> NodeEnvironment:
+    """Versions and settings for the report; what is not known is null."""
+    settings = snapshot.facts.get(Settings)
+    rows: tuple[Setting, ...] = tuple(settings.effective.values()) if isinstance(settings, Settings) else ()
+    return NodeEnvironment(_versions(snapshot), rows)
+
+
+def _versions(snapshot: Snapshot) -> dict[str, str | None]:
+    system, software, gpus = (snapshot.facts.get(kind) for kind in (System, Software, Gpus))
+    versions: dict[str, str | None] = {"kernel": None, "torch": None, "nccl": None, "driver": None}
+    if isinstance(system, System):
+        versions |= {"kernel": system.kernel, "distribution": system.distribution or None}
+    if isinstance(software, Software):
+        nccl = ".".join(map(str, software.nccl_version or ()))
+        versions |= {**software.packages, "nccl": nccl or None}
+    if isinstance(gpus, Gpus):
+        versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
+    return versions
+
+
+if __name__ == "__main__":
+    from ncclprobe.__main__ import main as run
+
+    sys.exit(run(["doctor", *sys.argv[1:]]))

@@ -1,0 +1,63 @@
+"""What can go wrong, and who catches it.
+
+::
+
+    NcclprobeError
+    ├─ UsageError      flags, an unreadable capture or expectation   main(): one line on stderr, exit 2
+    ├─ HostError       the machine did not answer                    collect(): Absent
+    │   ├─ Missing         there is no such file, command or library
+    │   ├─ Denied          it exists and this user may not look
+    │   ├─ TimedOut        it did not answer before its deadline
+    │   ├─ Failed          it answered with an error of its own
+    │   └─ NotCaptured     the capture being replayed never asked
+    ├─ ParseError      an answer we do not understand                collect(): Absent, counted as our bug
+    └─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
+
+Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
+"""
+
+
+class NcclprobeError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class UsageError(NcclprobeError):
+    """The caller asked for something that cannot be done. The message names the thing and the remedy."""
+
+
+class HostError(NcclprobeError):
+    """The machine did not answer a question. The class says in which way."""
+
+
+class Missing(HostError):
+    """No such file, directory, command, library or name."""
+
+
+class Denied(HostError):
+    """It exists, and this user may not look at it."""
+
+
+class TimedOut(HostError):
+    """No answer before the deadline; whatever was asked has been abandoned."""
+
+
+class Failed(HostError):
+    """It answered with an error of its own, quoted in the message."""
+
+
+class NotCaptured(HostError):
+    """The capture being replayed holds no such question: an older tool did not ask it."""
+
+
+class ParseError(NcclprobeError):
+    """An answer that we do not understand. The message quotes an excerpt."""
+
+
+class ProbeError(NcclprobeError):
+    """A measurement could not be completed: a rank is lost, or a phase outlived its deadline."""
+
+
+REFUSALS: dict[str, type[HostError]] = {
+    kind.__name__: kind for kind in (Missing, Denied, TimedOut, Failed, NotCaptured)
+}
+"""The name a capture uses for each way of not answering."""

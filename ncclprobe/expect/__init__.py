@@ -1,0 +1,1 @@
+"""What a healthy machine does, and where each such number comes from."""

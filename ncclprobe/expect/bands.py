@@ -1,0 +1,182 @@
+"""The user's own expectations: a TOML file, or an earlier report taken as the baseline.
+
+::
+
+    [[expect]]
+    op = "all_reduce"
+    nbytes = "1G"            # as printed; or min_bytes and max_bytes, a range
+    busbw_GBps = 360.0       # 1e9 bytes per second
+    low_GBps = 330.0         # what still passes; or tolerance = 0.1, a share of the value
+    source = "acceptance test of 2026-03-02, rack 7"
+    why = "median of 20 nodes"
+
+Each (operation, size) is judged by at most one number, so overlapping entries are refused, not resolved.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model import Expectation, Measurement, Report
+from ncclprobe.ops import OPS
+from ncclprobe.units import parse_size
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TOLERANCE = 0.2
+"""How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
+
+_NUMBERS = ("busbw_GBps", "low_GBps", "tolerance")
+_SIZES = ("nbytes", "min_bytes", "max_bytes")
+_TEXTS = ("op", "source", "why")
+_KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
+
+    `like` is the earlier row that a baseline comes from: it speaks only for rows measured in the same way.
+    """
+
+    op: str
+    low_bytes: int
+    high_bytes: int
+    expectation: Expectation
+    like: Measurement | None = None
+
+    def covers(self, row: Measurement) -> bool:
+        """Whether this band says anything about `row`."""
+        same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
+        return same_size and (self.like is None or _conditions(row) == _conditions(self.like))
+
+
+def judged(row: Measurement, bands: Sequence[Band]) -> Measurement:
+    """`row` with its expectation and verdict; unchanged where nothing was expected of it."""
+    found = next((band.expectation for band in bands if band.covers(row)), None)
+    if found is None:
+        return row
+    return replace(row, expectation=found, status="fail" if row.busbw_GBps < found.low else "pass")
+
+
+def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
+    """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError where it has none.
+
+    Rows with wrong data, and rows that the run itself called failed or noise, are no baseline.
+    """
+    usable = [m for m in report.measurements if not m.wrong and m.status not in ("fail", "noise") and m.busbw_GBps > 0]
+    if not usable:
+        raise UsageError(f"{path}: holds no measurement that could be a baseline")
+    why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"
+    return tuple(Band(m.op, m.nbytes, m.nbytes, _baseline(m.busbw_GBps, tolerance, why, path), m) for m in usable)
+
+
+def _baseline(value: float, tolerance: float, why: str, path: str) -> Expectation:
+    return Expectation(value, value * (1 - tolerance), "GB/s", "baseline", why, path)
+
+
+def _conditions(row: Measurement) -> tuple[object, ...]:
+    """What must be equal for two rows to be comparable at all."""
+    return row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend
+
+
+def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
+    """The bands written in TOML. Raises UsageError naming `path`, the key and the reason."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from None
+    entries = document.pop("expect", None)
+    if document:
+        raise UsageError(f"{path}: unknown key {next(iter(document))!r}; a file of bands holds [[expect]] tables")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise UsageError(f"{path}: holds no [[expect]] table, so it expects nothing")
+    bands = tuple(_band(entry, f"{path}: expect {n}", tolerance) for n, entry in enumerate(entries, start=1))
+    _refuse_overlaps(bands, path)
+    return bands
+
+
+def _band(entry: Mapping[str, Any], where: str, tolerance: float) -> Band:
+    for key, value in entry.items():
+        _refuse_key(key, value, where)
+    for key in ("op", "busbw_GBps", "source", "why"):
+        if key not in entry:
+            raise UsageError(f"{where}: {key} is missing")
+    if entry["op"] not in OPS:
+        raise UsageError(f"{where}: op {entry['op']!r} is unknown; choose from {', '.join(OPS)}")
+    low_bytes, high_bytes = _sizes(entry, where)
+    value, low, why = _limits(entry, where, tolerance)
+    expectation = Expectation(value, low, "GB/s", "user", why, f"{where}: {entry['source']}")
+    return Band(entry["op"], low_bytes, high_bytes, expectation)
+
+
+def _refuse_key(key: str, value: object, where: str) -> None:
+    if key not in _KEYS:
+        with_unit = [known for known in _KEYS if known.lower().startswith(key.lower() + "_")]
+        hint = f"write {with_unit[0]}: a number needs its unit" if with_unit else f"known are {', '.join(_KEYS)}"
+        raise UsageError(f"{where}: unknown key {key!r}; {hint}")
+    if key in _TEXTS and not (isinstance(value, str) and value.strip()):
+        raise UsageError(f"{where}: {key} must be a non-empty text")
+    if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
+        raise UsageError(f"{where}: {key} must be a finite number, without quotes")
+
+
+def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
+    given = {key: _bytes(entry[key], f"{where}: {key}") for key in _SIZES if key in entry}
+    if set(given) == {"nbytes"}:
+        return given["nbytes"], given["nbytes"]
+    if not given or "nbytes" in given:
+        raise UsageError(f"{where}: give nbytes, or min_bytes and max_bytes")
+    low, high = given.get("min_bytes", 1), given.get("max_bytes", sys.maxsize)
+    if low > high:
+        raise UsageError(f"{where}: min_bytes {low} is above max_bytes {high}")
+    return low, high
+
+
+def _bytes(value: object, where: str) -> int:
+    """A size: bytes, or a text with a binary suffix."""
+    try:
+        number = parse_size(value) if isinstance(value, str) else value
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UsageError(f"{where} must be a whole number of bytes above zero, or such as '64M'")
+    return number
+
+
+def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[float, float, str]:
+    """Value, lowest that passes, and why; the reason says where the lowest was not given."""
+    value, low, why = float(entry["busbw_GBps"]), entry.get("low_GBps"), entry["why"]
+    if low is not None and "tolerance" in entry:
+        raise UsageError(f"{where}: give low_GBps or tolerance, not both")
+    share = float(entry.get("tolerance", tolerance))
+    if not 0 <= share < 1:
+        raise UsageError(f"{where}: tolerance {share:g} must be a share from 0 to below 1 (0.1 is 10 %)")
+    if value <= 0:
+        raise UsageError(f"{where}: busbw_GBps must be above zero")
+    if low is None:
+        return value, value * (1 - share), f"{why}, less a tolerance of {share:.0%}"
+    if not 0 < low <= value:
+        raise UsageError(f"{where}: low_GBps {low:g} must be above zero and at most busbw_GBps {value:g}")
+    return value, float(low), why
+
+
+def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:
+    ordered = sorted(enumerate(bands, start=1), key=lambda pair: (pair[1].op, pair[1].low_bytes))
+    for (first, band), (second, following) in zip(ordered, ordered[1:], strict=False):
+        if band.op == following.op and following.low_bytes <= band.high_bytes:
+            raise UsageError(f"{path}: expect {first} and expect {second} both speak for {band.op}; keep one per size")
+
+
+def parse_tolerance(text: str) -> float:
+    """A share from 0 to below 1. Raises UsageError."""
+    if not re.fullmatch(r"0?\.\d+|0", text):
+        raise UsageError(f"--tolerance {text!r}: give a share from 0 to below 1, such as 0.1")
+    return float(text)

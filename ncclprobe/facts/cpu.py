@@ -1,0 +1,64 @@
+"""CPUs and NUMA nodes, from sysfs."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+ROOT = "/sys/devices/system"
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node: its CPUs and its distance to every online node (10 is itself, ACPI SLIT)."""
+
+    id: int
+    cpus: tuple[int, ...]
+    distances: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cpus:
+    """The online CPUs, the model name, and the NUMA nodes (none: a kernel without NUMA support)."""
+
+    online: tuple[int, ...]
+    model: str
+    numa: tuple[NumaNode, ...]
+
+
+@collector
+def cpu(host: Host) -> Cpus:
+    """What the kernel says of processors and NUMA nodes."""
+    online = cpu_list(host.ask("read", f"{ROOT}/cpu/online"))
+    try:
+        entries = json.loads(host.ask("list", f"{ROOT}/node"))
+    except Missing:  # CONFIG_NUMA is off: known to have none
+        entries = []
+    numbers = sorted(int(entry[4:]) for entry in entries if re.fullmatch(r"node\d+", entry))
+    return Cpus(online, model_name(host.ask("read", "/proc/cpuinfo")), tuple(_node(host, n) for n in numbers))
+
+
+def _node(host: Host, number: int) -> NumaNode:
+    folder = f"{ROOT}/node/node{number}"
+    distances = tuple(map(int, host.ask("read", f"{folder}/distance").split()))
+    return NumaNode(number, cpu_list(host.ask("read", f"{folder}/cpulist")), distances)
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """The kernel's list format, ``0-3,8,10-11``; empty is a node with memory only."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        if not match:
+            raise ParseError(f"CPU list: {text[:80]!r}")
+        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(cpus)
+
+
+def model_name(text: str) -> str:
+    """The first processor's name in /proc/cpuinfo: "model name" on x86, "cpu" on POWER; Arm gives none."""
+    match = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else ""

@@ -1,0 +1,115 @@
+"""NCCL's configuration files, and the settings that result from them and the environment.
+
+Source: NCCL src/misc/param.cc:28 setEnvFile and :52 initEnvFunc (v2.30.7); what differs before 2.30.3 from that file
+in v2.29.7. The environment beats the files, the first definition beats later ones.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ncclprobe.errors import Missing
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.software import Software, Version, reaches
+from ncclprobe.host import Host
+from ncclprobe.model import Absent, Setting
+from ncclprobe.registry import collector
+
+SYSTEM_FILE = "/etc/nccl.conf"
+
+LONGEST_LINE = 4095
+"""Characters read at once since 2.30.3 (fgets into 4096): the rest of a longer line is a line of its own."""
+
+LONGEST_FIELD = 1023
+"""Characters kept of a name and of a value. (Bytes to NCCL, which is the same for ASCII.)"""
+
+_FGETS = (2, 30, 3)
+_CONF_FILE_VARIABLE = (2, 23)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What NCCL would read: `effective` by name, and `overridden`, the definitions that came too late to count.
+
+    An environment plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
+    """
+
+    effective: Mapping[str, Setting] = field(default_factory=dict)
+    overridden: tuple[Setting, ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """The value NCCL would read for `name`, or None where it is unset or withheld."""
+        setting = self.effective.get(name)
+        return setting.value if setting else None
+
+    def named(self, *prefixes: str) -> list[Setting]:
+        """The effective settings whose names start with one of `prefixes`, in order of name."""
+        return [setting for name, setting in sorted(self.effective.items()) if name.startswith(prefixes)]
+
+
+@collector
+def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
+    """The environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
+    version = software.nccl_version if isinstance(software, Software) else None
+    paths = conf_paths(environment.variables, version)
+    files = [parse_conf(_text(host, path), path, version) for path in paths]
+    return merge(environment, files)
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.ask("read", path)
+    except Missing:
+        return ""
+
+
+def conf_paths(variables: Mapping[str, str | None], version: Version | None = None) -> tuple[str, ...]:
+    """The files NCCL reads, strongest first.
+
+    A non-empty NCCL_CONF_FILE (since 2.23) takes the place of ~/.nccl.conf even if that file cannot be opened. The home
+    is $HOME; before 2.30.3 NCCL asked the password file, which says the same but in odd containers.
+    """
+    named = variables.get("NCCL_CONF_FILE") if reaches(version, _CONF_FILE_VARIABLE) else None
+    home = variables.get("HOME")
+    if named:
+        return named, SYSTEM_FILE
+    return (f"{home}/.nccl.conf", SYSTEM_FILE) if home is not None else (SYSTEM_FILE,)
+
+
+def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Setting, ...]:
+    """What a file of this text defines, in its order; the origin is ``path:line``. Nothing is an error.
+
+    A line is cut at its first ``=``; without one it is skipped. Nothing is trimmed or unquoted, so ``NCCL_DEBUG =
+    INFO`` defines a variable whose name ends in a blank. ``#`` counts in column 0 only. `text` must still hold its
+    carriage returns: versions before 2.30.3 keep them as part of the value. A line without a name defines nothing
+    (setenv refuses it).
+    """
+    settings = []
+    for number, line in _lines(text, version):
+        name, equals, value = line.partition("=")
+        if name and equals and not line.startswith("#"):
+            settings.append(Setting(name[:LONGEST_FIELD], value[:LONGEST_FIELD], f"{path}:{number}"))
+    return tuple(settings)
+
+
+def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
+    """Numbered lines as NCCL sees them, each ending at its first NUL as C strings do."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not reaches(version, _FGETS):
+            yield number, line.partition("\0")[0]
+            continue
+        for start in range(0, len(line), LONGEST_LINE):
+            yield number, line[start : start + LONGEST_LINE].partition("\0")[0].removesuffix("\r")
+
+
+def merge(environment: Environment, files: Sequence[Sequence[Setting]]) -> Settings:
+    """The settings that count, given those of each file in the order of `conf_paths`: the first definition wins.
+
+    An empty value in the environment is a definition too.
+    """
+    offered = [Setting(name, value, "environment") for name, value in environment.variables.items()]
+    effective: dict[str, Setting] = {}
+    overridden = []
+    for setting in (*offered, *(setting for file in files for setting in file)):
+        if effective.setdefault(setting.name, setting) is not setting:
+            overridden.append(setting)
+    return Settings(effective, tuple(overridden))

@@ -1,0 +1,37 @@
+"""What MASTER_ADDR resolves to on this node."""
+
+import json
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ncclprobe.errors import Failed, TimedOut
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The rendezvous address. `name` is empty where no launcher gave one; `failure` says why it did not resolve."""
+
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    seconds: float = 0.0
+    failure: str = ""
+
+    @property
+    def loopback(self) -> tuple[str, ...]:
+        """Those of the addresses that only this very node can reach."""
+        return tuple(a for a in self.addresses if ip_address(a.partition("%")[0]).is_loopback)
+
+
+@collector
+def resolver(host: Host, launch: Launch) -> Master:
+    """getaddrinfo(3) of MASTER_ADDR. Not resolving is knowledge: the job would not find its rank 0 either."""
+    if not launch.master_addr:
+        return Master()
+    try:
+        seen = json.loads(host.ask("resolve", launch.master_addr))
+    except (Failed, TimedOut) as error:
+        return Master(launch.master_addr, failure=str(error))
+    return Master(launch.master_addr, tuple(seen["addresses"]), seen["seconds"])

@@ -1,0 +1,330 @@
+"""Who is still there: heartbeats of every rank in the store, and the watch that ends a run which lost one.
+
+The main thread may sit in a collective that never returns, so everything here runs beside it. Two threads per rank:
+
+* the *pulse* talks to the store through a connection of its own. Every period it writes this rank's beat; on rank 0
+  it also reads the others' and decides, elsewhere it reads rank 0's decision.
+* the *guard* touches no store, because a stopped server blocks a client past the client's own timeout. It wakes on
+  signals, and it ends this rank when the pulse has been stuck too long.
+
+Silence is counted in periods of our own, never in wall time: a rank 0 that was itself stopped for a minute has missed
+its own periods as well, and accuses nobody.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+from ncclprobe.model import Arrivals, Attendance, LostRank
+from ncclprobe.ranks import Seat, Store, key
+
+PERIOD_S = 1.0
+SILENT_PERIODS = 5
+DONE = "done"
+OUT_OF_TIME_PERIODS = 10  # a phase this old when the time runs out stood still; a younger one was cut off
+_FAREWELL_S = 1.5
+
+EXIT_INCONCLUSIVE, EXIT_LOST = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a rank says of itself each period. `step` counts phases, `left` says why it is leaving (empty: it stays)."""
+
+    rank: int
+    host: str
+    pid: int
+    count: int
+    step: int
+    phase: str
+    left: str = ""
+
+
+class Register:
+    """What rank 0 heard of every rank, period by period, and what follows from it. Pure: no clock, no store."""
+
+    def __init__(self, ranks: int, patience: int) -> None:
+        """`patience`: the periods that a phase may last."""
+        self.ranks, self.patience = ranks, patience
+        self.last: dict[int, Beat] = {}
+        self._quiet: dict[int, int] = {}
+        self._same: dict[int, int] = {}
+        self._waited = 0
+        self._since_symptom = 0
+
+    def hear(self, beats: Mapping[int, Beat]) -> None:
+        """Take in what one period brought."""
+        self._waited += 1
+        for rank, beat in beats.items():
+            old = self.last.get(rank)
+            self._quiet[rank] = self._quiet[rank] + 1 if old and old.count == beat.count else 0
+            self._same[rank] = self._same[rank] + 1 if old and old.step == beat.step else 0
+            self.last[rank] = beat
+        if self._leavers() or self._silent(1):
+            self._since_symptom += 1
+        else:
+            self._since_symptom = 0
+
+    def missing(self) -> tuple[int, ...]:
+        """The ranks never heard of."""
+        return tuple(rank for rank in range(self.ranks) if rank not in self.last)
+
+    def gone(self, ranks: tuple[int, ...]) -> bool:
+        """Whether each of `ranks` has said that it leaves."""
+        return all(rank in self.last and self.last[rank].left for rank in ranks)
+
+    def arrivals(self, out_of_time: bool) -> Arrivals | None:
+        """The ranks that never came, once they have been waited for long enough."""
+        missing = self.missing()
+        if missing and (out_of_time or self._waited > self.patience):
+            return Arrivals(self.ranks, missing, self._waited * PERIOD_S)
+        return None
+
+    def attendance(self, *, signalled: bool = False, out_of_time: bool = False) -> Attendance | None:
+        """Who was lost, or None: so far nobody.
+
+        A rank whose heart stopped explains why others' collectives failed, so a failure is not blamed before
+        silence has had its time to show. Farewells by signal are no loss when rank 0 was `signalled` as well.
+        """
+        silent = self._silent(SILENT_PERIODS)
+        if silent:
+            seconds = SILENT_PERIODS * PERIOD_S
+            return self._lost(silent, lambda beat: f"its heartbeat stopped {seconds:.0f} s ago")
+        leavers = [rank for rank in self._leavers() if not (signalled and self.last[rank].left.startswith("signal"))]
+        if leavers and self._since_symptom > SILENT_PERIODS + 1:
+            return self._lost(leavers, lambda beat: beat.left)
+        return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
+
+    def _silent(self, periods: int) -> list[int]:
+        return [rank for rank, quiet in self._quiet.items() if quiet >= periods and not self.last[rank].left]
+
+    def _leavers(self) -> list[int]:
+        return [rank for rank, beat in self.last.items() if beat.left not in ("", DONE)]
+
+    def _stuck(self, periods: int) -> Attendance | None:
+        if self.missing() or min(self._same.values(), default=0) < periods:
+            return None
+        steps = {rank: beat.step for rank, beat in self.last.items()}
+        behind = [rank for rank, step in steps.items() if step < max(steps.values())]
+        if not behind:
+            return Attendance(self.ranks, stalled=self.last[0].phase)
+        slowest = [rank for rank in behind if steps[rank] == min(steps.values())]
+        return self._lost(slowest, lambda beat: "it stood still while the others went on,")
+
+    def _lost(self, ranks: list[int], why: Callable[[Beat], str]) -> Attendance:
+        beats = [self.last[rank] for rank in sorted(ranks)]
+        return Attendance(self.ranks, tuple(LostRank(b.rank, b.host, b.phase, why(b)) for b in beats))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a run ends before its last row. `why` is empty where the facts say it all."""
+
+    arrivals: Arrivals | None = None
+    attendance: Attendance | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take: the whole run (a time.monotonic() instant) and one phase of it."""
+
+    deadline: float
+    phase_s: float
+
+
+class Watch:
+    """The two threads, and the only way out of a run that cannot end by itself.
+
+    `conclude` is called at most once, on rank 0 only, from whichever thread sees the end first; it reports what there
+    is and returns the exit code. `watching` tells others (a progress line) of each new phase.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        host: str,
+        limits: Limits,
+        conclude: Callable[[Ending], int],
+        watching: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        self._seat, self._limits, self._conclude, self._watching = seat, limits, conclude, watching
+        self._host = host
+        self._step, self._phase, self._left, self._count = 0, "start", "", 0
+        self._phase_began = time.monotonic()
+        self._signal = ""
+        self._wake, self._over = threading.Event(), threading.Event()
+        self._ending = threading.Lock()
+        self._pulse_age_s = 0.0
+        self._pulse: threading.Thread | None = None
+        self.register = Register(seat.ranks, patience=max(1, round(limits.phase_s / PERIOD_S)))
+
+    def start(self) -> None:
+        """Take over SIGINT and SIGTERM, and start the guard. Main thread only."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # the byte in the pipe is what counts: Python may be in C code
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._guard, args=(read,), name="guard", daemon=True).start()
+
+    def attach(self, store: Store) -> None:
+        """Start the pulse on `store`, a connection that nobody else uses."""
+        self._pulse = threading.Thread(target=self._beat_on, args=(store,), name="pulse", daemon=True)
+        self._pulse.start()
+
+    def beat(self, phase: str) -> None:
+        """Say what this rank does from now on. Called before everything that may block."""
+        self._phase, self._phase_began = phase, time.monotonic()
+        self._step += 1
+        self._watching(phase)
+
+    def failed(self, reason: str) -> NoReturn:
+        """This rank cannot go on: say so, and wait for rank 0 to find out why."""
+        self._left = f"it failed ({reason})"
+        self._wake.set()
+        if self._pulse is None:
+            self._leave(Ending(why=reason), None)
+        while True:  # the pulse or the guard ends this process
+            time.sleep(PERIOD_S)
+
+    def stop(self) -> None:
+        """The run has ended by itself: no more accusations."""
+        self._left = DONE
+        self._over.set()
+        self._wake.set()
+
+    def _guard(self, pipe: int) -> None:
+        before = time.monotonic()
+        while not self._over.is_set():
+            if select.select([pipe], [], [], 0.2)[0]:
+                self._signal = signal.Signals(os.read(pipe, 1)[0]).name
+                self._wake.set()
+            now = time.monotonic()
+            self._pulse_age_s += min(now - before, 0.4)  # after a stop of our own, the pulse gets its turn first
+            before = now
+            why = self._hopeless(now)
+            if why and not self._over.is_set():
+                self._leave(Ending(why=why), None)
+
+    def _hopeless(self, now: float) -> str:
+        """Why the guard must end this rank without the store; empty: it need not."""
+        attached = self._pulse is not None
+        phase = f"in phase {self._phase!r}"
+        if self._signal and not attached:
+            return f"ended by {self._signal} {phase}"
+        if attached and self._pulse_age_s > (SILENT_PERIODS + 3) * PERIOD_S:
+            return f"rank 0's store has not answered for {self._pulse_age_s:.0f} s {phase}; rank 0 or its host is gone"
+        grace = 0.0 if not attached else (SILENT_PERIODS + 3) * PERIOD_S
+        if now > self._limits.deadline + min(grace, 2.0):
+            return f"--timeout ran out {phase}"
+        if now > self._phase_began + self._limits.phase_s + grace:
+            return f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s"
+        return ""
+
+    def _beat_on(self, store: Store) -> None:
+        turn = self._preside if self._seat.rank == 0 else self._follow
+        chair = Register(1, self.register.patience)
+        try:
+            while not self._over.is_set():
+                self._say(store)
+                turn(store, chair)
+                self._pulse_age_s = 0.0
+                self._wake.wait(PERIOD_S)
+                self._wake.clear()
+        except RuntimeError as error:  # torch's store errors: the server is gone
+            time.sleep(PERIOD_S / 2)  # unless the run ended at this moment
+            if not self._over.is_set():
+                self._leave(Ending(why=f"rank 0's store is gone ({_first_line(error)}); rank 0 has ended"), None)
+
+    def _say(self, store: Store) -> None:
+        self._count += 1
+        left = self._left or (f"signal {self._signal} ended it" if self._signal else "")
+        beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left)
+        store.set(key(self._seat, f"beat/{beat.rank}"), json.dumps(asdict(beat)))
+
+    def _hear(self, store: Store, ranks: range) -> dict[int, Beat]:
+        names = {rank: key(self._seat, f"beat/{rank}") for rank in ranks}
+        if not store.check(list(names.values())):
+            names = {rank: name for rank, name in names.items() if store.check([name])}
+        texts = store.multi_get(list(names.values())) if names else []
+        return {rank: Beat(**json.loads(text)) for rank, text in zip(names, texts, strict=True)}
+
+    def _preside(self, store: Store, _chair: Register) -> None:
+        """Rank 0: hear everybody, and end the run if it cannot go on."""
+        register, out_of_time = self.register, time.monotonic() > self._limits.deadline
+        register.hear(self._hear(store, range(self._seat.ranks)))
+        arrivals = register.arrivals(out_of_time)
+        if arrivals:
+            self._leave(Ending(arrivals=arrivals), store)
+        attendance = register.attendance(signalled=bool(self._signal), out_of_time=out_of_time)
+        if attendance:
+            self._leave(Ending(attendance=attendance), store)
+        if out_of_time:
+            self._leave(Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
+        if self._signal == "SIGINT" or (self._signal and register.gone(tuple(range(1, self._seat.ranks)))):
+            self._leave(Ending(why=f"ended by {self._signal} in phase {self._phase!r}"), store)
+
+    def _follow(self, store: Store, chair: Register) -> None:
+        """The others: do as rank 0 decided, or leave when it has fallen silent."""
+        verdict = key(self._seat, "end")
+        if store.check([verdict]):
+            code = int(store.get(verdict))
+            self._left = DONE
+            self._say(store)
+            _exit(code)
+        chair.hear(self._hear(store, range(1)))
+        lost = chair.last and chair.attendance()
+        if lost and lost.lost:
+            zero = lost.lost[0]
+            self._leave(Ending(why=f"rank 0 on {zero.host} is lost: {zero.why} in phase {zero.phase!r}"), None)
+
+    def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
+        """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
+        self._ending.acquire()  # held for good: a second caller waits until the process is gone
+        threading.Timer(10.0, os._exit, (EXIT_LOST,)).start()  # should reporting itself get stuck
+        if self._seat.rank:
+            self._last_words(ending)
+        code = self._conclude(ending)
+        if store:
+            self._dismiss(store, code)
+        _exit(code)
+
+    def _last_words(self, ending: Ending) -> NoReturn:
+        if self._signal:
+            _exit(EXIT_INCONCLUSIVE)
+        if self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
+            sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
+        _exit(EXIT_LOST)
+
+    def _dismiss(self, store: Store, code: int) -> None:
+        """Tell the others to leave with `code`, and give those that still beat a moment to read it."""
+        store.set(key(self._seat, "end"), str(code))
+        others = range(1, self._seat.ranks)
+        until = time.monotonic() + _FAREWELL_S
+        while time.monotonic() < until:
+            beats = self._hear(store, others)
+            if all(beat.left == DONE for beat in beats.values()):
+                return
+            time.sleep(PERIOD_S / 10)
+
+
+def _exit(code: int) -> NoReturn:
+    """Leave at once, whatever other threads hold; what was written is flushed first."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # a closed pipe: nobody reads any more
+            pass
+    os._exit(code)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200]

@@ -1,0 +1,162 @@
+"""Rank 0's book of a sweep: rows come in, are judged, shown and saved at once, and end up in one report.
+
+However the run ends, the book is closed exactly once, by whichever thread sees the end first.
+"""
+
+import argparse
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from ncclprobe import __version__, engine, output
+from ncclprobe.expect.bands import Band, judged
+from ncclprobe.heartbeat import Ending
+from ncclprobe.model import (
+    Absent,
+    Arrivals,
+    Attendance,
+    Check,
+    Job,
+    Judged,
+    LaunchRow,
+    Measurement,
+    NodeEnvironment,
+    NodeRow,
+    Report,
+    Snapshot,
+    Status,
+    Tool,
+    Verified,
+)
+from ncclprobe.registry import discover
+from ncclprobe.report import json as as_json
+from ncclprobe.report import text as as_text
+
+RUN_PREFIX = "run."
+UNJUDGED = (
+    "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Who measures: the host of each rank, what of, and with which versions."""
+
+    kind: str
+    ranks: int
+    hosts: tuple[str, ...]
+    backend: str = "gloo"
+    versions: Mapping[str, str | None] | None = None
+    nnodes: int | None = None
+
+
+class Ledger:
+    """The rows so far and everything needed to turn them into a report."""
+
+    def __init__(self, options: argparse.Namespace, argv: Sequence[str], party: Party, bands: Sequence[Band]) -> None:
+        self._options, self._argv, self._bands = options, argv, bands
+        self.party = party
+        self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
+        self._rows: list[Measurement] = []
+        self._remarks: list[str] = []
+        self._doubts: list[str] = []
+        self._lock = threading.RLock()
+        self._code: int | None = None
+        self.met = False
+        """Whether all ranks have met: before that, nothing is known of them."""
+
+    def doubt(self, remark: str) -> None:
+        """Something for which this run cannot be called good, whatever its numbers."""
+        self._doubts.append(remark)
+
+    def remark(self, text: str) -> None:
+        """Something that the reader must know."""
+        self._remarks.append(text)
+
+    def add(self, row: Measurement) -> None:
+        """Judge a row, show it, and save all rows so far: a kill costs at most the row that is being measured."""
+        with self._lock:
+            row = judged(row, self._bands)
+            if not self._rows and self._shows:
+                print(as_text.measurement_header(), flush=True)
+            self._rows.append(row)
+            if self._shows:
+                print(as_text.measurement_row(row), flush=True)
+            if self._options.json and self._options.json != "-":
+                as_json.write(
+                    self._report(Ending(why="this report was written while the sweep was running")), self._options.json
+                )
+
+    def close(self, ending: Ending | None = None) -> int:
+        """Write the report and return the exit code. A second call returns the first one's."""
+        with self._lock:
+            if self._code is None:
+                report = self._report(ending or Ending())
+                self._code = report.exit_code
+                self._deliver(report)
+            return self._code
+
+    @property
+    def _shows(self) -> bool:
+        return not self._options.quiet and self._options.json != "-"
+
+    def _deliver(self, report: Report) -> None:
+        for path in filter(None, (self._options.json, self._options.verdict_file)):
+            as_json.write(report, path)
+        if self._options.json != "-":
+            if self._rows and self._shows:
+                print(flush=True)
+            shown = replace(report, measurements=()) if self._shows else report  # the rows were printed as they came
+            output.deliver(shown, argparse.Namespace(**{**vars(self._options), "json": None}))
+
+    def _report(self, ending: Ending) -> Report:
+        party, rows = self.party, tuple(self._rows)
+        verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._checks(), _job(party))
+        doubts = [*self._doubts, *([ending.why] if ending.why else [])]
+        unjudged = rows and not any(row.expectation for row in rows) and not self._options.report_only
+        status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
+        return Report(
+            tool=Tool("ncclprobe", __version__),
+            started=self._started.isoformat(timespec="seconds"),
+            duration_s=round(time.monotonic() - self._clock, 3),
+            command=shlex.join(["ncclprobe", "bandwidth", *self._argv]),
+            status=status,
+            exit_code=code,
+            launch=LaunchRow(party.kind, party.nnodes, party.ranks),
+            nodes=self._nodes(status),
+            checks=verdicts,
+            measurements=rows,
+            coverage=engine.coverage(verdicts),
+            environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
+            remarks=(*doubts, *self._remarks, *([UNJUDGED] if unjudged else [])),
+        )
+
+    def _facts(self, ending: Ending) -> dict[type, object]:
+        rows = tuple(self._rows)
+        verified = tuple(row for row in rows if row.wrong is not None)
+        expected = tuple(row for row in rows if row.expectation)
+        nothing = "no row was measured" if not rows else ""
+        apart = Absent("the ranks had not met when the run ended")
+        return {
+            Arrivals: ending.arrivals or (Arrivals(self.party.ranks) if self.met else apart),
+            Attendance: ending.attendance or (Attendance(self.party.ranks) if self.met else apart),
+            Verified: Verified(verified) if verified else Absent(nothing or "no row's data was verified"),
+            Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
+        }
+
+    def _checks(self) -> tuple[Check, ...]:
+        """The checks of a run. With --report-only, numbers without an expectation are not a gap."""
+        found = [c for c in discover("ncclprobe.checks", Check) if c.id.startswith(RUN_PREFIX)]
+        unasked = ("run.band",) if self._options.report_only and not self._bands else ()
+        return engine.selected(found, ignore=unasked)
+
+    def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
+        hosts = dict.fromkeys(self.party.hosts)
+        return tuple(NodeRow(host, rank, host, status) for rank, host in enumerate(hosts))
+
+
+def _job(party: Party) -> Job:
+    return Job("nccl" if party.backend == "nccl" else "gloo")

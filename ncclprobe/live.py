@@ -1,0 +1,242 @@
+"""The machine itself: how each kind of question is asked, each with its deadline.
+
+Nothing here may hang or leave a process behind. Files and names are asked for on a thread that is abandoned when
+it does not come back (a dead NFS server, a wedged driver); commands run in a process group of their own that
+is killed as a whole, and nobody waits for the pipes of a process that survives SIGKILL.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
+from ncclprobe.nvml_child import NvmlChild
+
+T = TypeVar("T")
+MAX_ANSWER_BYTES = 16 << 20
+_CHUNK_BYTES = 64 << 10
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_PACKAGES = (
+    "torch",
+    *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
+    *(f"nvidia-cuda-runtime{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
+    "nvidia-ml-py",
+    "pynvml",
+)
+
+
+class LiveHost:
+    """Answers from this machine.
+
+    `recordable` are the environment variables whose value may be recorded, `looks_like_ours` those whose name
+    may. `deadline` is a time.monotonic() after which every question is refused: the run's own limit.
+    """
+
+    def __init__(
+        self,
+        recordable: Collection[str],
+        looks_like_ours: Callable[[str], bool],
+        deadline: float = float("inf"),
+    ) -> None:
+        self._recordable = recordable
+        self._looks_like_ours = looks_like_ours
+        self._deadline = deadline
+        self._nvml = NvmlChild()
+
+    def ask(self, *question: str | int) -> str:
+        """The machine's answer, or the HostError that says why there is none."""
+        kind, *rest = (str(part) for part in question)
+        patience_s = min(_PATIENCE_S.get(kind, 2.0), self._deadline - time.monotonic())
+        if kind == "env":
+            return self._env()
+        if kind == "run":
+            return run(rest, patience_s)
+        if kind == "nvml":
+            return self._nvml.call(rest[0], *map(int, rest[1:]), patience_s=patience_s)
+        return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
+
+    def close(self) -> None:
+        """Let go of the NVML child."""
+        self._nvml.close()
+
+    def _env(self) -> str:
+        seen = {
+            name: _USER_INFO.sub("", value) if name in self._recordable else None
+            for name, value in sorted(os.environ.items())
+            if name in self._recordable or self._looks_like_ours(name)
+        }
+        return json.dumps(seen)
+
+
+def within(patience_s: float, work: Callable[[], T], what: str) -> T:
+    """What `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors."""
+    outcome: list[T] = []
+    refusal: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            outcome.append(work())
+        except (OSError, HostError, ValueError) as error:
+            refusal.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(max(0.0, patience_s))
+    if outcome:
+        return outcome[0]
+    if refusal:
+        raise _as_host_error(refusal[0], what)
+    raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
+
+
+def _as_host_error(error: BaseException, what: str) -> HostError:
+    if isinstance(error, HostError):
+        return error
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Missing(f"{what}: not there")
+    if isinstance(error, PermissionError):
+        return Denied(f"{what}: permission denied")
+    return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")
+
+
+def run(argv: Sequence[str], patience_s: float) -> str:
+    """Standard output of a command that ends with 0 within `patience_s` seconds; its whole group is killed if not."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise _as_host_error(error, argv[0]) from None
+    try:
+        out, err = process.communicate(timeout=max(0.0, patience_s))
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        raise TimedOut(f"{' '.join(argv)}: no answer within {max(0.0, patience_s):.3g} s") from None
+    except BaseException:  # Ctrl-C included: no process is left behind
+        kill_group(process)
+        raise
+    text = out[:MAX_ANSWER_BYTES].decode(errors="replace")
+    if process.returncode:
+        words = " ".join((err.decode(errors="replace") or text).split())[:300]
+        raise Failed(f"{' '.join(argv)}: exit code {process.returncode}: {words}")
+    return text
+
+
+def kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL to the process's whole group; whoever survives that (uninterruptible sleep) is not waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(path: str) -> str:
+    """The file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys at once."""
+    text = bytearray()
+    with Path(path).open("rb", buffering=0) as file:
+        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+            text += chunk
+    return text.decode(errors="replace")
+
+
+def _list(path: str) -> str:
+    return json.dumps(sorted(entry.name for entry in Path(path).iterdir()))
+
+
+def _link(path: str) -> str:
+    return str(Path(path).readlink())
+
+
+def _access(path: str) -> str:
+    return json.dumps({"read": os.access(path, os.R_OK), "write": os.access(path, os.W_OK)})
+
+
+def _statvfs(path: str) -> str:
+    seen = os.statvfs(path)
+    return json.dumps({"total": seen.f_blocks * seen.f_frsize, "available": seen.f_bavail * seen.f_frsize})
+
+
+def _rlimit(name: str) -> str:
+    limits = resource.getrlimit(getattr(resource, name))
+    return json.dumps([None if value == resource.RLIM_INFINITY else value for value in limits])
+
+
+def _uname() -> str:
+    return json.dumps(platform.uname()._asdict() | {"hostname": socket.gethostname()})
+
+
+def _resolve(name: str) -> str:
+    started = time.monotonic()
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise Failed(f"resolve {name}: {error.strerror}") from None
+    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    return json.dumps({"addresses": addresses, "seconds": round(time.monotonic() - started, 4)})
+
+
+def _psutil(function: str) -> str:
+    import psutil
+
+    answer = getattr(psutil, function)()
+    return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """psutil's named tuples as objects."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
+
+
+def _packages() -> str:
+    """Versions of the installed distributions that decide which NCCL a job gets, without importing any."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return json.dumps(versions)
+
+
+def _module(name: str) -> str:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.origin:
+        raise Missing(f"Python module {name}: not installed")
+    return found.origin
+
+
+_SOURCES: dict[str, Callable[..., str]] = {
+    "read": _read,
+    "list": _list,
+    "link": _link,
+    "access": _access,
+    "statvfs": _statvfs,
+    "rlimit": _rlimit,
+    "uname": _uname,
+    "resolve": _resolve,
+    "psutil": _psutil,
+    "packages": _packages,
+    "module": _module,
+}
+_PATIENCE_S = {
+    "run": 60.0,  # nvidia-smi without persistence mode takes 1-3 s per GPU to start (checks.md, Corrections)
+    "nvml": 60.0,
+    "resolve": 5.0,
+    "packages": 10.0,
+}

@@ -1,0 +1,146 @@
+"""Which network interfaces NCCL takes for its bootstrap, for NET/Socket and for the setup of NET/IB.
+
+Sources: src/misc/socket.cc:190 ncclFindInterfaces, src/os/linux.cc:379 ncclOsFindInterfaces and :445
+matchSubnet (v2.30.7); the differences of versions before 2.28.3 from src/misc/socket.cc of those.
+nccl_semantics.md §1.2 to §1.4.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Literal, Protocol
+
+from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
+from ncclprobe.facts.software import Version, reaches
+
+Family = Literal["inet", "inet6"]
+
+_RUNNING_AND_VIRBR = (2, 28, 3)
+
+
+class Interface(Protocol):
+    """One address of one interface, as getifaddrs() lists it: all of IPv4 first, then those of IPv6."""
+
+    @property
+    def name(self) -> str:
+        """``eth0``."""
+
+    @property
+    def family(self) -> str:
+        """``inet`` or ``inet6``; an entry of any other family is never taken."""
+
+    @property
+    def address(self) -> str:
+        """In numbers; a link-local IPv6 address carries its scope: ``fe80::1%eth0``."""
+
+    @property
+    def netmask(self) -> str:
+        """Written as an address: ``255.255.255.0``, ``ffff:ffff::``. Empty where there is none."""
+
+    @property
+    def running(self) -> bool:
+        """IFF_RUNNING: up, and the link has a carrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The interfaces taken, in NCCL's order, and the step of its search that found them.
+
+    ``step`` is ``env`` (NCCL_SOCKET_IFNAME), ``ib``, ``subnet`` (that of NCCL_COMM_ID), ``^docker,lo,virbr``
+    (up to 2.28.2 ``^docker,lo``), ``docker``, ``lo``, ``virbr`` or ``none``. After ``env`` nothing else is
+    tried, so that step may have taken nothing.
+    """
+
+    interfaces: tuple[Interface, ...]
+    step: str
+
+
+def forced_family(text: str) -> Family | None:
+    """What NCCL_SOCKET_FAMILY=`text` forces; None where it forces nothing, as any text but these two does.
+
+    Source: src/misc/socket.cc:178 ncclEnvSocketFamily (v2.30.7).
+    """
+    if text == "AF_INET":
+        return "inet"
+    return "inet6" if text == "AF_INET6" else None
+
+
+def find_interfaces(
+    interfaces: Sequence[Interface],
+    *,
+    ifname: str = "",
+    family: Family | None = None,
+    comm_id_address: str | None = None,
+    limit: int = MAX_INTERFACES,
+    version: Version | None = None,
+) -> Choice:
+    """The interfaces NCCL would take out of `interfaces`, which are in the kernel's order.
+
+    `ifname` is the value of NCCL_SOCKET_IFNAME; empty or a single character counts as not set.
+    `comm_id_address` is the resolved, numeric address of NCCL_COMM_ID. `limit` is 1 for the bootstrap and
+    NET/IB, 16 for NET/Socket. With NCCL_COMM_ID the *bootstrap* asks for `same_subnet` alone
+    (src/bootstrap.cc:117), not for this search.
+    """
+    if len(ifname) > 1:
+        return Choice(_matching(interfaces, ifname, family, limit, version), "env")
+    found = _matching(interfaces, "ib", family, limit, version)
+    if found:
+        return Choice(found, "ib")
+    if comm_id_address is not None:
+        near = next((each for each in interfaces if same_subnet(each, comm_id_address)), None)
+        if near is not None:
+            return Choice((near,), "subnet")
+    for step in _last_resorts(version):
+        found = _matching(interfaces, step, family, limit, version)
+        if found:
+            return Choice(found, step)
+    return Choice((), "none")
+
+
+def _last_resorts(version: Version | None) -> tuple[str, ...]:
+    """The lists tried in turn once neither the user nor InfiniBand named an interface."""
+    if reaches(version, _RUNNING_AND_VIRBR):
+        return "^docker,lo,virbr", "docker", "lo", "virbr"
+    return "^docker,lo", "docker", "lo"
+
+
+def _matching(
+    interfaces: Iterable[Interface], names: str, family: Family | None, limit: int, version: Version | None
+) -> tuple[Interface, ...]:
+    """ncclOsFindInterfaces for the list `names`: the first fitting address of each name, at most `limit`."""
+    selector = parse_selector(names, MAX_INTERFACES)
+    found: dict[str, Interface] = {}
+    for each in interfaces:
+        if len(found) == limit:
+            break
+        if _usable(each, family, version) and selector.takes(each.name):
+            found.setdefault(each.name, each)
+    return tuple(found.values())
+
+
+def _usable(interface: Interface, family: Family | None, version: Version | None) -> bool:
+    """The tests before the list. 127.0.0.1, 169.254/16 and fe80::/10 pass them; only ::1 does not."""
+    if interface.family not in ("inet", "inet6") or family not in (None, interface.family):
+        return False
+    if reaches(version, _RUNNING_AND_VIRBR) and not interface.running:
+        return False
+    return interface.family == "inet" or ip_address(interface.address) != IPv6Address("::1")
+
+
+def same_subnet(interface: Interface, address: str) -> bool:
+    """Whether numeric `address` is in the subnet of `interface`: same family, masked bits and IPv6 scope.
+
+    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric.
+    Source: src/os/linux.cc:445 matchSubnet (v2.30.7).
+    """
+    remote = ip_address(address)
+    if interface.family not in ("inet", "inet6") or not interface.netmask:
+        return False
+    local, mask = ip_address(interface.address), int(ip_address(interface.netmask))
+    if local.version != remote.version or _scope(local) != _scope(remote):
+        return False
+    return int(local) & mask == int(remote) & mask
+
+
+def _scope(address: object) -> str | None:
+    return address.scope_id if isinstance(address, IPv6Address) else None

@@ -1,0 +1,147 @@
+"""The table of variables: NCCL's own, its plugins', torch's the launchers', and names people only believe in.
+
+The data is ``parameters.csv`` beside this file, one row per variable with its source, made by
+``scripts/parameters``.
+"""
+
+import csv
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from ncclprobe.facts.software import Version, parse_version
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is known of one variable.
+
+    * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: nobody ever
+    * ``type``: bool, int, size, enum, list, path or string
+    * ``low``, ``high``: the integers that mean something, None where open. The default is among them,
+      even where it is a code such as -2 for "auto"
+    * ``words``: the texts that an enum takes, or a bool that is read as a word
+    * ``any_case``: the case of the words is known not to matter, or (outside NCCL) not known to
+    * ``default``: in prose, with the versions that changed it in brackets
+    * ``since``: the first version that has it; None: all do, or it is not known. ``gone``: the first one
+      that ignores it. Versions of NCCL; of torch for torch, gloo and launch; of the plugin for OFI_NCCL_*
+    * ``instead``: the name to use now. Where ``gone`` is None the old one is still read
+    * ``scope``: *job* (must agree on all ranks), *rank*, or empty where it is not known
+    * ``source``: where the row is from
+    """
+
+    name: str
+    owner: str
+    type: str
+    low: int | None
+    high: int | None
+    words: tuple[str, ...]
+    any_case: bool
+    default: str
+    since: Version | None
+    gone: Version | None
+    instead: str
+    scope: str
+    source: str
+
+    @property
+    def is_read(self) -> bool:
+        """Somebody reads it in the newest version known."""
+        return self.owner != "none" and self.gone is None
+
+    @property
+    def is_integer(self) -> bool:
+        """NCCL reads it with strtoll, so that a word is 0."""
+        numbered = self.type in ("bool", "int", "size") or (self.type == "enum" and self.low is not None)
+        return self.owner == "nccl" and numbered and not self.words
+
+
+@cache
+def table() -> Mapping[str, Parameter]:
+    """Every known variable by name, in alphabetical order. Read from the package at the first call."""
+    # importlib.resources would do, and costs 10 ms to import.
+    data = pkgutil.get_data("ncclprobe.nccl", "parameters.csv")
+    lines = (data or b"").decode().splitlines()
+    return MappingProxyType({row["name"]: _parameter(row) for row in csv.DictReader(lines)})
+
+
+def _parameter(row: Mapping[str, str]) -> Parameter:
+    return Parameter(
+        name=row["name"],
+        owner=row["owner"],
+        type=row["type"],
+        low=int(row["low"]) if row["low"] else None,
+        high=int(row["high"]) if row["high"] else None,
+        words=tuple(row["words"].split("|")) if row["words"] else (),
+        any_case=row["any_case"] == "yes",
+        default=row["default"],
+        since=parse_version(row["since"]) if row["since"] else None,
+        gone=parse_version(row["gone"]) if row["gone"] else None,
+        instead=row["instead"],
+        scope=row["scope"],
+        source=row["source"],
+    )
+
+
+_FAMILIES = (
+    *("TORCH_NCCL_", "TORCHELASTIC_", "TORCHCOMM_", "TORCH_", "PYTORCH_", "GLOO_"),
+    *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_"),
+    *("MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "WORLD_", "SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "MV2_"),
+)
+"""How the names of those we speak of begin; the first that fits counts, so the longer stand first."""
+
+
+def _family(name: str) -> str | None:
+    return next((prefix for prefix in _FAMILIES if name.startswith(prefix)), None)
+
+
+def looks_like_ours(name: str) -> bool:
+    """Whether a variable is NCCL's, torch's, a transport's or a launcher's, or may be a misspelling of one.
+
+    The *name* of such a variable may be recorded. Its *value* only where `table` holds the exact name.
+    """
+    return _family(name) is not None or name in table()
+
+
+_SHORT = 8  # letters behind the prefix, below which two errors make another word of it
+
+
+def nearest(name: str) -> str | None:
+    """The name of which `name` is most likely a misspelling; None where there is none, or `name` is known.
+
+    At most two letters inserted, dropped, replaced or swapped with their neighbour, one in a short name,
+    within the family of names that begin alike. Names nobody reads any more are not offered. The closest
+    wins, then the first in the alphabet.
+    """
+    prefix = _family(name)
+    if prefix is None or name in table():
+        return None
+    limit = 1 if len(name) - len(prefix) < _SHORT else 2
+    ranked = ((distance(name, known, limit), known) for known in _offered(prefix))
+    steps, best = min(ranked, default=(limit + 1, ""))
+    return best if steps <= limit else None
+
+
+def _offered(prefix: str) -> Iterator[str]:
+    return (name for name, parameter in table().items() if parameter.is_read and _family(name) == prefix)
+
+
+def distance(one: str, other: str, limit: int) -> int:
+    """Optimal string alignment: edits and swaps of neighbours between two texts; `limit` + 1 means more."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for row, letter in enumerate(one, start=1):
+        current = [row]
+        for column, opposite in enumerate(other, start=1):
+            cost = min(last[column] + 1, current[-1] + 1, last[column - 1] + (letter != opposite))
+            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == opposite:
+                cost = min(cost, before[column - 2] + 1)
+            current.append(cost)
+        if min(current) > limit and min(last) > limit:  # a swap reaches two rows back
+            return limit + 1
+        before, last = last, current
+    return min(last[-1], limit + 1)

@@ -1,0 +1,147 @@
+"""How NCCL, and torch beside it, read one value from the environment.
+
+Sources: src/misc/param.cc:78 ncclLoadParam, src/include/param/parser_default.h:42, src/graph/paths.cc:244
+ncclGetLevel (all v2.30.7); torch/csrc/distributed/c10d/Utils.hpp:151 getCvarBool (torch 2.13).
+nccl_semantics.md §0, §3.1 (the words of a level) and §8.1-4 (the traps).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ncclprobe.facts.software import Version, reaches
+
+Note = Literal["plain", "word", "tail", "octal", "empty", "overflow"]
+
+BLANKS = " \t\n\v\f\r"
+"""What C's isspace() takes for a blank in the C locale."""
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_MOST_DIGITS = 19  # of an int64; Python itself refuses to convert much longer decimal text
+_NUMBER = re.compile(
+    rf"[{BLANKS}]*(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The integer that NCCL makes of a text, and how it got there.
+
+    ``note`` is *plain* (the number as written), *word* (no digits: 0), *tail* (what follows the number is
+    dropped: ``4M`` is 4), *octal* (a leading zero made it base 8: ``010`` is 8), *empty* or *overflow* (the
+    default is used).
+    """
+
+    value: int
+    note: Note
+
+    @property
+    def ok(self) -> bool:
+        """NCCL uses what the writer meant. An empty text is the usual way to say "the default"."""
+        return self.note in ("plain", "empty")
+
+
+def read_int(text: str, default: int) -> Reading:
+    """`text` as NCCL_PARAM reads it: strtoll(text, NULL, 0), the default where it is empty or leaves int64.
+
+    Source: src/misc/param.cc:95 (v2.30.7). Base 0 is glibc's before C23: a ``0b`` prefix is not known to it.
+    """
+    if not text:
+        return Reading(default, "empty")
+    match = _NUMBER.match(text)
+    if match is None:
+        return Reading(0, "word")
+    value = _number(match)
+    if value is None:
+        return Reading(default, "overflow")
+    if text[match.end() :].strip(BLANKS):
+        return Reading(value, "tail")
+    other_in_decimal = len((match["octal"] or "").lstrip("0")) > 1
+    return Reading(value, "octal" if other_in_decimal else "plain")
+
+
+def _number(match: re.Match[str]) -> int | None:
+    """The matched number, or None where it does not fit an int64."""
+    if match["decimal"]:
+        if len(match["decimal"]) > _MOST_DIGITS:
+            return None
+        size = int(match["decimal"])
+    else:
+        size = int(match["hex"], 16) if match["hex"] else int(match["octal"], 8)
+    value = -size if match["sign"] == "-" else size
+    return value if value in _INT64 else None
+
+
+def to_int32(value: int) -> int:
+    """`value` after C's conversion to int, which keeps the low 32 bits."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+_YES = frozenset({"true", "yes", "on", "enable", "enabled", "t", "y"})
+_NO = frozenset({"false", "no", "off", "disable", "disabled", "none", "f", "n"})
+
+
+def intent(word: str) -> bool | None:
+    """What a person meant by `word` where NCCL wants an integer; None where it is no such word.
+
+    NCCL reads every one of them as 0, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
+    """
+    lowered = word.strip().lower()
+    if lowered in _YES:
+        return True
+    return False if lowered in _NO else None
+
+
+def read_torch_bool(text: str) -> bool | None:
+    """`text` as torch reads its switches: y yes 1 t true, n no 0 f false, in any case; None where it throws.
+
+    Source: torch/csrc/distributed/c10d/Utils.hpp:151 (torch 2.13). An empty text throws too.
+    """
+    lowered = text.lower()
+    if lowered in ("y", "yes", "1", "t", "true"):
+        return True
+    return False if lowered in ("n", "no", "0", "f", "false") else None
+
+
+def read_param_bool(text: str) -> bool | None:
+    """`text` as the new parameter class reads a switch: 1 T TRUE, 0 F FALSE, in any case; None: the default.
+
+    Source: src/include/param/parser_default.h:42 (2.30.7, the first version to have it). It rules the
+    variables of the table whose words say so; before 2.30.7, and for all others, `read_int` does.
+    """
+    lowered = text.lower()
+    if lowered in ("1", "t", "true"):
+        return True
+    return False if lowered in ("0", "f", "false") else None
+
+
+_LEVEL_SINCE: dict[str, tuple[int, int]] = {
+    "LOC": (2, 5),
+    "NVL": (2, 5),
+    "NVB": (2, 8),
+    "C2C": (2, 26),
+    "PIX": (2, 5),
+    "PXB": (2, 5),
+    "P2C": (2, 27),
+    "PXN": (2, 12),
+    "PHB": (2, 5),
+    "SYS": (2, 5),
+}
+_LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
+
+
+def read_level(text: str, version: Version | None = None) -> str | None:
+    """The path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None where the text is silently ignored.
+
+    Words count in upper case and in versions that know them. Text that begins with a digit is a number of the
+    old kind, where 4 and everything above is SYS. A negative number is no level: it does not begin with a
+    digit. Source: src/graph/paths.cc:244 and src/graph/topo.cc:34 (v2.30.7; the words of older versions from
+    their own).
+    """
+    if text in _LEVEL_SINCE and reaches(version, _LEVEL_SINCE[text]):
+        return text
+    if text[:1] not in tuple("0123456789"):
+        return None
+    number = to_int32(read_int(text, default=-1).value)
+    # A number that wraps below zero indexes in front of NCCL's array: nothing can be said about that.
+    return _LEGACY_LEVELS[min(number, 4)] if number >= 0 else None

@@ -1,0 +1,142 @@
+"""The collectives as nccl-tests counts them: bytes, rounding and bus factors. No torch, so anything may read them.
+
+Every rule here was read from nccl-tests a0b82b2 (2.19.6): the ``GetCollByteCount`` and ``GetBw`` functions of each
+``src/<collective>.cu``, ``doc/PERFORMANCE.md`` for the meaning of the factors. Sizes are bytes, GB is 1e9 bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model import Place
+
+DTYPES: dict[str, int] = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+"""Bytes per element of every data type that can be measured. nccl-tests defaults to float."""
+
+REDOPS = ("sum", "prod", "min", "max", "avg")
+"""The reductions, by the names nccl-tests takes with ``-o``."""
+
+_ALIGNMENT = 16
+"""Shares of a divided buffer are whole multiples of this many bytes (nccl-tests since 29f4114, December 2024)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one call moves, per rank. `nbytes` and `count` are what nccl-tests prints for it.
+
+    Buffers are `send_bytes` and `recv_bytes` long. In place, rank r sends from byte r x `send_offset` of the one
+    buffer and receives at byte r x `recv_offset`.
+    """
+
+    nbytes: int
+    count: int
+    send_bytes: int
+    recv_bytes: int
+    send_offset: int
+    recv_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One collective: what distinguishes its byte counts and bandwidths from the others'.
+
+    `divided`: the requested size is shared out among ranks, and `sends_all` / `receives_all` say on which side a
+    rank holds all shares rather than one. `places`: what torch offers, in the order in which it is timed.
+    `reduces`: takes a reduction. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the
+    part of the printed size that the algorithm bandwidth counts.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    bus_factor: Callable[[int], float]
+    divided: bool = False
+    sends_all: bool = False
+    receives_all: bool = False
+    reduces: bool = False
+    counted: Callable[[int], float] = lambda ranks: 1.0
+
+    def shape(self, nbytes: int, ranks: int, itemsize: int) -> Shape:
+        """What `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
+
+        A size too small to give every rank an aligned share becomes 0, as nccl-tests prints it.
+        """
+        count = nbytes // itemsize
+        if not self.divided:
+            whole = count * itemsize
+            return Shape(whole, count, whole, whole, send_offset=0, recv_offset=0)
+        share_count = count // ranks // (_ALIGNMENT // itemsize) * (_ALIGNMENT // itemsize)
+        share = share_count * itemsize
+        return Shape(
+            nbytes=share * ranks,
+            count=share_count,
+            send_bytes=share * ranks if self.sends_all else share,
+            recv_bytes=share * ranks if self.receives_all else share,
+            send_offset=0 if self.sends_all else share,
+            recv_offset=0 if self.receives_all else share,
+        )
+
+    def bandwidth(self, shape: Shape, ranks: int, seconds: float) -> tuple[float, float]:
+        """Algorithm and bus bandwidth in GB/s of one call that took `seconds`."""
+        algbw = shape.nbytes * self.counted(ranks) / seconds / 1e9
+        return algbw, algbw * self.bus_factor(ranks)
+
+
+def _one(ranks: int) -> float:
+    """Each link carries the buffer once (or, for sendrecv, is counted in one direction)."""
+    return 1.0
+
+
+def _others(ranks: int) -> float:
+    """A rank keeps its own share: only those of the others travel."""
+    return (ranks - 1) / ranks
+
+
+def _there_and_back(ranks: int) -> float:
+    """A reduction of everything is a reduce-scatter and an all-gather."""
+    return 2 * (ranks - 1) / ranks
+
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        Op("all_reduce", ("in",), _there_and_back, reduces=True),
+        Op("all_gather", ("out", "in"), _others, divided=True, receives_all=True),
+        Op("reduce_scatter", ("out", "in"), _others, divided=True, sends_all=True, reduces=True),
+        Op("all_to_all", ("out",), _others, divided=True, sends_all=True, receives_all=True),
+        Op("broadcast", ("in",), _one),
+        Op("reduce", ("in",), _one, reduces=True),
+        Op("gather", ("out",), _others, divided=True, receives_all=True),
+        Op("scatter", ("out",), _others, divided=True, sends_all=True),
+        Op("sendrecv", ("out",), _one),
+    )
+}
+"""What can be measured, by name, in the order in which ``--op all`` runs it."""
+
+HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_others)
+"""The tenth of nccl-tests, for reading its reports: torch has no call that could be measured."""
+
+
+def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """The sizes from `begin` to at most `end` bytes, each `factor` times the one before (``-b -e -f``).
+
+    Raises UsageError where no sweep could come of it.
+    """
+    if begin < 1:
+        raise UsageError(f"-b {begin}: the smallest message must have at least one byte; try -b 8")
+    if begin > end:
+        raise UsageError(f"-b {begin} is above -e {end}: give the smaller size to -b")
+    if factor < 2:
+        raise UsageError(f"-f {factor}: a step factor below 2 never reaches -e; try -f 2")
+    steps = [begin]
+    while steps[-1] * factor <= end:
+        steps.append(steps[-1] * factor)
+    return tuple(steps)

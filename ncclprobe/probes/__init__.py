@@ -1,0 +1,59 @@
+"""The torch zone: what is measured, and how a probe is declared.
+
+A probe binds one collective to torch, once per place in memory, so that the measuring loop has nothing left to do but
+to call; beside the call it says what the receive buffer must hold afterwards, so that the data can be verified.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+Call = Callable[[], object]
+ROOT = 0
+"""The rank that broadcast and scatter send from, reduce and gather send to (nccl-tests' ``-r`` default)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one call sends from and receives to: flat views of one data type. In place, they overlap."""
+
+    send: torch.Tensor
+    recv: torch.Tensor
+    rank: int
+    ranks: int
+    redop: dist.ReduceOp.RedOpType
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` elements of a receive buffer: what rank `source` sends from its element `start` on.
+
+    A `source` of None is the reduction over all ranks, of the elements from `start` on.
+    """
+
+    source: int | None
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One collective: `run` binds a call to a slot, `result` says what that call must leave in `slot.recv`.
+
+    `result` takes rank, ranks and the count that nccl-tests prints; the parts lie one after another.
+    """
+
+    name: str
+    run: Callable[[Slot], Call]
+    result: Callable[[int, int, int], Sequence[Part]]
+
+
+def probe(result: Callable[[int, int, int], Sequence[Part]]) -> Callable[[Callable[[Slot], Call]], Probe]:
+    """Declare that the function binds the collective it is named after."""
+
+    def declare(run: Callable[[Slot], Call]) -> Probe:
+        return Probe(name=run.__name__, run=run, result=result)
+
+    return declare

@@ -1,0 +1,99 @@
+"""The memory that is measured in: allocated once, cut into slots, and refused where it does not fit."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ncclprobe.errors import HostError
+from ncclprobe.host import Host
+from ncclprobe.model import Place
+from ncclprobe.ops import Shape
+
+_SLOT_ALIGNMENT = 512
+"""What torch's and CUDA's own allocations are aligned to: a slot looks like a buffer of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """One buffer to send from and one to receive in, both `footprint_bytes` long and of one data type.
+
+    In place, only the second is used.
+    """
+
+    send: torch.Tensor
+    recv: torch.Tensor
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes over which the slots of small messages rotate; the same for every size of a sweep."""
+        return int(len(self.recv) * self.recv.itemsize)
+
+    def slots(self, shape: Shape, place: Place, rank: int, most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Views to send from and receive in, one pair per slot, at most `most` pairs.
+
+        Small messages that always used the same bytes would be measured in cache, and nccl-tests does not do that:
+        it rotates over ``-e`` bytes (common.cu:543-546), which makes a size depend on the sweep it is part of. The
+        footprint here does not depend on the sweep, unless one message is larger.
+        """
+        itemsize = self.recv.itemsize
+        stride = _aligned(max(shape.send_bytes, shape.recv_bytes)) // itemsize
+        send_count, recv_count = shape.send_bytes // itemsize, shape.recv_bytes // itemsize
+        send_from, recv_from = rank * shape.send_offset // itemsize, rank * shape.recv_offset // itemsize
+        for start in range(0, min(len(self.recv) // stride, most) * stride, stride):
+            if place == "in":
+                slot = self.recv[start : start + stride]
+                yield slot[send_from : send_from + send_count], slot[recv_from : recv_from + recv_count]
+            else:
+                yield self.send[start : start + send_count], self.recv[start : start + recv_count]
+
+
+def allocate(footprint_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
+    """Two buffers of zeros. Written, not only reserved: untouched pages of a host all map to one page of zeros."""
+    count = footprint_bytes // dtype.itemsize
+    send, recv = (torch.empty(count, dtype=dtype, device=device).zero_() for _ in range(2))
+    return Buffers(send, recv)
+
+
+def footprint(largest: int, rotate_bytes: int) -> int:
+    """Bytes of each buffer: `rotate_bytes`, or the `largest` message where that is more."""
+    return _aligned(max(largest, rotate_bytes))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+
+
+def free_bytes(device: torch.device, host: Host) -> int | None:
+    """Memory that could be allocated now on `device`; for the host, within the limit of our control group.
+
+    None where the machine does not say.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    readings = (_meminfo_free, _cgroup_free)
+    known = [free for read in readings if (free := read(host)) is not None]
+    return min(known, default=None)
+
+
+def _meminfo_free(host: Host) -> int | None:
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(host, "/proc/meminfo"), re.MULTILINE)
+    return int(available[1]) * 1024 if available else None
+
+
+def _cgroup_free(host: Host) -> int | None:
+    """Room left below the limit of control group v2. What files occupy counts as room: the kernel gives it back."""
+    limit = _read(host, "/sys/fs/cgroup/memory.max").strip()
+    used = _read(host, "/sys/fs/cgroup/memory.current").strip()
+    files = re.search(r"^inactive_file (\d+)$", _read(host, "/sys/fs/cgroup/memory.stat"), re.MULTILINE)
+    if not (limit.isdigit() and used.isdigit()):
+        return None
+    return max(0, int(limit) - int(used) + (int(files[1]) if files else 0))
+
+
+def _read(host: Host, path: str) -> str:
+    try:
+        return host.ask("read", path)
+    except HostError:
+        return ""

@@ -1,0 +1,161 @@
+"""The report as a person reads it: problems first, then what could not be looked at, passes folded, verdict last."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+
+from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
+from ncclprobe.units import size
+
+Style = Callable[[str, str], str]
+"""Takes text and a status word (fail, warn, note, unknown, pass, skip) and may colour the text."""
+
+_ORDER = (Severity.FAIL, Severity.WARN, Severity.NOTE)
+_COLUMNS = "{:<15}{:>12}{:>12} {:>9}{:>6}{:>4} {:>11}{:>9}{:>9} {:>7} {:<14}"
+
+
+def unstyled(text: str, _status: str) -> str:
+    """The Style of a pipe or a file."""
+    return text
+
+
+def render(report: Report, *, verbose: bool = False, width: int = 100, style: Style = unstyled) -> str:
+    """The whole report as text, lines no wider than `width` where words allow. Ends with a newline."""
+    blocks = [
+        [_headline(report)],
+        _measurements(report.measurements),
+        *_findings(report, width, style),
+        _folded(report, Status.UNKNOWN, verbose, width, style),
+        _folded(report, Status.SKIP, verbose, width, style),
+        _folded(report, Status.PASS, verbose, width, style),
+        _environment(report, width) if verbose else [],
+        [f"suppressed: {printable(f'{s.id} on {s.subject} ({s.reason})')}" for s in report.suppressed],
+        [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
+        [style(verdict_line(report), report.status.value)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def verdict_line(report: Report) -> str:
+    """The run in one line of at most 80 characters: status, the first problem or the counts, exit code."""
+    counts = ", ".join(f"{report.coverage[s]} {s}" for s in report.coverage if report.coverage[s])
+    judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
+    rows = f"; {len(report.measurements)} rows, {judged} judged" if report.measurements else ""
+    return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
+
+
+def quiet(report: Report) -> str:
+    """One line of at most 80 characters: the verdict, or the first failure and how many more there are."""
+    worst = [(v, f) for v, f in _all_findings(report) if f.severity is not Severity.NOTE]
+    if not worst:
+        return verdict_line(report)[:80] + "\n"
+    verdict, finding = worst[0]
+    more = f" (+{len(worst) - 1} more)" if len(worst) > 1 else ""
+    text = printable(f"{finding.severity.value.upper()} {verdict.id} {finding.subject}: {finding.message}")
+    return textwrap.shorten(text, 80 - len(more), placeholder="…") + more + "\n"
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def measurement_header() -> str:
+    """The two header lines above :func:`measurement_row`: names and units. GB/s is 1e9 bytes per second."""
+    names = ("op", "size", "count", "type", "redop", "in", "time", "algbw", "busbw", "wrong", "verdict")
+    units = ("", "(bytes)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "")
+    return _COLUMNS.format(*names).rstrip() + "\n" + _COLUMNS.format(*units).rstrip()
+
+
+def measurement_row(m: Measurement) -> str:
+    """One measurement as a line under :func:`measurement_header`; ``in`` tells in place (x) from out of place."""
+    expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail") else ""
+    return _COLUMNS.format(
+        m.op,
+        m.nbytes,
+        m.count,
+        m.dtype,
+        m.redop or "-",
+        "x" if m.place == "in" else "-",
+        f"{m.time_us.mean:.2f}",
+        f"{m.algbw_GBps:.3f}",
+        f"{m.busbw_GBps:.3f}",
+        "-" if m.wrong is None else m.wrong,
+        m.status + expected,
+    ).rstrip()
+
+
+def _headline(report: Report) -> str:
+    launch = report.launch
+    ranks = f", {launch.world_size} ranks by {launch.kind}" if launch.world_size else ""
+    nodes = ", ".join(printable(node.name) for node in report.nodes[:4]) + (" …" if len(report.nodes) > 4 else "")
+    missing = f"; not heard of: {', '.join(map(printable, report.missing_nodes[:4]))}" if report.missing_nodes else ""
+    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks}{missing} · {report.started}"
+
+
+def _measurements(rows: tuple[Measurement, ...]) -> list[str]:
+    if not rows:
+        return []
+    first = rows[0]
+    about = (
+        f"{first.backend} {first.library.version}, {first.ranks} ranks on {first.nodes} node(s), {first.mode} mode, "
+        f"{first.iters} iterations x {first.batches} batches, buffers of {size(first.footprint_bytes)}"
+    )
+    return [about, measurement_header(), *map(measurement_row, rows)]
+
+
+def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:
+    found = [(verdict, finding) for verdict in report.checks for finding in verdict.findings]
+    return sorted(found, key=lambda pair: _ORDER.index(pair[1].severity))
+
+
+def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
+    several = len(report.nodes) > 1
+    for verdict, finding in _all_findings(report):
+        word = finding.severity.value
+        where = f"  on {verdict.node}" if several and verdict.node else ""
+        head = printable(f"{verdict.id}  {finding.subject}{where}")
+        lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
+        if finding.evidence:
+            lines += _wrapped("      seen: ", finding.evidence, width)
+        if finding.remedy:
+            lines += _wrapped("      fix:  ", finding.remedy, width)
+        if finding.severity is not Severity.NOTE:
+            lines += _wrapped(
+                "      ", f"blame: {finding.blame} ({finding.confidence}), action: {finding.action}", width
+            )
+        yield lines
+
+
+def _folded(report: Report, status: Status, verbose: bool, width: int, style: Style) -> list[str]:
+    """The verdicts of one quiet status: one line for all, or a line each with its reason."""
+    verdicts = [v for v in report.checks if v.status is status]
+    if not verdicts:
+        return []
+    label = style(f"{status.value:<8}", status.value)
+    if status is Status.PASS or (status is Status.SKIP and not verbose):
+        names = ", ".join(dict.fromkeys(v.id for v in verdicts))
+        return [label + "\n".join(textwrap.wrap(names, width - 8, subsequent_indent=" " * 8))]
+    lines: list[str] = []
+    for v in verdicts:
+        required = "required, " if v.required and status is Status.UNKNOWN else ""
+        lines += [label + f"{v.id}", *_wrapped("        ", required + v.why, width)]
+    return lines
+
+
+def _environment(report: Report, width: int) -> list[str]:
+    lines = []
+    for node, environment in report.environment.items():
+        versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
+        lines += _wrapped(f"{node}: ", versions, width)
+        lines += [f"  {line}" for line in map(_setting, environment.settings)]
+    return lines
+
+
+def _setting(setting: Setting) -> str:
+    value = "(value not recorded)" if setting.value is None else setting.value
+    return printable(f"{setting.name}={value}  [{setting.origin}]")
+
+
+def _wrapped(lead: str, text: str, width: int) -> Iterable[str]:
+    clean = printable(" ".join(text.split()))
+    return textwrap.wrap(clean, max(width, 40), initial_indent=lead, subsequent_indent=" " * len(lead)) or [lead]

@@ -1,0 +1,118 @@
+"""``ncclprobe bandwidth --nproc N``: start N ranks on this node with torch's elastic launcher, and end with their code.
+
+Two processes: the caller, which imports no torch, keeps the deadline and passes signals on; and torch's agent, this
+module run as a program in a session of its own. The agent only knows the first rank that failed, so the exit code is
+read from rank 0's report. Its workers lead sessions of their own, so ending the agent's group does not end them.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclprobe.errors import UsageError
+from ncclprobe.report import json as as_json
+
+EXIT_LOST = 4
+_GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
+_GOODBYE_S = 12.0  # after a signal: time for rank 0 to learn who is missing and to report
+
+
+def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
+    """Run ``ncclprobe bandwidth`` with `argv` on `nproc` ranks and return the exit code of the whole."""
+    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
+        report = Path(folder, "report.json")
+        own = ["--verdict-file", str(report), "--started", repr(time.time())]
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "ncclprobe.selflaunch", str(nproc), *argv, *own],
+            env=os.environ | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
+            start_new_session=True,
+        )
+        code = _attend(agent, time.monotonic() + timeout_s + _GRACE_S)
+        return max(code, as_json.read(str(report)).exit_code) if report.exists() else code
+
+
+def _attend(agent: "subprocess.Popen[bytes]", deadline: float) -> int:
+    """Wait for `agent`, passing on what is asked of us; nothing that it started survives."""
+    asked: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: asked.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    started: dict[int, object] = {}
+    try:
+        while agent.poll() is None and time.monotonic() < deadline:
+            _remember(agent.pid, started)
+            if asked:
+                agent.send_signal(asked.pop())
+                deadline = min(deadline, time.monotonic() + _GOODBYE_S)
+            time.sleep(0.1)
+        return EXIT_LOST if agent.poll() is None or agent.returncode < 0 else agent.returncode
+    finally:
+        _end(agent, started)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _remember(pid: int, started: dict[int, object]) -> None:
+    """Note the agent's descendants while they can be told from others': once it ends, they are nobody's children."""
+    import psutil
+
+    try:
+        started.update({process.pid: process for process in psutil.Process(pid).children(recursive=True)})
+    except psutil.NoSuchProcess:
+        return
+
+
+def _end(agent: "subprocess.Popen[bytes]", started: dict[int, object]) -> None:
+    import psutil
+
+    if agent.poll() is None:
+        os.killpg(agent.pid, signal.SIGKILL)
+        agent.wait()
+    for process in started.values():
+        assert isinstance(process, psutil.Process)
+        try:
+            process.kill()  # psutil compares start times, so a reused number is not hit
+        except psutil.NoSuchProcess:
+            continue
+
+
+def agent(nproc: int, argv: Sequence[str]) -> int:
+    """Torch's agent with `nproc` workers; returns 0, or the worst of what the workers that failed first ended with."""
+    import logging
+    import uuid
+
+    try:
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    except ImportError as error:
+        raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # rank 0's report says what happened
+    logging.disable(logging.ERROR)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
+    except ChildFailedError as error:
+        return max(failure.exitcode if failure.exitcode >= 0 else EXIT_LOST for failure in error.failures.values())
+    except SignalException:
+        return 3  # the caller ended it; rank 0's report says with which rows
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(agent(int(sys.argv[1]), sys.argv[2:]))
+    except UsageError as error:
+        sys.stderr.write(f"ncclprobe: {error}\n")
+        sys.exit(2)

@@ -1,0 +1,32 @@
+"""``ncclprobe report FILE``: render a saved report again; exits with the code the report carries."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from ncclprobe import output
+from ncclprobe.errors import UsageError
+from ncclprobe.report import json as as_json
+
+
+def main(argv: Sequence[str]) -> int:
+    """Render the report and return its own exit code. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    if options.schema:
+        json.dump(as_json.schema(), sys.stdout, indent=2)
+        print()
+        return 0
+    if not options.file:
+        raise UsageError("report: name a JSON report, or ask for --schema")
+    report = as_json.read(options.file)
+    output.deliver(report, options)
+    return report.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ncclprobe report", description=__doc__, allow_abbrev=False)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
+    output.arguments(parser)
+    return parser

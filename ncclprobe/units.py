@@ -1,0 +1,35 @@
+"""Bytes and seconds to text and back. Sizes are binary (1 KiB = 1024 bytes), rates decimal (1 GB/s = 1e9 bytes/s)."""
+
+import re
+
+from ncclprobe.errors import UsageError
+
+_FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `text`: digits with an optional binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and -e.
+
+    nccl-tests has no T either (measurement.md §2.1). Raises UsageError.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"size {text!r}: write bytes, or a number with K, M or G (binary), such as 8, 64K or 1G")
+    return int(float(match[1]) * _FACTOR[match[2].upper()])
+
+
+def size(nbytes: float) -> str:
+    """`nbytes` in the largest binary unit that keeps it exact or short: ``64 KiB``, ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(nbytes) < 1024 or unit == "GiB":
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    raise AssertionError("unreachable: GiB returns")
+
+
+def seconds(value: float) -> str:
+    """`value` seconds as a person reads them: ``12.3 us``, ``4.5 ms``, ``2.1 s``."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if value * factor < 1000:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.3g} s"

@@ -1,0 +1,103 @@
+"""Configuration files, and which source of a value wins."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, parse_conf
+from ncclprobe.model import Setting
+
+GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("", ()),
+        ("NCCL_DEBUG=INFO", (Setting("NCCL_DEBUG", "INFO", "f:1"),)),
+        ("# a note\n\nNCCL_DEBUG=WARN\n", (Setting("NCCL_DEBUG", "WARN", "f:3"),)),
+        ("NCCL_DEBUG = INFO\n", (Setting("NCCL_DEBUG ", " INFO", "f:1"),)),
+        (" # NCCL_DEBUG=INFO\n", (Setting(" # NCCL_DEBUG", "INFO", "f:1"),)),
+        ("#NCCL_DEBUG=INFO\n", ()),
+        ('NCCL_NET="IB"  # why\n', (Setting("NCCL_NET", '"IB"  # why', "f:1"),)),
+        ("NCCL_NET_FORCE_MERGE=a=b\n", (Setting("NCCL_NET_FORCE_MERGE", "a=b", "f:1"),)),
+        ("NCCL_DEBUG=\n", (Setting("NCCL_DEBUG", "", "f:1"),)),
+        ("NCCL_DEBUG\n=INFO\n", ()),
+        ("A=1\nA=2\n", (Setting("A", "1", "f:1"), Setting("A", "2", "f:2"))),
+        ("A=1\0B=2\nC=3", (Setting("A", "1", "f:1"), Setting("C", "3", "f:2"))),
+    ],
+)
+@pytest.mark.parametrize("version", [None, GETLINE])
+def test_a_file_defines_what_nccl_reads_in_it(
+    text: str, settings: tuple[Setting, ...], version: tuple[int, int, int] | None
+) -> None:
+    assert parse_conf(text, "f", version) == settings
+
+
+@pytest.mark.parametrize(
+    ("version", "value"),
+    [(None, "1"), ((2, 30, 3), "1"), (GETLINE, "1\r")],
+    ids=["newest", "2.30.3", "2.29.7"],
+)
+def test_a_carriage_return_is_part_of_the_value_before_2_30(version: tuple[int, int, int] | None, value: str) -> None:
+    assert parse_conf("A=1\r\n", "f", version) == (Setting("A", value, "f:1"),)
+
+
+def test_only_one_carriage_return_is_removed() -> None:
+    assert parse_conf("A=1\r\r\n", "f") == (Setting("A", "1\r", "f:1"),)
+
+
+def test_names_and_values_are_cut() -> None:
+    (setting,) = parse_conf("n" * 1100 + "=" + "v" * 1100, "f")
+    assert (setting.name, setting.value) == ("n" * LONGEST_FIELD, "v" * LONGEST_FIELD)
+
+
+def test_the_rest_of_a_line_too_long_is_a_line_of_its_own() -> None:
+    line = "A=" + "x" * (LONGEST_LINE - 2) + "B=2"
+    assert [setting.name for setting in parse_conf(line, "f")] == ["A", "B"]
+    assert [setting.name for setting in parse_conf(line, "f", GETLINE)] == ["A"]
+
+
+def test_a_line_that_just_fits_has_no_rest() -> None:
+    assert len(parse_conf("A=" + "x" * (LONGEST_LINE - 2) + "\nB=2", "f")) == 2
+
+
+@given(st.text(), st.sampled_from([None, GETLINE]))
+def test_any_text_is_a_file(text: str, version: tuple[int, int, int] | None) -> None:
+    for setting in parse_conf(text, "f", version):
+        assert setting.name
+        assert "=" not in setting.name
+        assert "\n" not in setting.value
+        assert 1 <= int(setting.origin.removeprefix("f:")) <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "home", "version", "paths"),
+    [
+        ({}, "/home/me", None, ("/home/me/.nccl.conf", SYSTEM_FILE)),
+        ({}, None, None, (SYSTEM_FILE,)),
+        ({"NCCL_CONF_FILE": ""}, "/home/me", None, ("/home/me/.nccl.conf", SYSTEM_FILE)),
+        ({"NCCL_CONF_FILE": "/site.conf"}, "/home/me", None, ("/site.conf", SYSTEM_FILE)),
+        ({"NCCL_CONF_FILE": "/site.conf"}, "/home/me", (2, 23, 4), ("/site.conf", SYSTEM_FILE)),
+        ({"NCCL_CONF_FILE": "/site.conf"}, "/home/me", (2, 22, 3), ("/home/me/.nccl.conf", SYSTEM_FILE)),
+    ],
+)
+def test_the_file_named_takes_the_place_of_the_users(
+    environment: dict[str, str], home: str | None, version: tuple[int, int, int] | None, paths: tuple[str, ...]
+) -> None:
+    variables = environment | ({"HOME": home} if home is not None else {})
+    assert conf_paths(variables, version) == paths
+
+
+def test_the_first_definition_wins() -> None:
+    user = parse_conf("A=user\nB=user\nB=later\nE=user", "/home/me/.nccl.conf")
+    system = parse_conf("A=system\nB=system\nC=system\n", SYSTEM_FILE)
+    merged = merge(Environment({"A": "shell", "E": ""}), [user, system])
+    assert {name: (s.value, s.origin) for name, s in merged.effective.items()} == {
+        "A": ("shell", "environment"),
+        "B": ("user", "/home/me/.nccl.conf:2"),
+        "C": ("system", "/etc/nccl.conf:3"),
+        "E": ("", "environment"),
+    }
+    assert [s.origin for s in merged.overridden if s.name == "B"] == ["/home/me/.nccl.conf:3", "/etc/nccl.conf:2"]

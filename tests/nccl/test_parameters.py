@@ -1,0 +1,230 @@
+"""The shipped table, and names that resemble one in it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.nccl.parameters import Parameter, distance, looks_like_ours, nearest, table
+from ncclprobe.nccl.values import read_level
+
+ROOT = Path(__file__).parents[2]
+SURVEY = os.environ.get("NCCLPROBE_SURVEY")
+TYPES = {"bool", "int", "size", "enum", "list", "path", "string"}
+
+
+def test_the_table_is_not_read_at_import() -> None:
+    code = "import sys, ncclprobe.nccl.parameters as p; print(p.table.cache_info().currsize)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "0"
+
+
+def test_the_table_has_every_row_of_the_file_once_and_in_order() -> None:
+    lines = (ROOT / "ncclprobe/nccl/parameters.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.partition(",")[0] for line in lines] == list(table()) == sorted(table())
+
+
+def test_the_table_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        table()["NCCL_DEBUG"] = None  # type: ignore[index]
+
+
+@pytest.mark.parametrize("row", table().values(), ids=list(table()))
+def test_every_row_makes_sense(row: Parameter) -> None:
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", row.name)
+    assert row.type in TYPES
+    assert row.scope in ("job", "rank", "")
+    assert row.owner
+    assert row.source
+    assert row.high is None or (row.low is not None and row.low < row.high)
+    assert all(word == word.strip() != "" for word in row.words)
+    assert not row.any_case or row.words
+    assert row.instead == "" or table()[row.instead].is_read
+    assert row.instead != row.name
+    assert row.gone is None or row.since is None or row.since < row.gone
+
+
+@pytest.mark.parametrize("row", [row for row in table().values() if row.low is not None], ids=lambda row: row.name)
+def test_writing_out_the_default_is_never_out_of_range(row: Parameter) -> None:
+    match = re.match(r"(-?\d+)(?![\w.])", row.default)
+    if match:
+        assert row.low is not None
+        assert row.low <= int(match[1]) <= (row.high if row.high is not None else int(match[1]))
+
+
+@pytest.mark.parametrize("row", [row for row in table().values() if row.owner == "none"], ids=lambda row: row.name)
+def test_a_name_that_never_was_bounds_nothing_and_is_not_read(row: Parameter) -> None:
+    assert (row.low, row.high, row.words, row.since, row.gone, row.is_read) == (
+        None,
+        None,
+        (),
+        None,
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("NCCL_IB_TIMEOUT", 0, 31),
+        ("NCCL_IB_RETRY_CNT", 0, 7),
+        ("NCCL_IB_SL", -1, 15),
+        ("NCCL_IB_TC", -1, 255),
+        ("NCCL_IB_GID_INDEX", -1, None),
+        ("NCCL_IB_DATA_DIRECT", 0, 2),
+        ("NCCL_IB_DISABLE", None, None),
+        ("NCCL_P2P_DISABLE", 0, 1),
+        ("NCCL_IB_QPS_PER_CONNECTION", 1, 128),
+        ("NCCL_SOCKET_NTHREADS", -2, 16),
+        ("NCCL_CUMEM_ENABLE", -2, 1),
+        ("NCCL_MAX_CTAS", 1, 64),
+        ("NCCL_NSOCKS_PERTHREAD", -2, None),
+        ("NCCL_BUFFSIZE", None, None),
+        ("NCCL_MNNVL_UUID", None, None),
+        ("NCCL_SOCKET_IFNAME", None, None),
+        ("TORCH_NCCL_BLOCKING_WAIT", None, None),
+        ("UCX_IB_SL", 0, 15),
+        ("MASTER_PORT", 1, 65535),
+    ],
+)
+def test_a_range_is_what_the_source_says_and_no_narrower(name: str, low: int | None, high: int | None) -> None:
+    assert (table()[name].low, table()[name].high) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "any_case"),
+    [
+        ("NCCL_SOCKET_FAMILY", ("AF_INET", "AF_INET6"), False),
+        ("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), True),
+        ("NCCL_LAUNCH_MODE", ("PARALLEL", "GROUP"), True),
+        ("NCCL_SET_THREAD_NAME", ("0", "1", "T", "F", "TRUE", "FALSE"), True),
+        ("TORCH_NCCL_BLOCKING_WAIT", ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"), True),
+        ("NCCL_IB_DISABLE", (), False),
+    ],
+)
+def test_words_are_listed_where_words_are_read(name: str, words: tuple[str, ...], any_case: bool) -> None:
+    assert (table()[name].words, table()[name].any_case) == (words, any_case)
+
+
+@pytest.mark.parametrize("name", ["NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"])
+def test_the_words_of_a_level_are_those_that_are_read(name: str) -> None:
+    assert all(read_level(word) == word for word in table()[name].words)
+
+
+@pytest.mark.parametrize(
+    ("name", "gone", "instead"),
+    [
+        ("NCCL_LL_THRESHOLD", (2, 5, 0), "NCCL_PROTO"),
+        ("NCCL_IB_GDR_LEVEL", (2, 4, 0), "NCCL_NET_GDR_LEVEL"),
+        ("NCCL_MNNVL", (2, 21, 0), "NCCL_MNNVL_ENABLE"),
+        ("NCCL_PROXY_PROFILE", (2, 23, 0), ""),
+        ("NCCL_ASYNC_ERROR_HANDLING", None, "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        ("NCCL_BLOCKING_WAIT", None, "TORCH_NCCL_BLOCKING_WAIT"),
+        ("NCCL_MAX_NCHANNELS", None, "NCCL_MAX_CTAS"),
+        ("NCCL_NET_GDR_LEVEL", None, ""),
+        ("TORCH_NCCL_BLOCKING_WAIT", None, ""),
+        ("NCCL_MIN_CHANNELS", None, "NCCL_MIN_NCHANNELS"),
+        ("NCCL_TIMEOUT", None, ""),
+        ("PYTORCH_CUDA_ALLOC_CONF", None, ""),
+    ],
+)
+def test_a_name_is_gone_replaced_or_neither(name: str, gone: tuple[int, int, int] | None, instead: str) -> None:
+    assert (table()[name].gone, table()[name].instead) == (gone, instead)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NCCL_DEBUG", "NCCL_DEBUG ", "NCCL_NO_SUCH", "TORCH_NCCL_X", "GLOO_SOCKET_IFNAME", "UCX_TLS"),
+        *("FI_PROVIDER", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_NOTHING", "MASTER_ADRR"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"),
+    ],
+)
+def test_a_name_of_ours_or_a_misspelt_one_is_recognised(name: str) -> None:
+    assert looks_like_ours(name)
+
+
+@pytest.mark.parametrize("name", ["PATH", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "MY_NCCL_DEBUG", "FIRST", ""])
+def test_a_name_of_somebody_else_is_not(name: str) -> None:
+    assert not looks_like_ours(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_DEBGU", "NCCL_DEBUG"),
+        ("NCCL_DEBUG ", "NCCL_DEBUG"),
+        ("NCCL_SOKCET_IFNAM", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_IB_HCAS", "NCCL_IB_HCA"),
+        ("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"),
+        ("TORCH_NCCL_TRACE_BUFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+        ("GLOO_SOCKET_IFNAMES", "GLOO_SOCKET_IFNAME"),
+        ("MASTER_ADRR", "MASTER_ADDR"),
+    ],
+)
+def test_a_misspelt_name_resembles_the_one_that_was_meant(name: str, meant: str) -> None:
+    assert nearest(name) == meant
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_DEBUG",  # known
+        "NCCL_TIMEOUT",  # known never to have been
+        "NCCL_DBEUGG",  # two errors in five letters
+        "NCCL_SITE_PROFILE_NAME",  # somebody's own
+        "NCCL_LL_THRESHOL",  # only like a name that nobody reads any more
+        "OFI_NCCL_DEBUG",  # of another family
+        "MY_NCCL_DEBUG",
+        "PATH",
+        "",
+    ],
+)
+def test_a_name_that_resembles_none_is_left_alone(name: str) -> None:
+    assert nearest(name) is None
+
+
+@given(st.sampled_from([name for name, row in table().items() if row.owner == "none"]))
+def test_a_name_that_never_was_is_known_and_not_guessed(name: str) -> None:
+    assert nearest(name) is None
+
+
+def slow_distance(one: str, other: str) -> int:
+    """The textbook recursion of optimal string alignment."""
+    if not one or not other:
+        return len(one) + len(other)
+    steps = [
+        slow_distance(one[:-1], other) + 1,
+        slow_distance(one, other[:-1]) + 1,
+        slow_distance(one[:-1], other[:-1]) + (one[-1] != other[-1]),
+    ]
+    if len(one) > 1 and len(other) > 1 and one[-2:] == other[-1] + other[-2]:
+        steps.append(slow_distance(one[:-2], other[:-2]) + 1)
+    return min(steps)
+
+
+WORD = st.text(alphabet="abc", max_size=5)
+
+
+@given(WORD, WORD, st.integers(0, 3))
+def test_the_distance_is_the_textbooks_up_to_its_limit(one: str, other: str, limit: int) -> None:
+    assert distance(one, other, limit) == min(slow_distance(one, other), limit + 1)
+
+
+@pytest.mark.skipif(not SURVEY, reason="NCCLPROBE_SURVEY does not name the survey the table is made from")
+def test_the_table_is_what_the_script_makes_of_the_survey() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/parameters", str(SURVEY)],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == (ROOT / "ncclprobe/nccl/parameters.csv").read_bytes()

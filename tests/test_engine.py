@@ -1,0 +1,185 @@
+"""The rules that make a verdict trustworthy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from conftest import answers
+
+from ncclprobe import engine
+from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError
+from ncclprobe.host import Host
+from ncclprobe.model import Absent, Finding, Job, Snapshot, Status, fail, note, warn
+from ncclprobe.registry import applies, check, collector
+
+
+@dataclass(frozen=True)
+class Colour:
+    name: str
+
+
+@dataclass(frozen=True)
+class Shade:
+    name: str
+
+
+@applies
+def never(job: Job) -> bool:
+    """on no machine at all."""
+    return False
+
+
+def rule(**details: Any) -> Any:
+    """A check over Colour that yields the finding named by the colour."""
+
+    def colour(colour: Colour) -> Iterator[Finding]:
+        """The colour is wrong.
+
+        Why: reasons.
+        Fix: paint it.
+        """
+        if colour.name == "broken":
+            raise KeyError("no such colour")
+        tell = {"red": fail, "yellow": warn, "white": note}.get(colour.name)
+        if tell:
+            yield tell("wall", "is " + colour.name)
+
+    return check(bad=[], good=[], **details)(colour)
+
+
+def verdict(name: str | Absent, **details: Any) -> Any:
+    fact = name if isinstance(name, Absent) else Colour(name)
+    return engine.judge([Snapshot("n", {Colour: fact})], [rule(**details)], Job())[0]
+
+
+@pytest.mark.parametrize(
+    ("colour", "status"),
+    [("red", Status.FAIL), ("yellow", Status.WARN), ("white", Status.PASS), ("green", Status.PASS)],
+)
+def test_the_worst_finding_decides(colour: str, status: Status) -> None:
+    assert verdict(colour).status is status
+
+
+def test_a_finding_without_a_remedy_takes_the_checks_own() -> None:
+    assert verdict("red").findings[0].remedy == "paint it."
+
+
+def test_an_absent_fact_is_unknown_and_says_why() -> None:
+    seen = verdict(Absent("permission denied", "Denied"), privilege="root", required=True)
+    assert (seen.status, seen.required) == (Status.UNKNOWN, True)
+    assert seen.why == "permission denied (needs root)"
+
+
+def test_a_question_an_older_capture_never_asked_is_advisory() -> None:
+    seen = verdict(Absent("the capture does not hold it", "NotCaptured"), required=True)
+    assert (seen.status, seen.required) == (Status.UNKNOWN, False)
+
+
+def test_a_check_that_raises_is_unknown_and_alone() -> None:
+    broken = rule(required=True)
+    verdicts = engine.judge([Snapshot("n", {Colour: Colour("broken")})], [broken, broken], Job())
+    assert [v.status for v in verdicts] == [Status.UNKNOWN] * 2
+    assert "KeyError: 'no such colour'" in verdicts[0].why
+
+
+def test_a_check_that_does_not_apply_is_skipped_with_the_words_of_its_condition() -> None:
+    seen = verdict("red", applies=never)
+    assert (seen.status, seen.why) == (Status.SKIP, "applies only on no machine at all")
+
+
+@pytest.mark.parametrize("colour", ["red", "yellow"])
+def test_a_consequence_is_silenced_by_its_cause(colour: str) -> None:
+    cause, consequence = rule(), rule(requires="test_engine.colour")
+    consequence = type(cause)(**{f: getattr(consequence, f) for f in cause.__slots__} | {"id": "wall.cracks"})
+    verdicts = engine.judge([Snapshot("n", {Colour: Colour(colour)})], [cause, consequence], Job())
+    silenced = colour == "red"  # a warning explains nothing away
+    assert verdicts[1].status is (Status.SKIP if silenced else Status.WARN)
+    assert bool(verdicts[1].findings) is not silenced
+
+
+def statuses(*of: Status, required: bool = True) -> list[Any]:
+    return [type(verdict("red"))("a.b", "n", status, "t", required=required) for status in of]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "fail_on", "expected"),
+    [
+        (statuses(Status.PASS, Status.SKIP), "fail", (Status.PASS, 0)),
+        (statuses(Status.PASS, Status.WARN), "fail", (Status.WARN, 0)),
+        (statuses(Status.PASS, Status.WARN), "warn", (Status.WARN, 4)),
+        (statuses(Status.PASS, Status.UNKNOWN), "fail", (Status.UNKNOWN, 3)),
+        (statuses(Status.PASS) + statuses(Status.UNKNOWN, required=False), "fail", (Status.PASS, 0)),
+        (statuses(Status.FAIL, Status.UNKNOWN), "fail", (Status.FAIL, 4)),
+        (statuses(Status.SKIP), "fail", (Status.UNKNOWN, 3)),
+        ([], "fail", (Status.UNKNOWN, 3)),
+    ],
+)
+def test_exit_codes_follow_the_contract(verdicts: list[Any], fail_on: str, expected: tuple[Status, int]) -> None:
+    assert engine.conclude(verdicts, fail_on) == expected
+
+
+def test_what_was_not_looked_at_makes_a_passing_run_inconclusive() -> None:
+    assert engine.conclude(statuses(Status.PASS), inconclusive=True) == (Status.UNKNOWN, 3)
+
+
+@collector
+def colour_of(host: Host) -> Colour:
+    """A colour."""
+    return Colour(host.ask("read", "/colour"))
+
+
+@collector
+def shade_of(host: Host, colour: Colour) -> Shade:
+    """A colour's shade."""
+    return Shade(f"dark {colour.name}")
+
+
+def test_facts_are_learned_in_the_order_of_their_needs() -> None:
+    facts = engine.collect(answers({("read", "/colour"): "red"}), [shade_of, colour_of])
+    assert facts == {Colour: Colour("red"), Shade: Shade("dark red")}
+
+
+@pytest.mark.parametrize("refusal", [Missing("gone"), Denied("keep out")])
+def test_a_refusal_becomes_absent_and_is_passed_on(refusal: Exception) -> None:
+    facts = engine.collect(answers({("read", "/colour"): refusal}), [shade_of, colour_of])
+    assert facts[Colour] == facts[Shade] == Absent(str(refusal), type(refusal).__name__)
+
+
+def test_what_a_capture_does_not_hold_is_absent_for_that_reason() -> None:
+    assert engine.collect(answers({}), [colour_of])[Colour].refused == NotCaptured.__name__
+
+
+@pytest.mark.parametrize("error", [ParseError("odd"), ValueError("odd"), KeyError("odd"), TypeError("odd")])
+def test_an_answer_that_makes_no_sense_is_our_bug_and_not_healthy(error: Exception) -> None:
+    @collector
+    def confused(host: Host) -> Colour:
+        """Cannot be parsed."""
+        raise error
+
+    fact = engine.collect(answers({}), [confused])[Colour]
+    assert fact.refused == "ParseError"
+    assert "please report it" in fact.why
+
+
+def test_a_fact_that_nobody_produces_makes_its_dependents_absent() -> None:
+    assert "Colour was never collected" in engine.collect(answers({}), [shade_of])[Shade].why
+
+
+def test_checks_are_chosen_by_globs() -> None:
+    checks = [rule()]
+    assert engine.selected(checks, ["test_*"]) == tuple(checks)
+    assert engine.selected(checks, ["env.*"]) == ()
+    assert engine.selected(checks, ignore=["*.colour"]) == ()
+    assert engine.selected(checks, ignore=["*.colour=wall"]) == tuple(checks)
+
+
+def test_a_suppressed_finding_is_left_out_and_said() -> None:
+    kept, left_out = engine.suppress([verdict("red")], ["test_engine.*=wall"])
+    assert (kept[0].status, kept[0].findings) == (Status.PASS, ())
+    assert [(s.id, s.subject) for s in left_out] == [("test_engine.colour", "wall")]
+
+
+def test_suppressing_another_subject_changes_nothing() -> None:
+    seen = verdict("red")
+    assert engine.suppress([seen], ["test_engine.*=door"]) == ((seen,), ())

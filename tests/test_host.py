@@ -1,0 +1,116 @@
+"""Captures: what was recorded is what is replayed, and nothing else is taken for a capture."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, UsageError
+from ncclprobe.host import Question, Recorder, Replay, dump, load
+
+READ = ("read", "/a")
+
+
+def save(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+HEADER = {"capture": 1, "node": "n0"}
+questions = st.lists(st.one_of(st.text(), st.integers(0, 99)), min_size=1, max_size=3).map(tuple)
+said = st.one_of(st.text(), st.builds(lambda kind, why: kind(why), st.sampled_from([*REFUSALS.values()]), st.text()))
+
+
+@given(answers=st.dictionaries(questions, said, max_size=5))
+def test_a_dumped_capture_replays_every_answer_and_refusal(
+    answers: dict[Question, str | HostError], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("capture") / "c.jsonl"
+    path.write_text(dump(answers, "n0"), encoding="utf-8")
+    replay = load(path)
+    for question, answer in answers.items():
+        if isinstance(answer, HostError):
+            with pytest.raises(type(answer)) as caught:
+                replay.ask(*question)
+            assert str(caught.value) == str(answer)
+        else:
+            assert replay.ask(*question) == answer
+
+
+def test_a_question_the_capture_lacks_is_refused_as_such() -> None:
+    with pytest.raises(NotCaptured, match="read /b"):
+        Replay({READ: "x"}).ask("read", "/b")
+
+
+def test_the_recorder_asks_each_question_once_and_keeps_refusals() -> None:
+    asked: list[Question] = []
+
+    class Counting:
+        def ask(self, *question: str | int) -> str:
+            asked.append(question)
+            if question == READ:
+                return "x"
+            raise Missing("not there")
+
+    recorder = Recorder(Counting())
+    assert [recorder.ask(*READ), recorder.ask(*READ)] == ["x", "x"]
+    for _ in range(2):
+        with pytest.raises(Missing):
+            recorder.ask("read", "/b")
+    assert asked == [READ, ("read", "/b")]
+    assert set(recorder.answers) == {READ, ("read", "/b")}
+
+
+def test_a_capture_like_another_takes_every_row_that_it_does_not_replace(tmp_path: Path) -> None:
+    save(tmp_path / "healthy.jsonl", HEADER, {"ask": READ, "said": "1"}, {"ask": ["read", "/b"], "said": "2"})
+    sick = save(tmp_path / "sick.jsonl", HEADER, {"like": "healthy.jsonl"}, {"ask": READ, "refused": "Denied"})
+    replay = load(sick)
+    assert replay.ask("read", "/b") == "2"
+    with pytest.raises(Denied):
+        replay.ask(*READ)
+
+
+def test_samples_are_rows_of_a_capture_and_no_answers(tmp_path: Path) -> None:
+    load(save(tmp_path / "c.jsonl", HEADER, {"sample": {"busbw": 1.0}}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "empty"),
+        (["{}"], 'lacks "capture": 1'),
+        (['{"schema": "ncclprobe.report/1"}'], 'lacks "capture": 1'),
+        (["not json"], ":1: truncated or not a capture"),
+        ([HEADER, '{"ask": ["read"], "sa'], ":2: truncated or not a capture"),
+        ([HEADER, "[1, 2]"], ":2: not a capture: this line is not a JSON object"),
+        ([HEADER | {"rows": 2}, {"ask": READ, "said": "x"}], "truncated: 1 rows of 2"),
+        ([HEADER, {"ask": [], "said": "x"}], ":2: unknown row: no question"),
+        ([HEADER, {"ask": READ, "said": 7}], ":2: unknown row: neither"),
+        ([HEADER, {"ask": READ, "refused": "Eaten"}], ":2: unknown row: neither"),
+        ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
+        ([HEADER, {"like": "c.jsonl"}], "is like itself"),
+        ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No such file"),
+        (["[" * 100_000], ":1: truncated or not a capture"),
+    ],
+)
+def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(
+    tmp_path: Path, rows: list[object], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(save(tmp_path / "c.jsonl", *rows))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+def test_an_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        load(tmp_path / name)
+
+
+def test_binary_is_no_capture(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load(tmp_path / "c.jsonl")

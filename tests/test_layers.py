@@ -1,0 +1,100 @@
+"""The house's rules, held by reading the code: who may import whom, how long a file may be, what nobody may use."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+ROWS = {
+    **dict.fromkeys(("errors", "model", "registry", "units", "ops", "stats"), 0),
+    **dict.fromkeys(("host", "live", "nvml_child"), 1),
+    "facts": 2,
+    **dict.fromkeys(("nccl", "expect"), 3),
+    **dict.fromkeys(("checks", "probes"), 4),
+    "engine": 5,
+    "report": 6,
+}
+TOP = 7
+BANNED_IN_CHECKS = {"ncclprobe.host", "ncclprobe.live", "os", "subprocess", "socket", "time", "torch", "pathlib"}
+TORCH_ZONE = {"probes", "ranks", "selflaunch", "bandwidth", "heartbeat"}
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of everything that `path` imports, at any depth, functions' own imports included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return found
+
+
+def rooms_imported(path: Path) -> set[str]:
+    parts = [name.split(".") for name in imports(path) if name.startswith("ncclprobe.")]
+    return {part[1] for part in parts if part[1] != "__version__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down_the_house(path: Path) -> None:
+    row = ROWS.get(room(path), TOP)
+    higher = {name for name in rooms_imported(path) if ROWS.get(name, TOP) > row}
+    same = {name for name in rooms_imported(path) if row == 4 and ROWS.get(name) == 4 and name != room(path)}
+    assert not higher | same
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_the_torch_zone_imports_torch(path: Path) -> None:
+    heavy = {name.partition(".")[0] for name in imports(path)} & {"torch", "numpy"}
+    assert not heavy or room(path) in TORCH_ZONE
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "checks").glob("*.py")), ids=lambda p: p.name)
+def test_a_check_cannot_look_at_the_machine(path: Path) -> None:
+    assert not imports(path) & BANNED_IN_CHECKS
+
+
+def test_reports_need_nothing_but_the_model_and_units() -> None:
+    allowed = {"model", "units", "errors", "report"}
+    for path in (PACKAGE / "report").glob("*.py"):
+        assert rooms_imported(path) <= allowed, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_file_fits_a_reader(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+def test_every_room_of_the_package_has_its_place_in_this_table() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and not path.name.startswith("__")}
+    assert folders <= set(ROWS)
+
+
+def test_nothing_dangerous_is_called() -> None:
+    pattern = re.compile(r"\bpickle\b|(?<![\w.])eval\(|shell=True|gather_object\(|object_list\(")
+    for path in FILES:
+        assert not pattern.search(path.read_text()), path
+
+
+def test_everything_but_one_judge_and_the_command_catches_what_it_names() -> None:
+    broad = [path.name for path in FILES for line in path.read_text().splitlines() if "except Exception" in line]
+    assert sorted(broad) == ["__main__.py", "engine.py"]
+
+
+def test_the_standard_library_of_python_3_10_is_enough() -> None:
+    newer = {"tomllib"}
+    for path in FILES:
+        names = {name.partition(".")[0] for name in imports(path)} & newer
+        assert not names or "tomli" in path.read_text(), path
+    assert sys.version_info >= (3, 10)
