@@ -14,19 +14,20 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ncclprobe import output, ranks
+from ncclprobe import output, ranks, selflaunch
 from ncclprobe.errors import HostError, ProbeError, UsageError
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.heartbeat import Limits, Watch
+from ncclprobe.heartbeat import Limits, Watch, leave
 from ncclprobe.host import Host
 from ncclprobe.ledger import Ledger, Party
 from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
+from ncclprobe.progress import Progress
 from ncclprobe.report import json as as_json
 from ncclprobe.units import parse_size
 
@@ -35,6 +36,7 @@ ONE_RANK = (
     "one rank moves no byte between GPUs, so there was nothing to measure; start one rank per GPU: "
     "torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth, or ncclprobe bandwidth --nproc N"
 )
+_FIRST_WORD_S = 1.0  # torchrun ends rank 0 as soon as another rank has ended: let it speak first
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
 
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         options = _parser().parse_args(argv)
         _complete(options)
         expected = _expected(options.expect, options.tolerance)
-        if options.nproc is not None:
+        if options.nproc is not None and selflaunch.VERDICT_FILE not in os.environ:
             return _start_ranks(options, argv, launch)
         seat = ranks.seat(launch, os.environ)
         if seat is None or seat.ranks == 1:
@@ -62,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
         return _Rank(options, argv, seat, host, expected, backend).run()
     except UsageError:
         if launch.rank and not launch.problems:
+            time.sleep(_FIRST_WORD_S)
             return EXIT_USAGE
         raise
 
@@ -75,7 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     add("-f", dest="factor", type=int, default=4, metavar="N", help="each size is N times the one before (%(default)s)")
     add("-n", dest="iters", type=int, default=20, metavar="N", help="timed calls per batch (%(default)s)")
     add("-w", dest="warmup", type=int, default=5, metavar="N", help="untimed calls per size before all (%(default)s)")
-    add("--batches", type=int, default=5, metavar="N", help="batches per row, the samples of the statistics (%(default)s)")
+    add(
+        "--batches",
+        type=int,
+        default=5,
+        metavar="N",
+        help="batches per row, the samples of the statistics (%(default)s)",
+    )
     add("--dtype", default="float32", metavar="TYPE", help=f"{', '.join(DTYPES)} (%(default)s)")
     add("--redop", default="sum", metavar="OP", help=f"{', '.join(REDOPS)} (%(default)s)")
     add("--mode", choices=("queued", "blocking"), help="calls back to back, or one by one (queued; gloo: blocking)")
@@ -86,9 +95,13 @@ def _parser() -> argparse.ArgumentParser:
         help="how far below its expectation a number may lie where the file does not say (%(default)s)")  # fmt: skip
     add("--report-only", action="store_true", help="numbers that nothing judges are no reason for exit code 3")
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="of the whole run (%(default)g)")
-    add("--phase-timeout", type=float, default=60.0, metavar="SECONDS", help="of one batch or one start-up step (%(default)g)")
-    add("--started", type=float, default=None, help=argparse.SUPPRESS)  # --nproc: since when --timeout counts
-    add("--verdict-file", default=None, help=argparse.SUPPRESS)  # --nproc: where rank 0 leaves its report
+    add(
+        "--phase-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of one batch or one start-up step (%(default)g)",
+    )
     output.arguments(parser)
     return parser
 
@@ -96,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 def _complete(options: argparse.Namespace) -> None:
     """Turn texts into values, refusing what no sweep could be made of. Raises UsageError."""
     names = list(OPS) if options.op == "all" else list(dict.fromkeys(options.op.split(",")))
-    choices = [("--op", name, OPS) for name in names]
+    choices: list[tuple[str, str, Collection[str]]] = [("--op", name, OPS) for name in names]
     for option, given, known in (*choices, ("--dtype", options.dtype, DTYPES), ("--redop", options.redop, REDOPS)):
         if given not in known:
             near = difflib.get_close_matches(given, known, 1)
@@ -127,8 +140,6 @@ def _expected(path: str | None, tolerance: float) -> tuple[bands.Band, ...]:
 
 
 def _start_ranks(options: argparse.Namespace, argv: Sequence[str], launch: Launch) -> int:
-    from ncclprobe import selflaunch
-
     if launch.kind != "none":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if options.nproc == 1:
@@ -173,30 +184,32 @@ class _Rank:
     ) -> None:
         self._options, self._seat, self._host = options, seat, host
         self._hostname = socket.gethostname()
+        progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         party = Party(seat.kind, seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
-        self._ledger = Ledger(options, argv, party, expected)
-        spent = time.time() - options.started if options.started else 0.0
+        self._ledger = Ledger(options, argv, party, expected, progress)
+        spent = time.time() - float(os.environ.get(selflaunch.STARTED, time.time()))
         limits = Limits(time.monotonic() + options.timeout - spent, options.phase_timeout)
-        watching = _progress_line() if seat.rank == 0 and not options.quiet else (lambda phase: None)
-        self._watch = Watch(seat, self._hostname, limits, self._ledger.close, watching)
+        self._watch = Watch(seat, self._hostname, limits, self._ledger.close, progress.show)
 
-    def run(self) -> int:
-        """Measure with the others; the exit code is rank 0's. Raises UsageError, then on every rank."""
+    def run(self) -> NoReturn:
+        """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
         if self._seat.rank == 0:
             self._ledger.save()  # a path that cannot be written is found out now
         self._watch.start()
         try:
-            return self._measure()
+            code = self._measure()
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
             self._watch.failed(str(error).strip().partition("\n")[0])
         finally:
             self._watch.stop()
+        leave(code)
 
     def _measure(self) -> int:
         torch = self._torch()
-        self._watch.beat("meet the other ranks")
+        self._watch.beat(f"reach the store at {self._seat.address}:{self._seat.port}")
         self._store = ranks.connect(self._seat, serve=self._seat.serves, timeout_s=self._options.phase_timeout)
         self._watch.attach(ranks.connect(self._seat, serve=False, timeout_s=self._options.phase_timeout))
+        self._watch.beat("wait for the other ranks")
         exchange = ranks.Exchange(self._store, self._seat, self._options.phase_timeout + _SLACK_S)
         terms = self._settle(exchange, torch)
         self._open_group(terms["backend"])
@@ -210,6 +223,7 @@ class _Rank:
 
     def _torch(self) -> Any:
         self._watch.beat("import torch")
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch would abort rank 0 before it has reported
         if not self._options.verbose:
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its stack traces would bury the report
         with warnings.catch_warnings():
@@ -227,7 +241,9 @@ class _Rank:
         if cards and not terms["error"]:
             hosts = tuple(card["host"] for card in cards)
             backend = terms["backend"]
-            self._ledger.party = Party(self._seat.kind, self._seat.ranks, hosts, backend, cards[0]["versions"], terms["nodes"])
+            self._ledger.party = Party(
+                self._seat.kind, self._seat.ranks, hosts, backend, cards[0]["versions"], terms["nodes"]
+            )
             self._ledger.met = True
             if terms["remark"]:
                 self._ledger.doubt(terms["remark"])
@@ -241,7 +257,14 @@ class _Rank:
         usable = torch.cuda.device_count()
         devices = ranks.Devices(_devices(self._host).nodes, usable, torch.__version__)
         self._device = ranks.device_index(self._seat, usable)
-        card = {"host": self._hostname, "gpu": None, "backend": None, "remark": "", "error": "", "plan": self._plan_digest()}
+        card: dict[str, Any] = {
+            "host": self._hostname,
+            "gpu": None,
+            "backend": None,
+            "remark": "",
+            "error": "",
+            "plan": self._plan_digest(),
+        }
         try:
             card["backend"], card["remark"] = ranks.choose_backend(
                 self._options.backend, self._seat.kind, self._seat.local_ranks, devices
@@ -330,26 +353,6 @@ def _disagreement(cards: Sequence[Mapping[str, Any]]) -> str:
                 "(--nproc-per-node=gpu), or ask for --backend gloo"
             )
     return ""
-
-
-def _progress_line() -> Callable[[str], None]:
-    """A line on a terminal's stderr that says what is being done, where the extra `terminal` is installed."""
-    if not sys.stderr.isatty():
-        return lambda phase: None
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ImportError:
-        return lambda phase: None
-    console = Console(stderr=True)
-    # Drawn only when told to: a thread that redraws would disturb the timing.
-    live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
-    live.start()
-
-    def show(phase: str) -> None:
-        live.update(f"… {phase}", refresh=True) if phase != "verdict" else live.stop()
-
-    return show
 
 
 if __name__ == "__main__":

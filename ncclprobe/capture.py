@@ -1,6 +1,7 @@
 """``ncclprobe capture``: everything the doctor asks this machine and what it answered, as one file."""
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -46,5 +47,6 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise UsageError(f"{path}: cannot be written: {error.strerror}; choose another --output") from None

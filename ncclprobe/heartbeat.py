@@ -11,6 +11,7 @@ Silence is counted in periods of our own, never in wall time: a rank 0 that was 
 its own periods as well, and accuses nobody.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -29,6 +30,7 @@ PERIOD_S = 1.0
 SILENT_PERIODS = 5
 DONE = "done"
 OUT_OF_TIME_PERIODS = 10  # a phase this old when the time runs out stood still; a younger one was cut off
+_SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 _FAREWELL_S = 1.5
 
 EXIT_INCONCLUSIVE, EXIT_LOST = 3, 4
@@ -67,10 +69,7 @@ class Register:
             self._quiet[rank] = self._quiet[rank] + 1 if old and old.count == beat.count else 0
             self._same[rank] = self._same[rank] + 1 if old and old.step == beat.step else 0
             self.last[rank] = beat
-        if self._leavers() or self._silent(1):
-            self._since_symptom += 1
-        else:
-            self._since_symptom = 0
+        self._since_symptom = self._since_symptom + 1 if self._leavers() else 0
 
     def missing(self) -> tuple[int, ...]:
         """The ranks never heard of."""
@@ -93,16 +92,17 @@ class Register:
         A rank whose heart stopped explains why others' collectives failed, so a failure is not blamed before
         silence has had its time to show. Farewells by signal are no loss when rank 0 was `signalled` as well.
         """
-        silent = self._silent(SILENT_PERIODS)
+        periods = _SILENT_AT_THE_END if out_of_time else SILENT_PERIODS
+        silent = self.silent(periods)
         if silent:
-            seconds = SILENT_PERIODS * PERIOD_S
-            return self._lost(silent, lambda beat: f"its heartbeat stopped {seconds:.0f} s ago")
+            return self._lost(silent, lambda beat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
         leavers = [rank for rank in self._leavers() if not (signalled and self.last[rank].left.startswith("signal"))]
-        if leavers and self._since_symptom > SILENT_PERIODS + 1:
+        if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
             return self._lost(leavers, lambda beat: beat.left)
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
 
-    def _silent(self, periods: int) -> list[int]:
+    def silent(self, periods: int) -> list[int]:
+        """The ranks whose beat has not changed for so many periods, though they did not say that they leave."""
         return [rank for rank, quiet in self._quiet.items() if quiet >= periods and not self.last[rank].left]
 
     def _leavers(self) -> list[int]:
@@ -159,12 +159,14 @@ class Watch:
         self._host = host
         self._step, self._phase, self._left, self._count = 0, "start", "", 0
         self._phase_began = time.monotonic()
-        self._signal = ""
+        self._signal, self._since_signal = "", 0
         self._wake, self._over = threading.Event(), threading.Event()
         self._ending = threading.Lock()
         self._pulse_age_s = 0.0
         self._pulse: threading.Thread | None = None
-        self.register = Register(seat.ranks, patience=max(1, round(limits.phase_s / PERIOD_S)))
+        patience = max(1, round(limits.phase_s / PERIOD_S))
+        self._register = Register(seat.ranks, patience)
+        self._zero = Register(1, patience)  # what the others hear of rank 0
 
     def start(self) -> None:
         """Take over SIGINT and SIGTERM, and start the guard. Main thread only."""
@@ -177,6 +179,7 @@ class Watch:
 
     def attach(self, store: Store) -> None:
         """Start the pulse on `store`, a connection that nobody else uses."""
+        self._pulse_age_s = 0.0
         self._pulse = threading.Thread(target=self._beat_on, args=(store,), name="pulse", daemon=True)
         self._pulse.start()
 
@@ -205,8 +208,10 @@ class Watch:
         before = time.monotonic()
         while not self._over.is_set():
             if select.select([pipe], [], [], 0.2)[0]:
-                self._signal = signal.Signals(os.read(pipe, 1)[0]).name
-                self._wake.set()
+                number = os.read(pipe, 1)[0]
+                if not self._signal:  # the first one counts: each wake is a period in the register
+                    self._signal = signal.Signals(number).name
+                    self._wake.set()
             now = time.monotonic()
             self._pulse_age_s += min(now - before, 0.4)  # after a stop of our own, the pulse gets its turn first
             before = now
@@ -217,11 +222,11 @@ class Watch:
     def _hopeless(self, now: float) -> str:
         """Why the guard must end this rank without the store; empty: it need not."""
         attached = self._pulse is not None
-        phase = f"in phase {self._phase!r}"
+        phase = self._here()
         if self._signal and not attached:
             return f"ended by {self._signal} {phase}"
         if attached and self._pulse_age_s > (SILENT_PERIODS + 3) * PERIOD_S:
-            return f"rank 0's store has not answered for {self._pulse_age_s:.0f} s {phase}; rank 0 or its host is gone"
+            return f"{self._server()} has not answered for {self._pulse_age_s:.0f} s {phase}"
         grace = 0.0 if not attached else (SILENT_PERIODS + 3) * PERIOD_S
         if now > self._limits.deadline + min(grace, 2.0):
             return f"--timeout ran out {phase}"
@@ -231,18 +236,26 @@ class Watch:
 
     def _beat_on(self, store: Store) -> None:
         turn = self._preside if self._seat.rank == 0 else self._follow
-        chair = Register(1, self.register.patience)
         try:
             while not self._over.is_set():
                 self._say(store)
-                turn(store, chair)
+                turn(store)
                 self._pulse_age_s = 0.0
                 self._wake.wait(PERIOD_S)
                 self._wake.clear()
         except RuntimeError as error:  # torch's store errors: the server is gone
             time.sleep(PERIOD_S / 2)  # unless the run ended at this moment
             if not self._over.is_set():
-                self._leave(Ending(why=f"rank 0's store is gone ({_first_line(error)}); rank 0 has ended"), None)
+                self._leave(Ending(why=f"{self._server()} is gone ({_first_line(error)}) {self._here()}"), None)
+
+    def _server(self) -> str:
+        """Who serves the store, and what was last heard of rank 0."""
+        zero = self._zero.last.get(0)
+        server = "the store of torchrun's agent" if self._seat.agent_store else "the store of rank 0"
+        return f"{server} (rank 0 was on {zero.host}, in phase {zero.phase!r})" if zero else server
+
+    def _here(self) -> str:
+        return f"while this rank was in phase {self._phase!r}"
 
     def _say(self, store: Store) -> None:
         self._count += 1
@@ -257,9 +270,9 @@ class Watch:
         texts = store.multi_get(list(names.values())) if names else []
         return {rank: Beat(**json.loads(text)) for rank, text in zip(names, texts, strict=True)}
 
-    def _preside(self, store: Store, _chair: Register) -> None:
+    def _preside(self, store: Store) -> None:
         """Rank 0: hear everybody, and end the run if it cannot go on."""
-        register, out_of_time = self.register, time.monotonic() > self._limits.deadline
+        register, out_of_time = self._register, time.monotonic() > self._limits.deadline
         register.hear(self._hear(store, range(self._seat.ranks)))
         arrivals = register.arrivals(out_of_time)
         if arrivals:
@@ -269,22 +282,27 @@ class Watch:
             self._leave(Ending(attendance=attendance), store)
         if out_of_time:
             self._leave(Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
-        if self._signal == "SIGINT" or (self._signal and register.gone(tuple(range(1, self._seat.ranks)))):
+        if self._signal and self._may_go():
             self._leave(Ending(why=f"ended by {self._signal} in phase {self._phase!r}"), store)
 
-    def _follow(self, store: Store, chair: Register) -> None:
+    def _may_go(self) -> bool:
+        """Whether a signalled rank 0 knows enough. SIGTERM may mean that a rank has died: torchrun sends it then."""
+        self._since_signal += 1
+        waited = self._since_signal > SILENT_PERIODS + 2
+        return waited or self._signal == "SIGINT" or self._register.gone(tuple(range(1, self._seat.ranks)))
+
+    def _follow(self, store: Store) -> None:
         """The others: do as rank 0 decided, or leave when it has fallen silent."""
         verdict = key(self._seat, "end")
         if store.check([verdict]):
             code = int(store.get(verdict))
             self._left = DONE
             self._say(store)
-            _exit(code)
-        chair.hear(self._hear(store, range(1)))
-        lost = chair.last and chair.attendance()
-        if lost and lost.lost:
-            zero = lost.lost[0]
-            self._leave(Ending(why=f"rank 0 on {zero.host} is lost: {zero.why} in phase {zero.phase!r}"), None)
+            leave(code)
+        self._zero.hear(self._hear(store, range(1)))
+        if self._zero.silent(SILENT_PERIODS):
+            zero = self._zero.last[0]
+            self._leave(Ending(why=f"rank 0 on {zero.host} has fallen silent in phase {zero.phase!r}"), None)
 
     def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
         """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
@@ -295,14 +313,14 @@ class Watch:
         code = self._conclude(ending)
         if store:
             self._dismiss(store, code)
-        _exit(code)
+        leave(code)
 
     def _last_words(self, ending: Ending) -> NoReturn:
         if self._signal:
-            _exit(EXIT_INCONCLUSIVE)
+            leave(EXIT_INCONCLUSIVE)
         if self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
             sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
-        _exit(EXIT_LOST)
+        leave(EXIT_LOST)
 
     def _dismiss(self, store: Store, code: int) -> None:
         """Tell the others to leave with `code`, and give those that still beat a moment to read it."""
@@ -316,13 +334,15 @@ class Watch:
             time.sleep(PERIOD_S / 10)
 
 
-def _exit(code: int) -> NoReturn:
-    """Leave at once, whatever other threads hold; what was written is flushed first."""
+def leave(code: int) -> NoReturn:
+    """Leave at once, whatever other threads hold; what was written is flushed first.
+
+    An orderly end would take the signal handlers down first, and torchrun sends SIGTERM as soon as one rank has
+    ended: the exit code would be lost.
+    """
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads any more
             stream.flush()
-        except (OSError, ValueError):  # a closed pipe: nobody reads any more
-            pass
     os._exit(code)
 
 

@@ -4,6 +4,7 @@ However the run ends, the book is closed exactly once, by whichever thread sees 
 """
 
 import argparse
+import os
 import shlex
 import threading
 import time
@@ -31,9 +32,11 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
+from ncclprobe.progress import Progress
 from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
+from ncclprobe.selflaunch import VERDICT_FILE
 
 RUN_PREFIX = "run."
 UNJUDGED = (
@@ -56,8 +59,16 @@ class Party:
 class Ledger:
     """The rows so far and everything needed to turn them into a report."""
 
-    def __init__(self, options: argparse.Namespace, argv: Sequence[str], party: Party, bands: Sequence[Band]) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        argv: Sequence[str],
+        party: Party,
+        bands: Sequence[Band] = (),
+        progress: Progress | None = None,
+    ) -> None:
         self._options, self._argv, self._bands = options, argv, bands
+        self._progress = progress or Progress(wanted=False)
         self.party = party
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._rows: list[Measurement] = []
@@ -85,10 +96,12 @@ class Ledger:
             self._rows.append(row)
             if self._shows:
                 print(as_text.measurement_row(row), flush=True)
-            if self._options.json and self._options.json != "-":
-                as_json.write(
-                    self._report(Ending(why="this report was written while the sweep was running")), self._options.json
-                )
+            self.save()
+
+    def save(self) -> None:
+        """Write what there is to the JSON file, if one was asked for. Raises UsageError where it cannot be written."""
+        if self._options.json and self._options.json != "-":
+            as_json.write(self._report(Ending(why="written while the sweep was still running")), self._options.json)
 
     def close(self, ending: Ending | None = None) -> int:
         """Write the report and return the exit code. A second call returns the first one's."""
@@ -104,7 +117,8 @@ class Ledger:
         return not self._options.quiet and self._options.json != "-"
 
     def _deliver(self, report: Report) -> None:
-        for path in filter(None, (self._options.json, self._options.verdict_file)):
+        self._progress.stop()
+        for path in filter(None, (self._options.json, os.environ.get(VERDICT_FILE))):
             as_json.write(report, path)
         if self._options.json != "-":
             if self._rows and self._shows:
@@ -150,7 +164,8 @@ class Ledger:
     def _checks(self) -> tuple[Check, ...]:
         """The checks of a run. With --report-only, numbers without an expectation are not a gap."""
         found = [c for c in discover("ncclprobe.checks", Check) if c.id.startswith(RUN_PREFIX)]
-        unasked = ("run.band",) if self._options.report_only and not self._bands else ()
+        judged_any = any(row.expectation for row in self._rows)
+        unasked = ("run.band",) if self._options.report_only and not judged_any else ()
         return engine.selected(found, ignore=unasked)
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:

@@ -1,8 +1,7 @@
 """The machine itself: how each kind of question is asked, each with its deadline.
 
-Nothing here may hang or leave a process behind. Files and names are asked for on a thread that is abandoned when
-it does not come back (a dead NFS server, a wedged driver); commands run in a process group of their own that
-is killed as a whole, and nobody waits for the pipes of a process that survives SIGKILL.
+Nothing here may hang: files and names are asked for on a thread that is abandoned when it does not come back (a dead
+NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
 import contextlib
@@ -13,16 +12,15 @@ import os
 import platform
 import re
 import resource
-import signal
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
+from ncclprobe.command import as_host_error, run
+from ncclprobe.errors import Failed, HostError, Missing, TimedOut
 from ncclprobe.nvml_child import NvmlChild
 
 T = TypeVar("T")
@@ -98,52 +96,8 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     if outcome:
         return outcome[0]
     if refusal:
-        raise _as_host_error(refusal[0], what)
+        raise as_host_error(refusal[0], what)
     raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
-
-
-def _as_host_error(error: BaseException, what: str) -> HostError:
-    if isinstance(error, HostError):
-        return error
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Missing(f"{what}: not there")
-    if isinstance(error, PermissionError):
-        return Denied(f"{what}: permission denied")
-    return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")
-
-
-def run(argv: Sequence[str], patience_s: float) -> str:
-    """Standard output of a command that ends with 0 within `patience_s` seconds; its whole group is killed if not."""
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        raise _as_host_error(error, argv[0]) from None
-    try:
-        out, err = process.communicate(timeout=max(0.0, patience_s))
-    except subprocess.TimeoutExpired:
-        kill_group(process)
-        raise TimedOut(f"{' '.join(argv)}: no answer within {max(0.0, patience_s):.3g} s") from None
-    except BaseException:  # Ctrl-C included: no process is left behind
-        kill_group(process)
-        raise
-    text = out[:MAX_ANSWER_BYTES].decode(errors="replace")
-    if process.returncode:
-        words = " ".join((err.decode(errors="replace") or text).split())[:300]
-        raise Failed(f"{' '.join(argv)}: exit code {process.returncode}: {words}")
-    return text
-
-
-def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """SIGKILL to the process's whole group; whoever survives that (uninterruptible sleep) is not waited for."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(path: str) -> str:

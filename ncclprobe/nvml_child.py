@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from ncclprobe.command import abandon
 from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -45,8 +46,7 @@ class NvmlChild:
     def close(self) -> None:
         """Kill the child's group without waiting for it."""
         if self._process:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, 9)
+            abandon(self._process)
             self._process = None
 
     def _send(self, request: list[str | int]) -> None:

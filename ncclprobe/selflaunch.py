@@ -11,13 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
 from ncclprobe.report import json as as_json
 
-EXIT_LOST = 4
+VERDICT_FILE = "NCCLPROBE_VERDICT_FILE"
+"""Set for ranks that this module starts: where rank 0 leaves its report, beside what the user asked for."""
+STARTED = "NCCLPROBE_STARTED"
+"""Set likewise: when the user's clock started to run (time.time()), for --timeout is theirs and not the ranks'."""
+
+EXIT_BROKEN, EXIT_LOST = 1, 4
 _GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
 _GOODBYE_S = 12.0  # after a signal: time for rank 0 to learn who is missing and to report
 
@@ -26,14 +31,14 @@ def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
     """Run ``ncclprobe bandwidth`` with `argv` on `nproc` ranks and return the exit code of the whole."""
     with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
         report = Path(folder, "report.json")
-        own = ["--verdict-file", str(report), "--started", repr(time.time())]
+        own = {VERDICT_FILE: str(report), STARTED: repr(time.time())}
         agent = subprocess.Popen(
-            [sys.executable, "-m", "ncclprobe.selflaunch", str(nproc), *argv, *own],
-            env=os.environ | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
+            [sys.executable, "-m", "ncclprobe.selflaunch", str(nproc), *argv],
+            env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
             start_new_session=True,
         )
         code = _attend(agent, time.monotonic() + timeout_s + _GRACE_S)
-        return max(code, as_json.read(str(report)).exit_code) if report.exists() else code
+        return max(code, as_json.read(str(report)).exit_code) if report.exists() and code != EXIT_BROKEN else code
 
 
 def _attend(agent: "subprocess.Popen[bytes]", deadline: float) -> int:
@@ -80,7 +85,7 @@ def _end(agent: "subprocess.Popen[bytes]", started: dict[int, object]) -> None:
 
 
 def agent(nproc: int, argv: Sequence[str]) -> int:
-    """Torch's agent with `nproc` workers; returns 0, or the worst of what the workers that failed first ended with."""
+    """Torch's agent with `nproc` workers; returns 0, or what rank 0, else the worst of the others, ended with."""
     import logging
     import uuid
 
@@ -104,10 +109,19 @@ def agent(nproc: int, argv: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
     except ChildFailedError as error:
-        return max(failure.exitcode if failure.exitcode >= 0 else EXIT_LOST for failure in error.failures.values())
+        return _worst({rank: failure.exitcode for rank, failure in error.failures.items()})
     except SignalException:
         return 3  # the caller ended it; rank 0's report says with which rows
     return 0
+
+
+def _worst(codes: Mapping[int, int]) -> int:
+    """Rank 0's code, else the worst of the others'; a rank that a signal ended counts as lost.
+
+    SIGTERM is what the agent itself sends to the others once one has ended.
+    """
+    own = {rank: EXIT_LOST if code < 0 else code for rank, code in codes.items() if code != -signal.SIGTERM}
+    return own.get(0, max(own.values(), default=EXIT_LOST))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-if sys.version_info < (3, 10):  # noqa: UP036 - whoever calls us is not bound by requires-python
+# Whoever calls us is not bound by requires-python, and the python3 of many clusters is 3.6: all scripts import this
+# before anything that 3.6 cannot do.
+if sys.version_info < (3, 10):  # noqa: UP036
     sys.exit(f"Python {sys.version.split()[0]} is older than 3.10: set PYTHON to a newer one")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from child import ROOT, ask, ask_json, fail, run, run_script
 
@@ -38,8 +38,7 @@ PROBES = {  # how to see that a requirement is there, where that is not `import`
 JUDGES = {"mypy", "ruff"}  # never lent: what they say depends on their version
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """The Python that makes `.venv`: what scripts/interpreter.py says of it."""
 
     python: str
@@ -50,8 +49,7 @@ class Caller:
     packages: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What `.venv` was made of: by whom, with which path, from which pins and for which extras."""
 
     python: str
@@ -83,11 +81,11 @@ def make(*extras: str) -> str:
     had = _read_stamp()
     if had is None or not had.covers(wanted):
         if had and had.same_frame(wanted) and had.pins == wanted.pins:
-            wanted = replace(wanted, extras=sorted({*had.extras, *wanted.extras}))
+            wanted = wanted._replace(extras=sorted({*had.extras, *wanted.extras}))
         # A torch of its own would come before the one that is lent.
         _build(caller, wanted, clear=not had.same_frame(wanted) if had else lends)
         _install(caller, requirements(wanted.extras), lends=lends)
-        STAMP.write_text(json.dumps(asdict(wanted), indent=1) + "\n")
+        STAMP.write_text(json.dumps(wanted._asdict(), indent=1) + "\n")
     return str(PYTHON)
 
 

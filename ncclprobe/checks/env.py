@@ -1,9 +1,8 @@
 """What the environment and NCCL's configuration files say, read as NCCL reads it."""
 
 from collections.abc import Iterator
-from ipaddress import ip_interface
 
-from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
@@ -21,8 +20,10 @@ def setting(name: str, value: str) -> Settings:
     return Settings({name: Setting(name, value, "environment")})
 
 
-LO = Interface("lo", 1, frozenset({"up", "running", "loopback"}), 65536, addresses=(ip_interface("127.0.0.1/8"),))
-ETH0 = Interface("eth0", 2, frozenset({"up", "running"}), 1500, addresses=(ip_interface("10.0.0.5/24"),))
+LO_ADDRESS = Address("lo", "inet", "127.0.0.1", "255.0.0.0", running=True)
+ETH0_ADDRESS = Address("eth0", "inet", "10.0.0.5", "255.255.255.0", running=True)
+LO = Interface("lo", 1, frozenset({"up", "running", "loopback"}), 65536, addresses=(LO_ADDRESS,))
+ETH0 = Interface("eth0", 2, frozenset({"up", "running"}), 1500, addresses=(ETH0_ADDRESS,))
 PLAIN_HOST = Interfaces((LO, ETH0))
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2)
 NO_NCCL = Software({})

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from ipaddress import ip_address
 from typing import Any
 
 from ncclprobe.errors import HostError, ParseError
@@ -11,6 +11,21 @@ from ncclprobe.host import Host
 from ncclprobe.registry import collector
 
 ROOT = "/sys/class/net"
+_FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it.
+
+    `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``); `netmask` is written as an address.
+    """
+
+    name: str
+    family: str
+    address: str
+    netmask: str
+    running: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +38,7 @@ class Interface:
     mtu: int
     speed_mbps: int | None = None
     driver: str = ""
-    addresses: tuple[IPv4Interface | IPv6Interface, ...] = ()
+    addresses: tuple[Address, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -37,17 +52,6 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it."""
-
-    name: str
-    family: str
-    address: str
-    netmask: str
-    running: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Interfaces:
     """All interfaces by index, the kernel's own order."""
 
@@ -56,13 +60,8 @@ class Interfaces:
     @property
     def addresses(self) -> list[Address]:
         """Every address as getifaddrs(3) lists them: all IPv4 ones by interface, then all IPv6 ones."""
-        return [
-            Address(i.name, "inet6" if version == 6 else "inet", str(a.ip), str(a.netmask), i.running)
-            for version in (4, 6)
-            for i in self.all
-            for a in i.addresses
-            if a.version == version
-        ]
+        listed = [address for interface in self.all for address in interface.addresses]
+        return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
 
 
 @collector
@@ -77,14 +76,15 @@ def interfaces(host: Host) -> Interfaces:
 def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[str, Any]) -> Interface:
     speed = _optional(host, "read", f"{ROOT}/{name}/speed")  # EINVAL while the link is down
     driver = _optional(host, "link", f"{ROOT}/{name}/device/driver")  # a virtual interface has no device
+    flags = frozenset(filter(None, stats["flags"].split(",")))
     return Interface(
         name=name,
         index=int(host.ask("read", f"{ROOT}/{name}/ifindex")),
-        flags=frozenset(filter(None, stats["flags"].split(","))),
+        flags=flags,
         mtu=stats["mtu"],
         speed_mbps=int(speed) if speed and int(speed) > 0 else None,
         driver=driver.rpartition("/")[2],
-        addresses=tuple(address for row in rows for address in parse_address(row)),
+        addresses=tuple(parse_address(name, row, "running" in flags) for row in rows if row["family"] in _FAMILIES),
     )
 
 
@@ -94,14 +94,12 @@ def _optional(host: Host, *question: str) -> str:
     return ""
 
 
-def parse_address(row: dict[str, Any]) -> tuple[IPv4Interface | IPv6Interface, ...]:
-    """The IP address of one row of psutil's net_if_addrs; none for a link-layer (AF_PACKET) row."""
-    text, mask = row["address"], row["netmask"]
-    if row["family"] not in (2, 10):  # AF_INET, AF_INET6 on Linux
-        return ()
+def parse_address(name: str, row: dict[str, Any], running: bool) -> Address:
+    """One IPv4 or IPv6 row of psutil's net_if_addrs. A missing netmask is empty. Raises ParseError."""
+    address, netmask = row["address"], row["netmask"] or ""
     try:
-        if row["family"] == 10 and mask:
-            mask = str(bin(int(ip_interface(mask).ip)).count("1"))
-        return (ip_interface(f"{text}/{mask}" if mask else text),)
+        ip_address(address)
+        ip_address(netmask or address)
     except ValueError:
-        raise ParseError(f"interface address: {row!r}") from None
+        raise ParseError(f"address of {name}: {row!r}") from None
+    return Address(name, _FAMILIES[row["family"]], address, netmask, running)

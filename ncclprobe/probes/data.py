@@ -85,10 +85,11 @@ def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.dev
 def _scattered(ranks: int) -> torch.Tensor:
     """Non-negative numbers without order, one row of a period per rank.
 
-    Squares modulo a prime: unlike a multiple, a square changes by a different amount at every place of a shift.
+    Squares modulo a prime: unlike multiples, they change by another amount at every place of a shift, and unlike
+    plain squares they do not repeat modulo a power of two, which is what shares are shifted by.
     """
     place = torch.arange(ranks * PERIOD, dtype=torch.int64).view(ranks, PERIOD)
-    return (place + 4099).square() % 2147483647
+    return (place + 4099).square() % 65521
 
 
 def _turn(ranks: int) -> torch.Tensor:

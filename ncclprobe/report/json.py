@@ -1,5 +1,6 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -40,7 +41,8 @@ def write(report: Report, path: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise UsageError(f"{path}: the report cannot be written: {error.strerror}; choose another path") from None
 
 

@@ -143,7 +143,7 @@ def _folded(report: Report, status: Status, verbose: bool, width: int, style: St
 
 
 def _environment(report: Report, width: int) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for node, environment in report.environment.items():
         versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
         lines += _wrapped(f"{node}: ", versions, width)

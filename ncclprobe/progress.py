@@ -1,0 +1,37 @@
+"""A line on a terminal's stderr that says what is being done; nothing at all anywhere else."""
+
+import sys
+from typing import Any
+
+
+class Progress:
+    """Drawn only when told to: a thread that redraws would disturb the timing. Needs the extra ``terminal``."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._live: Any = None
+        self._wanted = wanted and sys.stderr.isatty()
+
+    def show(self, phase: str) -> None:
+        """Replace the line."""
+        if self._wanted and self._live is None:
+            self._start()
+        if self._live is not None:
+            self._live.update(f"… {phase}", refresh=True)
+
+    def stop(self) -> None:
+        """Take the line away for good and give the cursor back."""
+        self._wanted = False
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _start(self) -> None:
+        try:
+            from rich.console import Console
+            from rich.live import Live
+        except ImportError:
+            self._wanted = False
+            return
+        console, ours = Console(stderr=True), sys.stdout.isatty()
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=ours)
+        self._live.start()

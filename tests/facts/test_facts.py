@@ -1,0 +1,213 @@
+"""Facts from answers: the text the kernel or a tool gives, and what is made of it."""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import answers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe import engine
+from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
+from ncclprobe.facts import cpu, environment, interfaces, limits, nvidia_smi, nvml, resolver, software, system
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.model import Absent, Collector
+
+
+def learn(collector: Collector, said: dict[Any, Any], *others: Collector) -> Any:
+    return engine.collect(answers(said), [collector, *others])[collector.produces]
+
+
+NODE = "/sys/devices/system/node"
+CPUS = {
+    ("read", "/sys/devices/system/cpu/online"): "0-3\n",
+    ("read", "/proc/cpuinfo"): "processor\t: 0\nmodel name\t: Fast CPU\n",
+    ("list", NODE): ["has_cpu", "node0", "node1", "online"],
+    ("read", f"{NODE}/node0/cpulist"): "0-1\n",
+    ("read", f"{NODE}/node1/cpulist"): "\n",
+    ("read", f"{NODE}/node0/distance"): "10 20\n",
+    ("read", f"{NODE}/node1/distance"): "20 10\n",
+}
+
+
+def test_cpus_and_numa_nodes_are_read_from_sysfs() -> None:
+    seen = learn(cpu.cpu, CPUS)
+    assert (seen.online, seen.model) == ((0, 1, 2, 3), "Fast CPU")
+    assert [(n.id, n.cpus, n.distances) for n in seen.numa] == [(0, (0, 1), (10, 20)), (1, (), (20, 10))]
+
+
+def test_a_kernel_without_numa_is_known_to_have_no_nodes() -> None:
+    said = CPUS | {("list", NODE): Missing("not there")}
+    assert learn(cpu.cpu, said).numa == ()
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-2,5\n", (0, 1, 2, 5)), ("", ()), ("8,10-11", (8, 10, 11))])
+def test_the_kernels_list_format_is_expanded(text: str, cpus: tuple[int, ...]) -> None:
+    assert cpu.cpu_list(text) == cpus
+
+
+@given(st.text(max_size=20))
+def test_a_cpu_list_is_numbers_or_a_parse_error(text: str) -> None:
+    try:
+        assert all(isinstance(n, int) for n in cpu.cpu_list(text))
+    except ParseError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('NAME="x"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n', "Ubuntu 22.04.4 LTS"),
+        ("PRETTY_NAME='Rocky Linux 9'\n", "Rocky Linux 9"),
+        ("NAME=x\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_distribution_names_itself(text: str, name: str) -> None:
+    assert system.distribution(text) == name
+
+
+def test_a_container_that_hides_the_boot_id_still_has_a_host_name() -> None:
+    uname = {"hostname": "n0", "release": "6.1", "machine": "x86_64"}
+    said = {
+        ("uname",): uname,
+        ("read", "/etc/os-release"): "",
+        ("read", "/proc/sys/kernel/random/boot_id"): Failed("no"),
+    }
+    seen = learn(system.system, said)
+    assert (seen.hostname, seen.boot_id) == ("n0", None)
+
+
+NET = "/sys/class/net"
+ADDRESSES = {
+    "eth0": [
+        {"family": 2, "address": "10.0.0.5", "netmask": "255.255.255.0"},
+        {"family": 10, "address": "fe80::1%eth0", "netmask": "ffff:ffff:ffff:ffff::"},
+        {"family": 17, "address": "aa:bb:cc:dd:ee:ff", "netmask": None},
+    ],
+    "lo": [{"family": 2, "address": "127.0.0.1", "netmask": "255.0.0.0"}],
+}
+STATS = {
+    "eth0": {"flags": "up,broadcast,running,multicast", "mtu": 9000, "speed": 0},
+    "lo": {"flags": "up,loopback,running", "mtu": 65536, "speed": 0},
+}
+INTERFACES = {
+    ("psutil", "net_if_addrs"): ADDRESSES,
+    ("psutil", "net_if_stats"): STATS,
+    ("read", f"{NET}/eth0/ifindex"): "2\n",
+    ("read", f"{NET}/lo/ifindex"): "1\n",
+    ("read", f"{NET}/eth0/speed"): "100000\n",
+    ("read", f"{NET}/lo/speed"): Failed("Invalid argument"),
+    ("link", f"{NET}/eth0/device/driver"): "../../../../bus/pci/drivers/mlx5_core",
+    ("link", f"{NET}/lo/device/driver"): Missing("not there"),
+}
+
+
+def test_interfaces_come_in_the_kernels_order_with_speed_and_driver() -> None:
+    lo, eth0 = learn(interfaces.interfaces, INTERFACES).all
+    assert (lo.name, lo.loopback, lo.speed_mbps, lo.driver) == ("lo", True, None, "")
+    assert (eth0.speed_mbps, eth0.driver, eth0.mtu, eth0.running) == (100_000, "mlx5_core", 9000, True)
+
+
+def test_addresses_come_as_getifaddrs_lists_them() -> None:
+    listed = learn(interfaces.interfaces, INTERFACES).addresses
+    assert [(a.name, a.address, a.netmask) for a in listed] == [
+        ("lo", "127.0.0.1", "255.0.0.0"),
+        ("eth0", "10.0.0.5", "255.255.255.0"),
+        ("eth0", "fe80::1%eth0", "ffff:ffff:ffff:ffff::"),
+    ]
+
+
+@pytest.mark.parametrize("speed", ["-1\n", "0\n"])
+def test_a_speed_that_the_driver_does_not_know_is_unknown(speed: str) -> None:
+    said = INTERFACES | {("read", f"{NET}/eth0/speed"): speed}
+    assert learn(interfaces.interfaces, said).all[1].speed_mbps is None
+
+
+def test_memlock_counts_a_capability_only_in_the_initial_user_namespace() -> None:
+    said = {
+        ("rlimit", "RLIMIT_MEMLOCK"): [65536, None],
+        ("read", "/proc/self/status"): "Name:\tx\nCapEff:\t0000000000004000\n",
+        ("read", "/proc/self/uid_map"): "         0          0 4294967295\n",
+    }
+    assert learn(limits.memlock, said) == limits.Memlock(65536, exempt=True)
+    inside = said | {("read", "/proc/self/uid_map"): "0 1000 1\n"}
+    assert learn(limits.memlock, inside) == limits.Memlock(65536, exempt=False)
+    without = said | {("read", "/proc/self/status"): "CapEff:\t0000000000003fff\n"}
+    assert not learn(limits.memlock, without).exempt
+
+
+def test_a_status_without_capabilities_is_not_understood() -> None:
+    with pytest.raises(ParseError):
+        limits.may_lock("Name: x\n")
+
+
+NVML = {
+    ("nvml", "nvmlDeviceGetCount"): "2",
+    ("nvml", "nvmlSystemGetCudaDriverVersion"): "12080",
+    ("nvml", "nvmlSystemGetDriverVersion"): '"570.86.15"',
+    **{("nvml", "nvmlDeviceGetName", n): '"NVIDIA H200"' for n in (0, 1)},
+    **{("nvml", "nvmlDeviceGetUUID", n): f'"GPU-{n}"' for n in (0, 1)},
+    **{("nvml", "nvmlDeviceGetPciInfo", n): {"busId": f"00000000:0{n}:00.0"} for n in (0, 1)},
+    **{("nvml", "nvmlDeviceGetMemoryInfo", n): {"total": 1 << 37} for n in (0, 1)},
+}
+
+
+def test_gpus_are_read_through_nvml() -> None:
+    seen = learn(nvml.nvml, NVML)
+    assert (seen.driver, seen.cuda) == ("570.86.15", (12, 8))
+    assert [(g.index, g.name, g.memory_bytes, g.lost) for g in seen.all] == [
+        (0, "NVIDIA H200", 1 << 37, ""),
+        (1, "NVIDIA H200", 1 << 37, ""),
+    ]
+
+
+def test_one_lost_gpu_does_not_hide_the_other() -> None:
+    said = NVML | {("nvml", "nvmlDeviceGetName", 0): Failed("NVML nvmlDeviceGetName: GPU is lost")}
+    assert [bool(g.lost) for g in learn(nvml.nvml, said).all] == [True, False]
+
+
+def test_no_visible_gpu_is_not_knowing() -> None:
+    seen = learn(nvml.nvml, {("nvml", "nvmlDeviceGetCount"): "0"})
+    assert isinstance(seen, Absent)
+    assert "0 GPUs" in seen.why
+
+
+def test_nvidia_smi_that_does_not_come_back_is_knowledge() -> None:
+    ask = ("run", "nvidia-smi", "-L")
+    assert learn(nvidia_smi.nvidia_smi, {ask: TimedOut("no answer within 60 s")}).wedged
+    assert learn(nvidia_smi.nvidia_smi, {ask: "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"}).gpus == 1
+    assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: "no devices\n"}), Absent)
+    assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: Failed("exit code 9")}), Absent)
+
+
+def test_software_lists_the_wheel_before_system_libraries() -> None:
+    folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
+    said: dict[Any, Any] = {("list", folder): Missing("not there") for folder in folders}
+    said[("list", folders[0])] = ["libnccl.so", "libnccl.so.2", "libnccl.so.2.26.2", "libc.so.6"]
+    said[("packages",)] = {"torch": "2.8.0", "nvidia-nccl-cu12": "2.27.3"}
+    seen = learn(software.software, said)
+    assert seen.nccl_version == (2, 27, 3)
+    assert [n.source for n in seen.nccl] == ["nvidia-nccl-cu12", f"{folders[0]}/libnccl.so.2.26.2"]
+
+
+def test_resolving_is_asked_only_where_there_is_a_master() -> None:
+    env = environment.environment
+    launch = Collector(run=lambda host: Launch(master_addr="n0"), produces=Launch)
+    nobody = Collector(run=lambda host: Launch(), produces=Launch)
+    said = {("resolve", "n0"): {"addresses": ["127.0.1.1", "10.0.0.1"], "seconds": 0.1}}
+    assert learn(resolver.resolver, {}, nobody, env) == resolver.Master()
+    assert learn(resolver.resolver, said, launch).loopback == ("127.0.1.1",)
+    assert learn(resolver.resolver, {("resolve", "n0"): Failed("resolve n0: unknown")}, launch).failure
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"A": 1}', "nonsense"])
+def test_an_environment_that_is_no_object_of_texts_is_not_understood(text: str) -> None:
+    with pytest.raises(ParseError):
+        environment.parse(text)
+
+
+@given(st.dictionaries(st.text(), st.none() | st.text()))
+def test_an_environment_survives_its_recording(variables: dict[str, str | None]) -> None:
+    assert environment.parse(json.dumps(variables)).variables == variables

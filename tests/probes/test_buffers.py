@@ -1,0 +1,107 @@
+"""Slots and memory: where calls work, and what is refused before anything is allocated."""
+
+import pytest
+import torch
+
+from ncclprobe.errors import HostError, Missing
+from ncclprobe.host import Replay
+from ncclprobe.model import Place
+from ncclprobe.ops import OPS
+from ncclprobe.probes.buffers import Buffers, allocate, footprint, free_bytes
+
+CPU = torch.device("cpu")
+KiB = 1 << 10
+
+
+@pytest.fixture
+def buffers() -> Buffers:
+    """64 KiB to send from and to receive in, counting up from 0 and down from -1."""
+    buffers = allocate(64 * KiB, torch.float32, CPU)
+    torch.arange(16 * KiB, out=buffers.send)
+    torch.arange(-1, -16 * KiB - 1, -1, out=buffers.recv)
+    return buffers
+
+
+def test_small_messages_rotate_over_the_whole_footprint(buffers: Buffers) -> None:
+    slots = list(buffers.slots(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=1000))
+    assert len(slots) == 64 * KiB // 512
+    assert {len(recv) for _, recv in slots} == {2}
+    assert [int(recv[0]) for _, recv in slots[:3]] == [-1, -129, -257]
+
+
+def test_no_more_slots_are_cut_than_are_called(buffers: Buffers) -> None:
+    assert len(list(buffers.slots(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=7))) == 7
+
+
+@pytest.mark.parametrize("nbytes", [64 * KiB, 33 * KiB])
+def test_a_message_of_more_than_half_the_footprint_has_one_slot(buffers: Buffers, nbytes: int) -> None:
+    assert len(list(buffers.slots(OPS["all_reduce"].shape(nbytes, 2, 4), "in", rank=1, most=100))) == 1
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
+@pytest.mark.parametrize("nbytes", [1000, 4096, 30000])
+def test_slots_are_as_long_as_the_shape_says_and_do_not_overlap(buffers: Buffers, op: object, nbytes: int) -> None:
+    op = OPS[op.name]  # type: ignore[attr-defined]
+    shape = op.shape(nbytes, 3, 4)
+    for place in op.places:
+        used: set[int] = set()
+        for send, recv in buffers.slots(shape, place, rank=2, most=1000):
+            assert (len(send) * 4, len(recv) * 4) == (shape.send_bytes, shape.recv_bytes)
+            bytes_used = set(range(recv.data_ptr(), recv.data_ptr() + shape.recv_bytes))
+            assert not used & bytes_used
+            used |= bytes_used
+
+
+@pytest.mark.parametrize(("place", "overlap"), [("in", True), ("out", False)])
+def test_an_all_gather_in_place_sends_its_own_share_of_the_result(
+    buffers: Buffers, place: Place, overlap: bool
+) -> None:
+    shape = OPS["all_gather"].shape(4096, 4, 4)
+    [(send, recv)] = buffers.slots(shape, place, rank=3, most=1)
+    assert (send.data_ptr() == recv.data_ptr() + 3 * shape.send_bytes) == overlap
+
+
+def test_a_reduce_scatter_in_place_receives_in_its_own_share(buffers: Buffers) -> None:
+    shape = OPS["reduce_scatter"].shape(4096, 4, 4)
+    [(send, recv)] = buffers.slots(shape, "in", rank=3, most=1)
+    assert recv.data_ptr() == send.data_ptr() + 3 * shape.recv_bytes
+
+
+@pytest.mark.parametrize(
+    ("largest", "rotate", "expected"), [(8, 64 * KiB, 64 * KiB), (128 * KiB, 64 * KiB, 128 * KiB), (1000, 0, 1024)]
+)
+def test_the_footprint_is_fixed_unless_one_message_is_larger(largest: int, rotate: int, expected: int) -> None:
+    assert footprint(largest, rotate) == expected
+
+
+MEMINFO = "MemTotal:       32768 kB\nMemFree:          100 kB\nMemAvailable:   16384 kB\n"
+NONE = Missing("not there")
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "limit", "current", "stat", "expected"),
+    [
+        (MEMINFO, NONE, NONE, NONE, 16384 * KiB),
+        (MEMINFO, "max\n", "4096\n", "inactive_file 0\n", 16384 * KiB),
+        (MEMINFO, "8192\n", "4096\n", "anon 1\ninactive_file 1024\n", 5120),
+        (MEMINFO, "4096\n", "8192\n", NONE, 0),
+        (NONE, "8192\n", "4096\n", NONE, 4096),
+        (NONE, NONE, NONE, NONE, None),
+    ],
+)
+def test_free_memory_is_the_least_of_what_machine_and_control_group_leave(
+    meminfo: str | HostError,
+    limit: str | HostError,
+    current: str | HostError,
+    stat: str | HostError,
+    expected: int | None,
+) -> None:
+    host = Replay(
+        {
+            ("read", "/proc/meminfo"): meminfo,
+            ("read", "/sys/fs/cgroup/memory.max"): limit,
+            ("read", "/sys/fs/cgroup/memory.current"): current,
+            ("read", "/sys/fs/cgroup/memory.stat"): stat,
+        }
+    )
+    assert free_bytes(CPU, host) == expected

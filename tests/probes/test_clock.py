@@ -1,0 +1,59 @@
+"""What is inside a timed window, and what is not, on a link whose time is simulated."""
+
+import pytest
+
+from ncclprobe.model import Mode
+from ncclprobe.probes.clock import time_batch
+
+
+class SimulatedLink:
+    """A device that takes `call_s` to be handed a call and `work_s` to do it, one call after another."""
+
+    def __init__(self, call_s: float, work_s: float) -> None:
+        self.time = self.busy_until = 0.0
+        self.call_s, self.work_s = call_s, work_s
+        self.log: list[str] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def call(self) -> None:
+        self.log.append("call")
+        self.time += self.call_s
+        self.busy_until = max(self.busy_until, self.time) + self.work_s
+
+    def synchronise(self) -> None:
+        self.log.append("synchronise")
+        self.time = max(self.time, self.busy_until)
+
+    def barrier(self) -> None:
+        raise AssertionError("a barrier belongs outside the timed window")
+
+
+@pytest.mark.parametrize(
+    ("mode", "log"), [("queued", ["call", "call", "call", "synchronise"]), ("blocking", ["call", "synchronise"] * 3)]
+)
+def test_queued_calls_are_waited_for_once_and_blocking_ones_each(mode: Mode, log: list[str]) -> None:
+    link = SimulatedLink(1e-6, 5e-6)
+    time_batch([link.call] * 3, mode, link)
+    assert link.log == log
+
+
+def test_queued_calls_overlap_handing_over_and_working() -> None:
+    link = SimulatedLink(call_s=2e-6, work_s=8e-6)
+    batch = time_batch([link.call] * 10, "queued", link)
+    assert batch.seconds == pytest.approx((2e-6 + 10 * 8e-6) / 10)
+    assert batch.issue_s == pytest.approx(2e-6)
+
+
+def test_blocking_calls_do_not_overlap_and_issue_is_the_whole_time() -> None:
+    link = SimulatedLink(call_s=2e-6, work_s=8e-6)
+    batch = time_batch([link.call] * 10, "blocking", link)
+    assert batch.seconds == pytest.approx(10e-6)
+    assert batch.issue_s == batch.seconds
+
+
+def test_a_host_slower_than_its_link_shows_in_the_issue_time() -> None:
+    link = SimulatedLink(call_s=8e-6, work_s=1e-6)
+    batch = time_batch([link.call] * 100, "queued", link)
+    assert batch.issue_s == pytest.approx(batch.seconds, rel=0.01)

@@ -1,0 +1,152 @@
+"""Verification on ideal collectives computed here, for many ranks, and on collectives that are a little wrong."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ncclprobe.ops import DTYPES, OPS, REDOPS
+from ncclprobe.probes import ROOT, Part
+from ncclprobe.probes.collectives import all_gather, all_to_all, gather, reduce, reduce_scatter, scatter, sendrecv
+from ncclprobe.probes.data import PERIOD, Pattern, pattern
+
+CPU = torch.device("cpu")
+REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+def sent(data: Pattern, ranks: int, count: int) -> list[torch.Tensor]:
+    """What every rank sends: `count` elements each."""
+    buffers = [torch.zeros(count, dtype=data.rows.dtype) for _ in range(ranks)]
+    for rank, buffer in enumerate(buffers):
+        data.fill(buffer, rank)
+    return buffers
+
+
+def reduced(redop: str, buffers: list[torch.Tensor]) -> torch.Tensor:
+    """The reduction in the buffers' own type, one rank after the other, as a ring does it."""
+    if redop != "avg":
+        return functools.reduce(REDUCTIONS[redop], buffers)
+    if buffers[0].is_floating_point():  # NCCL multiplies by a rounded 1/n before it adds
+        factor = torch.tensor(1 / len(buffers), dtype=buffers[0].dtype)
+        return functools.reduce(torch.add, [buffer * factor for buffer in buffers])
+    total = functools.reduce(torch.add, buffers)
+    return (total.long() // len(buffers)).to(total.dtype)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 300])
+@pytest.mark.parametrize("redop", REDOPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_reduction_is_exact_in_every_type_at_any_scale(dtype: str, redop: str, ranks: int) -> None:
+    data = pattern(getattr(torch, dtype), redop, ranks, CPU)
+    result = reduced(redop, sent(data, ranks, 3000 if ranks < 100 else PERIOD))
+    assert data.wrong(result, [Part(None, 0, len(result))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "redop", "ranks"),
+    [
+        (dtype, redop, ranks)
+        for dtype, redop, ranks in itertools.product(DTYPES, REDOPS, (2, 3, 8, 72))
+        if (redop, ranks) != ("avg", 72) or getattr(torch, dtype).is_floating_point  # of small integers: all rounding
+    ],
+)
+def test_a_rank_missing_from_a_reduction_is_noticed(dtype: str, redop: str, ranks: int) -> None:
+    data = pattern(getattr(torch, dtype), redop, ranks, CPU)
+    buffers = sent(data, ranks, 3000)
+    for lost in (0, ranks - 1):
+        present = buffers[:lost] + buffers[lost + 1 :]
+        neutral = torch.full_like(buffers[0], {"sum": 0, "avg": 0, "prod": 1}.get(redop, 0))
+        padding = [present[0] if redop in ("min", "max") else neutral]
+        assert data.wrong(reduced(redop, present + padding), [Part(None, 0, 3000)]) > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("redop", REDOPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_reduction_shifted_by_one_element_is_noticed(dtype: str, redop: str, ranks: int) -> None:
+    data = pattern(getattr(torch, dtype), redop, ranks, CPU)
+    result = reduced(redop, sent(data, ranks, 3000)).roll(1)
+    assert data.wrong(result, [Part(None, 0, 3000)]) > 0
+
+
+def test_every_wrong_element_of_moved_data_is_counted() -> None:
+    data = pattern(torch.float32, None, 2, CPU)
+    received = sent(data, 2, 5000)[1]
+    received[[3, 77, 4999]] += 1
+    received[100] = float("nan")
+    assert data.wrong(received, [Part(1, 0, 5000)]) == 4
+
+
+def test_not_a_number_is_wrong_where_there_is_a_tolerance_too() -> None:
+    data = pattern(torch.bfloat16, "avg", 3, CPU)
+    assert data.wrong(torch.full((10,), float("nan"), dtype=torch.bfloat16), [Part(None, 0, 10)]) == 10
+
+
+def test_zeros_are_never_right() -> None:
+    for redop in (None, *REDOPS):
+        data = pattern(torch.float32, redop, 3, CPU)
+        assert data.wrong(torch.zeros(100), [Part(0 if redop is None else None, 0, 100)]) == 100
+
+
+def test_data_longer_than_one_block_is_verified_to_its_end() -> None:
+    count = PERIOD * 1024 + 100
+    data = pattern(torch.int32, None, 2, CPU)
+    received = sent(data, 2, count)[0]
+    assert data.wrong(received, [Part(0, 0, count)]) == 0
+    received[-1] += 1
+    assert data.wrong(received, [Part(0, 0, count)]) == 1
+
+
+SHARES = {probe.name: probe for probe in (all_gather, all_to_all, gather, scatter, sendrecv)}
+
+
+def moved(op: str, buffers: list[torch.Tensor], rank: int, ranks: int) -> torch.Tensor:
+    """What an ideal data movement leaves on `rank`."""
+    if op in ("all_gather", "gather"):
+        return torch.cat(buffers)
+    if op == "sendrecv":
+        return buffers[rank - 1].clone()
+    shares = [buffer.view(ranks, -1) for buffer in buffers]
+    return shares[ROOT][rank].clone() if op == "scatter" else torch.cat([share[rank] for share in shares])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("op", SHARES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_moved_data_is_right_on_the_rank_it_is_for_and_wrong_elsewhere(dtype: str, op: str, ranks: int) -> None:
+    data = pattern(getattr(torch, dtype), None, ranks, CPU)
+    share = 512  # a power of two, as nearly always
+    buffers = sent(data, ranks, share * ranks if OPS[op].sends_all else share)
+    parts = [SHARES[op].result(rank, ranks, share) for rank in range(ranks)]
+    received = [moved(op, buffers, rank, ranks) for rank in range(ranks)]
+    assert [data.wrong(received[rank], parts[rank]) for rank in range(ranks)] == [0] * ranks
+    if not OPS[op].receives_all:
+        assert data.wrong(received[0], parts[1]) > share // 2
+
+
+@pytest.mark.parametrize("op", ["all_gather", "all_to_all", "gather"])
+def test_swapped_shares_are_wrong(op: str) -> None:
+    data = pattern(torch.bfloat16, None, 3, CPU)
+    buffers = sent(data, 3, 512 * 3 if OPS[op].sends_all else 512)
+    swapped = moved(op, buffers, ROOT, 3).view(3, 512)[[1, 0, 2]].flatten()
+    assert data.wrong(swapped, SHARES[op].result(ROOT, 3, 512)) > 512
+
+
+def test_what_a_reduce_leaves_beside_the_root_is_nobodys_business() -> None:
+    assert list(reduce.result(1, 2, 100)) == []
+    data = pattern(torch.float32, "sum", 2, CPU)
+    assert data.wrong(torch.full((100,), 7.0), reduce.result(1, 2, 100)) == 0
+
+
+def test_a_rank_holding_its_neighbours_share_of_a_reduction_is_wrong() -> None:
+    data = pattern(torch.float32, "sum", 4, CPU)
+    total = reduced("sum", sent(data, 4, 4 * 512)).view(4, 512)
+    assert data.wrong(total[1], reduce_scatter.result(1, 4, 512)) == 0
+    assert data.wrong(total[2], reduce_scatter.result(1, 4, 512)) > 256

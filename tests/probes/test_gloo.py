@@ -1,0 +1,123 @@
+"""Every collective on real ranks: what is honest verifies, what is sabotaged does not."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.ops import DTYPES, OPS, REDOPS
+
+DEADLINE_S = 60
+RANK_PROGRAM = Path(__file__).with_name("gloo_rank.py")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def ranks(request: pytest.FixtureRequest) -> int:
+    """How many processes."""
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def said(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What every rank printed, by rank."""
+    store = tmp_path_factory.mktemp("store") / "file"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", RANK_PROGRAM, str(rank), str(ranks), store],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(err for _, err in answers)
+    return [json.loads(out) for out, _ in answers]
+
+
+def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "place" in row]
+
+
+def skipped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "why" in row]
+
+
+def test_all_operations_verify_at_all_sizes_in_all_places(said: list[dict[str, Any]], ranks: int) -> None:
+    rows = measured(said[0]["sweep"])
+    expected = {
+        (op.name, place, op.shape(nbytes, ranks, 4).nbytes)
+        for op in OPS.values()
+        for place in op.places
+        for nbytes in (8, 1000, 64 << 10)
+    }
+    assert {(row["op"], row["place"], row["nbytes"]) for row in rows} == {row for row in expected if row[2]}
+    assert [row for row in rows if row["wrong"] != 0] == []
+
+
+def test_times_are_positive_and_consistent_with_the_bandwidths(said: list[dict[str, Any]], ranks: int) -> None:
+    for row in measured(said[0]["sweep"]):
+        assert row["issue_us"] == pytest.approx(row["time_us"]["mean"])  # blocking
+        assert 0 < row["time_us"]["min"]
+        assert row["time_us"]["min"] <= row["time_us"]["median"] <= row["time_us"]["p95"] <= row["time_us"]["max"]
+        assert row["algbw_GBps"] == pytest.approx(row["nbytes"] / row["time_us"]["mean"] / 1e3)
+        assert row["slowest_rank"] in range(ranks)
+        assert (row["mode"], row["backend"], row["library"]["name"]) == ("blocking", "gloo", "gloo")
+
+
+def test_sizes_that_cannot_be_shared_are_said_on_every_rank(said: list[dict[str, Any]]) -> None:
+    for answers in said:
+        assert [row["op"] for row in skipped(answers["sweep"])] == [op.name for op in OPS.values() if op.divided]
+        assert {row["nbytes"] for row in skipped(answers["sweep"])} == {8}
+
+
+def test_all_types_verify_in_all_operations(said: list[dict[str, Any]]) -> None:
+    rows = said[0]["types"]
+    assert skipped(rows) == []
+    assert {(row["dtype"], row["op"]) for row in rows} == {(dtype, op) for dtype in DTYPES for op in OPS}
+    assert [row for row in rows if row["wrong"] != 0] == []
+
+
+def test_all_reductions_verify_in_all_types_that_gloo_has_them_for(said: list[dict[str, Any]]) -> None:
+    rows = said[0]["reductions"]
+    assert {row["redop"] for row in measured(rows)} == set(REDOPS)
+    assert [row for row in measured(rows) if row["wrong"] != 0] == []
+
+
+def test_what_gloo_refuses_is_skipped_with_its_own_words_on_every_rank(said: list[dict[str, Any]]) -> None:
+    integers = [dtype for dtype in DTYPES if "int" in dtype]
+    for answers in said:
+        refusals = skipped(answers["reductions"])
+        assert len(refusals) == len(integers) * len([op for op in OPS.values() if op.reduces])
+        assert all("can't be cast" in row["why"] for row in refusals)
+
+
+def test_another_rank_than_0_reports_itself(said: list[dict[str, Any]]) -> None:
+    assert {row["slowest_rank"] for row in measured(said[1]["sweep"])} == {1}
+
+
+def test_every_sabotaged_operation_has_wrong_elements(said: list[dict[str, Any]]) -> None:
+    rows = measured(said[0]["sabotaged"])
+    assert {row["op"] for row in rows} == set(OPS)
+    assert [row["op"] for row in rows if not row["wrong"]] == []
+
+
+def test_one_wrong_element_of_one_rank_is_counted_as_one(said: list[dict[str, Any]]) -> None:
+    [row] = [row for row in said[0]["sabotaged"] if row["op"] == "sendrecv"]
+    assert row["wrong"] == 1

@@ -1,0 +1,153 @@
+"""Asking the machine itself: every way of not answering is told apart, nothing hangs, nothing is left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.command import run
+from ncclprobe.errors import Denied, Failed, Missing, TimedOut
+from ncclprobe.live import LiveHost, within
+
+
+@pytest.fixture
+def host() -> Iterator[LiveHost]:
+    live = LiveHost({"NCCL_DEBUG", "http_proxy"}, lambda name: name.startswith(("NCCL_", "SLURM_")))
+    yield live
+    live.close()
+
+
+def test_a_file_is_read_whole(host: LiveHost, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x" * 200_000)
+    assert host.ask("read", str(tmp_path / "f")) == "x" * 200_000
+
+
+def test_a_file_of_proc_sys_is_read(host: LiveHost) -> None:
+    assert host.ask("read", "/proc/sys/kernel/random/boot_id").count("-") == 4
+
+
+def test_what_is_not_there_is_missing(host: LiveHost, tmp_path: Path) -> None:
+    for question in (("read", f"{tmp_path}/a"), ("list", f"{tmp_path}/a"), ("run", "no-such-command-of-ours")):
+        with pytest.raises(Missing):
+            host.ask(*question)
+    (tmp_path / "file").touch()
+    with pytest.raises(Missing):
+        host.ask("read", f"{tmp_path}/file/below")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_denied(host: LiveHost, tmp_path: Path) -> None:
+    (tmp_path / "f").touch(mode=0)
+    with pytest.raises(Denied):
+        host.ask("read", str(tmp_path / "f"))
+
+
+def test_permission_is_told_apart_from_absence() -> None:
+    def keep_out() -> str:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(Denied, match="permission denied"):
+        within(1.0, keep_out, "read /secret")
+
+
+def test_an_error_of_the_file_is_its_own_words(host: LiveHost) -> None:
+    with pytest.raises(Failed, match="Is a directory"):
+        host.ask("read", "/proc")
+
+
+def test_a_read_that_never_returns_is_abandoned(host: LiveHost, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it for reading blocks for ever
+    hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
+    with pytest.raises(TimedOut, match="no answer within"):
+        hasty.ask("read", str(tmp_path / "pipe"))
+
+
+def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
+    late = LiveHost((), lambda name: False, deadline=time.monotonic() - 1)
+    started = threading.active_count()
+    with pytest.raises(TimedOut):
+        late.ask("run", "sleep", "5")
+    assert threading.active_count() <= started + 1
+
+
+def test_a_command_answers_with_its_output() -> None:
+    assert run(["printf", "hello"], 10) == "hello"
+
+
+def test_a_command_that_fails_says_its_code_and_words() -> None:
+    with pytest.raises(Failed, match="exit code 9: no devices"):
+        run(["sh", "-c", "echo no devices >&2; exit 9"], 10)
+
+
+def test_a_command_out_of_time_is_killed_with_all_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait"
+    with pytest.raises(TimedOut):
+        run(["sh", "-c", script], 0.5)
+    for pid in pids.read_text().split():
+        for _ in range(100):
+            state = _state(pid)
+            if state in ("", "Z"):
+                break
+            time.sleep(0.05)
+        assert state in ("", "Z"), f"process {pid} is still there"
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except FileNotFoundError:
+        return ""
+
+
+def test_only_values_by_exact_name_are_recorded(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("NCCL_", "SLURM_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("NCCL_DEBUGG", "INFO")
+    monkeypatch.setenv("SLURM_JWT", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("http_proxy", "http://me:secret@proxy:3128/")
+    assert json.loads(host.ask("env")) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUGG": None,
+        "SLURM_JWT": None,
+        "http_proxy": "http://proxy:3128/",
+    }
+
+
+def test_numbers_of_the_system_come_as_json(host: LiveHost) -> None:
+    assert json.loads(host.ask("statvfs", "/"))["total"] > 0
+    assert len(json.loads(host.ask("rlimit", "RLIMIT_NOFILE"))) == 2
+    assert json.loads(host.ask("uname"))["release"] == os.uname().release
+    assert "lo" in json.loads(host.ask("psutil", "net_if_stats"))
+    assert json.loads(host.ask("access", "/proc/self/status"))["read"] is True
+
+
+def test_a_name_is_resolved_or_refused(host: LiveHost) -> None:
+    assert "127.0.0.1" in json.loads(host.ask("resolve", "127.0.0.1"))["addresses"]
+    with pytest.raises(Failed, match="resolve no-such-name.invalid"):
+        host.ask("resolve", "no-such-name.invalid")
+
+
+def test_packages_are_found_without_importing_them(host: LiveHost) -> None:
+    script = (
+        "import sys; from ncclprobe.live import LiveHost\n"
+        "h = LiveHost((), bool); h.ask('packages'); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+    assert "nvidia-ml-py" in json.loads(host.ask("packages"))
+
+
+def test_a_module_is_located_or_missing(host: LiveHost) -> None:
+    assert host.ask("module", "msgspec").endswith("__init__.py")
+    with pytest.raises(Missing):
+        host.ask("module", "no_such_module_of_ours")

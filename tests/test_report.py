@@ -1,0 +1,182 @@
+"""Reports: what was written is read back, foreign files are refused, and text says what matters first."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model import (
+    Expectation,
+    Library,
+    Measurement,
+    NodeRow,
+    Report,
+    Status,
+    TimeStats,
+    Tool,
+    Verdict,
+    fail,
+    note,
+    warn,
+)
+from ncclprobe.report import json as as_json
+from ncclprobe.report import text as as_text
+
+HEALTHY = Report(
+    tool=Tool("ncclprobe", "0.1.0"),
+    started="2026-11-21T00:00:00+00:00",
+    duration_s=0.5,
+    command="ncclprobe doctor",
+    status=Status.PASS,
+    exit_code=0,
+    nodes=(NodeRow("n0", 0, "n0", Status.PASS),),
+    checks=(Verdict("env.bool-word", "n0", Status.PASS, "A word"),),
+    coverage={"pass": 1, "warn": 0, "fail": 0, "skip": 0, "unknown": 0},
+)
+ROW = Measurement(
+    op="all_reduce",
+    place="in",
+    mode="blocking",
+    backend="gloo",
+    library=Library("gloo", "2.13.0"),
+    dtype="float32",
+    redop="sum",
+    nbytes=1 << 20,
+    count=1 << 18,
+    ranks=2,
+    nodes=1,
+    iters=20,
+    batches=5,
+    footprint_bytes=64 << 20,
+    time_us=TimeStats(1234.5),
+    issue_us=1.0,
+    slowest_rank=1,
+    algbw_GBps=0.849,
+    busbw_GBps=0.849,
+    wrong=0,
+    expectation=Expectation(2.0, 1.5, "GB/s", "user", "because", "me"),
+    status="fail",
+)
+
+
+def with_findings(*findings: object, hostile: str = "") -> Report:
+    verdicts = [Verdict("a.b", "n0", Status.FAIL, "t", findings=tuple(findings))]  # type: ignore[arg-type]
+    unknown = Verdict("c.d", "n0", Status.UNKNOWN, "t", why="permission denied" + hostile, required=True)
+    changes = {"checks": (*verdicts, unknown), "status": Status.FAIL, "exit_code": 4}
+    return _replace(changes)
+
+
+def _replace(changes: dict[str, object]) -> Report:
+    return replace(HEALTHY, **changes)  # type: ignore[arg-type]
+
+
+def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    report = _replace({"measurements": (ROW,), "checks": (Verdict("a.b", None, Status.FAIL, "t"),)})
+    as_json.write(report, str(tmp_path / "deep" / "r.json"))
+    assert as_json.read(str(tmp_path / "deep" / "r.json")) == report
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["r.json"]
+
+
+def test_json_carries_real_types_and_the_contracts_keys() -> None:
+    row = json.loads(as_json.render(_replace({"measurements": (ROW,)})))["measurements"][0]
+    assert (row["nbytes"], row["wrong"], row["time_us"]["median"]) == (1 << 20, 0, None)
+    assert row["transport"] == {"network": None, "gdr": None, "algorithm": None, "protocol": None, "channels": None}
+    top = json.loads(as_json.render(HEALTHY))
+    assert top["schema"] == "ncclprobe.report/1"
+    assert set(top) >= {"tool", "started", "duration_s", "command", "status", "exit_code", "launch", "nodes"}
+
+
+def test_the_schema_describes_every_key() -> None:
+    described = as_json.schema()["$defs"]["Report"]["properties"]
+    assert set(described) == set(json.loads(as_json.render(HEALTHY)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "not json", '{"schema": "other/1"}', "[" * 100_000],
+    ids=["empty", "object", "list", "text", "foreign", "deep"],
+)
+def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        as_json.read(str(tmp_path / "r.json"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(as_json.render(HEALTHY)[:-40])
+    with pytest.raises(UsageError, match="not a whole"):
+        as_json.read(str(tmp_path / "r.json"))
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(as_json.render(_replace({"schema": "ncclprobe.report/9"})))
+    with pytest.raises(UsageError, match="ncclprobe.report/9"):
+        as_json.read(str(tmp_path / "r.json"))
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        as_json.write(HEALTHY, str(tmp_path / "file" / "r.json"))
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        seen = reader.submit(pipe.read_text)
+        as_json.write(HEALTHY, str(pipe))
+        assert json.loads(seen.result(timeout=10))["exit_code"] == 0
+    assert pipe.is_fifo()
+
+
+def test_problems_come_first_and_the_verdict_last() -> None:
+    report = with_findings(note("x", "by the way"), warn("y", "hm"), fail("z", "broken", remedy="mend it"))
+    lines = as_text.render(report).splitlines()
+    order = [line.split()[0] for line in lines if line.startswith(("FAIL", "WARN", "NOTE", "unknown"))]
+    assert order[:4] == ["FAIL", "WARN", "NOTE", "unknown"]
+    assert lines[-1].startswith("FAIL")
+    assert "(exit 4)" in lines[-1]
+    assert any("fix:  mend it" in line for line in lines)
+    assert any("required, permission denied" in line for line in lines)
+
+
+def test_a_healthy_report_has_no_problem_in_it() -> None:
+    text = as_text.render(HEALTHY)
+    assert "FAIL" not in text
+    assert "WARN" not in text
+    assert text.splitlines()[-1] == "PASS  1 pass  (exit 0)"
+
+
+def test_hostile_text_cannot_steer_the_terminal() -> None:
+    report = with_findings(fail("\x1b[2Jeth0", "is \x9b31m odd\r\n", evidence="\x00"), hostile="\x1b]0;x\x07")
+    for text in (as_text.render(report), as_text.quiet(report)):
+        assert not any(c in text for c in "\x1b\x9b\x00\x07\r")
+        assert "\\x1b" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
+    report = with_findings(fail("eth0", "word " * 80, evidence="seen " * 40, remedy="fix " * 40))
+    body = [line for line in as_text.render(report, width=width).splitlines() if line.startswith(" ")]
+    assert max(map(len, body)) <= width
+
+
+@pytest.mark.parametrize("message", ["short", "long " * 40])
+def test_the_quiet_line_is_at_most_80_characters(message: str) -> None:
+    line = as_text.quiet(with_findings(fail("eth0", message), warn("eth1", message)))
+    assert len(line.rstrip("\n")) <= 80
+    assert line.startswith("FAIL a.b eth0: ")
+    assert line.endswith("(+1 more)\n")
+
+
+def test_a_measured_row_stands_under_its_header_with_what_was_expected() -> None:
+    names, units = as_text.measurement_header().splitlines()
+    row = as_text.measurement_row(ROW)
+    assert row.split() == "all_reduce 1048576 262144 float32 sum x 1234.50 0.849 0.849 0 fail of 1.5".split()
+    assert row.index("1048576") + 7 == names.index("size") + 4 == units.index("(bytes)") + 7
