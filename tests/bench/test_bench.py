@@ -1,0 +1,31 @@
+"""The benchmarks run; what they find depends on the machine and is no test."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parents[2] / "scripts/bench"
+
+
+def test_both_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:
+    result = tmp_path / "bench.json"
+    process = subprocess.Popen(
+        [sys.executable, BENCH, "--pairs", "2", "--sizes", "64K", "--json", result],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    found = json.loads(result.read_text())
+    assert [(row["nbytes"], row["ranks"], row["pairs"]) for row in found["ratios"]] == [(64 << 10, 2, 2)]
+    assert found["overhead"]["bare_us"] > 0
+    assert "fake group, host time per call" in printed
+    assert "gloo all_reduce 64 KiB, 2 ranks: reported / by hand" in printed

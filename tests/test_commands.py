@@ -1,0 +1,174 @@
+"""The commands as their users run them: real processes, their output, their exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclprobe import __version__
+from ncclprobe.report import json as as_json
+
+UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
+
+
+def ncclprobe(*argv: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
+    return subprocess.run(
+        [sys.executable, "-m", "ncclprobe", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), **variables},
+    )
+
+
+def test_the_version_is_the_packages() -> None:
+    done = ncclprobe("--version")
+    assert (done.returncode, done.stdout) == (0, f"ncclprobe {__version__}\n")
+
+
+def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> None:
+    done = ncclprobe("doctor")
+    if "NVIDIA" in done.stdout:
+        pytest.skip("this machine has a GPU")
+    assert done.returncode == 3
+    assert "required, nvidia-smi" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("UNKNOWN")
+
+
+def test_the_same_machine_passes_for_a_gloo_job() -> None:
+    done = ncclprobe("doctor", "--backend", "gloo")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].startswith("PASS")
+
+
+def test_a_planted_setting_is_found_and_named(tmp_path: Path) -> None:
+    done = ncclprobe("doctor", "--backend", "gloo", "--json", f"{tmp_path}/r.json", NCCL_IB_DISABLE="true")
+    assert done.returncode == 4
+    report = as_json.read(f"{tmp_path}/r.json")
+    (finding,) = (f for verdict in report.checks for f in verdict.findings)
+    assert (finding.subject, finding.blame, finding.action) == ("NCCL_IB_DISABLE", "job", "fix-job")
+    assert "reads as 0" in finding.message
+    assert ncclprobe("report", f"{tmp_path}/r.json").returncode == 4
+
+
+def test_a_setting_planted_in_a_conf_file_is_found_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text("# site\nNCCL_IB_DISABLE=true\n")
+    done = ncclprobe("doctor", "--backend", "gloo", NCCL_CONF_FILE=f"{tmp_path}/nccl.conf")
+    assert done.returncode == 4
+    assert f"{tmp_path}/nccl.conf:2" in done.stdout.replace("\n            ", "")
+
+
+def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:
+    ignore = ("--ignore", "env.bool-word=NCCL_IB_DISABLE")
+    done = ncclprobe("doctor", "--backend", "gloo", *ignore, NCCL_IB_DISABLE="true")
+    assert done.returncode == 0
+    assert "suppressed: env.bool-word on NCCL_IB_DISABLE" in done.stdout
+
+
+def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> None:
+    job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29500"}
+    done = ncclprobe("doctor", "--backend", "gloo", "-v", **job, MASTER_ADDR="192.0.2.1")
+    assert done.returncode == 3
+    assert "not heard of: node 1" in done.stdout
+    assert ncclprobe("doctor", "--backend", "gloo", "--local", **job, MASTER_ADDR="192.0.2.1").returncode == 0
+
+
+def test_a_half_set_launcher_is_a_finding_of_the_doctor() -> None:
+    done = ncclprobe("doctor", "--backend", "gloo", RANK="0")
+    assert done.returncode == 4
+    assert "launch.vars  WORLD_SIZE" in done.stdout
+
+
+def test_a_capture_taken_here_replays_to_the_same_verdicts(tmp_path: Path) -> None:
+    planted = {"NCCL_IB_DISABLE": "true", "NCCL_SOCKET_IFNAME": "no-such-interface", "NCCL_BUFFSIZE": "4M"}
+    capture, live, replay = (str(tmp_path / name) for name in ("c.jsonl", "live.json", "replay.json"))
+    assert ncclprobe("capture", "-o", capture, **planted).returncode == 0
+    first = ncclprobe("doctor", "--json", live, **planted)
+    second = ncclprobe("doctor", capture, "--json", replay)
+    assert first.returncode == second.returncode == 4
+    assert as_json.read(live).checks == as_json.read(replay).checks
+    assert as_json.read(live).environment == as_json.read(replay).environment
+
+
+def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> None:
+    done = ncclprobe("capture", cwd=tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert f"ncclprobe doctor {path.name}" in done.stdout
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
+        (["doctor", "--backend", "mpi"], "invalid choice: 'mpi'"),
+        (["doctor", "--timeout", "soon"], "invalid"),
+        (["doctr"], "invalid choice: 'doctr'"),
+        (["report"], "name a JSON report"),
+        (["report", "no-such.json"], "no-such.json: cannot be read"),
+        (["capture", "-o", "/no/such/folder/c.jsonl"], "cannot be written"),
+    ],
+)
+def test_bad_usage_is_one_line_on_stderr_and_exit_2(argv: list[str], words: str) -> None:
+    done = ncclprobe(*argv)
+    assert done.returncode == 2
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
+    done = ncclprobe("doctor", "--backend", "gloo", "--json", "-")
+    assert json.loads(done.stdout)["exit_code"] == done.returncode
+
+
+def test_the_quiet_report_is_one_short_line() -> None:
+    done = ncclprobe("doctor", "--backend", "gloo", "-q", NCCL_IB_DISABLE="true")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("FAIL env.bool-word NCCL_IB_DISABLE")
+    assert len(line) <= 80
+
+
+def test_the_schema_is_shown() -> None:
+    assert "$defs" in json.loads(ncclprobe("report", "--schema").stdout)
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["doctor", "-q"], ["capture", "-o", "-"], ["bandwidth", "--help"]])
+def test_looking_never_imports_what_is_heavy(argv: list[str]) -> None:
+    script = (
+        "import contextlib, sys\n"
+        "from ncclprobe.__main__ import main\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    main(sys.argv[1:])\n"
+        "print(*({'torch', 'numpy', 'rich', 'pynvml'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.split() == []
+
+
+def test_a_bug_of_ours_is_exit_1_and_keeps_its_traceback(tmp_path: Path) -> None:
+    script = (
+        "import sys, ncclprobe.doctor\n"
+        "def broken(*_): raise ZeroDivisionError('oh')\n"
+        "ncclprobe.doctor.observed = broken\n"
+        "from ncclprobe.__main__ import main\n"
+        "sys.exit(main(['doctor']))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert "a bug of ncclprobe, not of this machine" in done.stderr
+    (kept,) = tmp_path.glob("ncclprobe-*.traceback")
+    assert "ZeroDivisionError: oh" in kept.read_text()
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = f"{sys.executable} -m ncclprobe doctor -v | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
