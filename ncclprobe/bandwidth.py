@@ -23,13 +23,13 @@ from ncclprobe import output, ranks, selflaunch
 from ncclprobe.errors import HostError, ProbeError, UsageError
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.heartbeat import Limits, Watch, leave
 from ncclprobe.host import Host
 from ncclprobe.ledger import Ledger, Party
 from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
 from ncclprobe.progress import Progress
 from ncclprobe.report import json as as_json
 from ncclprobe.units import parse_size
+from ncclprobe.watch import Limits, Watch, leave
 
 EXIT_USAGE = 2
 ONE_RANK = (

@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 
 from ncclprobe import __version__, engine, output
 from ncclprobe.expect.bands import Band, judged
-from ncclprobe.heartbeat import Ending
 from ncclprobe.model import (
     Absent,
     Arrivals,
@@ -37,6 +36,7 @@ from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.selflaunch import VERDICT_FILE
+from ncclprobe.watch import Ending
 
 RUN_PREFIX = "run."
 UNJUDGED = (

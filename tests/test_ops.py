@@ -65,8 +65,11 @@ def test_the_printed_size_is_what_the_ranks_really_share(
 
 @pytest.mark.parametrize(
     ("op", "busbw"),
-    [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("gather", 0.75)]
-    + [("scatter", 0.75), ("broadcast", 1.0), ("reduce", 1.0), ("sendrecv", 1.0)],
+    [
+        ("all_reduce", 1.5),
+        *((op, 0.75) for op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")),
+        *((op, 1.0) for op in ("broadcast", "reduce", "sendrecv")),
+    ],
 )
 def test_a_gigabyte_in_a_second_on_four_ranks_is_one_times_the_bus_factor(op: str, busbw: float) -> None:
     shape = OPS[op].shape(1_000_000_000, 4, 4)

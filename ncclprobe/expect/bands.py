@@ -13,6 +13,7 @@
 Each (operation, size) is judged by at most one number, so overlapping entries are refused, not resolved.
 """
 
+import itertools
 import math
 import re
 import sys
@@ -170,7 +171,7 @@ def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[flo
 
 def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:
     ordered = sorted(enumerate(bands, start=1), key=lambda pair: (pair[1].op, pair[1].low_bytes))
-    for (first, band), (second, following) in zip(ordered, ordered[1:], strict=False):
+    for (first, band), (second, following) in itertools.pairwise(ordered):
         if band.op == following.op and following.low_bytes <= band.high_bytes:
             raise UsageError(f"{path}: expect {first} and expect {second} both speak for {band.op}; keep one per size")
 

@@ -12,7 +12,7 @@ from ncclprobe.model import Place
 from ncclprobe.ops import Shape
 
 _SLOT_ALIGNMENT = 512
-"""What torch's and CUDA's own allocations are aligned to: a slot looks like a buffer of its own."""
+"""What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
 
 
 @dataclass(frozen=True, slots=True)

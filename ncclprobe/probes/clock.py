@@ -46,25 +46,22 @@ class CpuClock:
 
 
 class CudaClock:
-    """For tensors on one CUDA device."""
+    """For tensors on the current CUDA device."""
 
     now = staticmethod(time.perf_counter)
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
     def synchronise(self) -> None:
         """Wait for every stream of the device."""
-        torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize()
 
     def barrier(self) -> None:
         """Wait for all ranks; without its device NCCL would guess one (distributed_c10d.py, barrier)."""
-        dist.barrier(device_ids=[self._device.index])
+        dist.barrier(device_ids=[torch.cuda.current_device()])
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock for calls on tensors of `device`."""
-    return CudaClock(device) if device.type == "cuda" else CpuClock()
+    """The clock for calls on tensors of `device`, which must be the current one."""
+    return CudaClock() if device.type == "cuda" else CpuClock()
 
 
 @dataclass(frozen=True, slots=True)

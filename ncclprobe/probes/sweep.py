@@ -7,7 +7,7 @@ back to back with nothing between them. Every rank makes the same steps in the s
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, Protocol
@@ -117,20 +117,25 @@ class _Bench:
     clock: Clock
     buffers: Buffers
 
-    @contextmanager
-    def phase(self, what: str) -> Iterator[None]:
-        """Say what comes next, and name it where torch fails in it: a lost peer, its own deadline."""
-        self.beat(what)
-        try:
-            yield
-        except RuntimeError as error:
-            raise ProbeError(f"rank {self.plan.rank}: {what}: {_first_line(error)}") from error
+    def phase(self, what: str) -> AbstractContextManager[None]:
+        """A step that may block or fail: see _phase."""
+        return _phase(self.plan.rank, self.beat, what)
 
     def slots(self, shape: Shape, place: Place, most: int = 1) -> list[Slot]:
         """Up to `most` places in memory for one call each."""
         plan, redop = self.plan, _TORCH_REDOPS[self.plan.redop]
         views = self.buffers.slots(shape, place, plan.rank, most)
         return [Slot(send, recv, plan.rank, plan.ranks, redop) for send, recv in views]
+
+
+@contextmanager
+def _phase(rank: int, beat: Beat, what: str) -> Iterator[None]:
+    """Say what comes next, and name it where torch fails in it: a lost peer, a deadline of torch's own, no memory."""
+    beat(what)
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProbeError(f"rank {rank}: {what}: {_first_line(error)}") from error
 
 
 def run(
@@ -147,7 +152,8 @@ def run(
         torch.cuda.set_device(device)
     need = footprint(max(_largest(plan, OPS[name]) for name in plan.ops), plan.footprint_bytes)
     _demand_memory(plan, exchange, need, free_bytes(device, host or LiveHost((), lambda name: False)))
-    buffers = allocate(need, getattr(torch, plan.dtype), device)
+    with _phase(plan.rank, beat, f"allocating 2 x {units.size(need)}"):
+        buffers = allocate(need, getattr(torch, plan.dtype), device)
     bench = _Bench(plan, exchange, beat, clock or clock_of(device), buffers)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name in plan.ops:

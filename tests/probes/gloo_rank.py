@@ -38,7 +38,9 @@ def one_rank_is_missing(tensor: torch.Tensor, op: Any) -> None:
     dist.distributed_c10d.all_reduce(tensor, op)
 
 
-def shares_in_reverse(output: torch.Tensor, own: torch.Tensor, original: Callable[..., Any] = collectives._all_gather) -> None:
+def shares_in_reverse(
+    output: torch.Tensor, own: torch.Tensor, original: Callable[..., Any] = collectives._all_gather
+) -> None:
     """All shares arrive, in the wrong order."""
     original(output, own)
     output.copy_(output.view(RANKS, -1).flip(0).flatten())

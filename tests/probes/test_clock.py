@@ -1,9 +1,11 @@
 """What is inside a timed window, and what is not, on a link whose time is simulated."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from ncclprobe.model import Mode
-from ncclprobe.probes.clock import time_batch
+from ncclprobe.probes.clock import CpuClock, CudaClock, clock_of, time_batch
 
 
 class SimulatedLink:
@@ -57,3 +59,16 @@ def test_a_host_slower_than_its_link_shows_in_the_issue_time() -> None:
     link = SimulatedLink(call_s=8e-6, work_s=1e-6)
     batch = time_batch([link.call] * 100, "queued", link)
     assert batch.issue_s == pytest.approx(batch.seconds, rel=0.01)
+
+
+def test_the_device_decides_which_clock_it_is() -> None:
+    assert isinstance(clock_of(torch.device("cpu")), CpuClock)
+    assert isinstance(clock_of(torch.device("cuda:3")), CudaClock)
+
+
+def test_a_cuda_barrier_names_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(dist, "barrier", lambda device_ids: asked.extend(device_ids))
+    CudaClock().barrier()
+    assert asked == [3]

@@ -118,6 +118,7 @@ def test_the_host_says_what_comes_next_before_anything_that_may_block() -> None:
     rows = run(plan(ops=("all_gather",), verify=True, warmup=1), Alone(2), phases.append, host=ROOMY)
     list(rows)
     assert phases == [
+        "allocating 2 x 64 KiB",
         "all_gather first call",
         "all_gather 64 KiB warm-up",
         "all_gather 64 KiB out of place timing",
@@ -274,3 +275,12 @@ def test_another_rank_than_0_speaks_for_itself() -> None:
 def test_only_reductions_have_a_reduction() -> None:
     rows = measured(plan(ops=("broadcast", "reduce"), redop="max"))
     assert [row.redop for row in rows if isinstance(row, Measurement)] == [None, "max"]
+
+
+def test_a_device_out_of_memory_is_said_with_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 KiB.\nMore.")
+
+    monkeypatch.setattr("ncclprobe.probes.sweep.allocate", exhausted)
+    with pytest.raises(ProbeError, match=r"rank 0: allocating 2 x 64 KiB: CUDA out of memory. Tried .* KiB.$"):
+        measured(plan())

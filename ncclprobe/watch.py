@@ -1,0 +1,255 @@
+"""Heartbeats of every rank in the store, and the watch that ends a run which lost one.
+
+The main thread may sit in a collective that never returns, so everything here runs beside it. Two threads per rank:
+
+* the *pulse* talks to the store through a connection of its own. Every period it writes this rank's beat; on rank 0
+  it also reads the others' and decides, elsewhere it reads rank 0's decision.
+* the *guard* touches no store, because a stopped server blocks a client past the client's own timeout. It wakes on
+  signals, and it ends this rank when the pulse has been stuck too long.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+from ncclprobe.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
+from ncclprobe.model import Arrivals, Attendance
+from ncclprobe.ranks import Seat, Store, key
+
+_FAREWELL_S = 1.5
+EXIT_INCONCLUSIVE, EXIT_LOST = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a run ends before its last row. `why` is empty where the facts say it all."""
+
+    arrivals: Arrivals | None = None
+    attendance: Attendance | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take: the whole run (a time.monotonic() instant) and one phase of it."""
+
+    deadline: float
+    phase_s: float
+
+
+class Watch:
+    """The two threads, and the only way out of a run that cannot end by itself.
+
+    `conclude` is called at most once, on rank 0 only, from whichever thread sees the end first; it reports what there
+    is and returns the exit code. `watching` tells others (a progress line) of each new phase.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        host: str,
+        limits: Limits,
+        conclude: Callable[[Ending], int],
+        watching: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        self._seat, self._limits, self._conclude, self._watching = seat, limits, conclude, watching
+        self._host = host
+        self._step, self._phase, self._left, self._count = 0, "start", "", 0
+        self._phase_began = time.monotonic()
+        self._signal, self._since_signal = "", 0
+        self._wake, self._over = threading.Event(), threading.Event()
+        self._ending = threading.Lock()
+        self._pulse_age_s = 0.0
+        self._pulse: threading.Thread | None = None
+        patience = max(1, round(limits.phase_s / PERIOD_S))
+        self._register = Register(seat.ranks, patience)
+        self._zero = Register(1, patience)  # what the others hear of rank 0
+
+    def start(self) -> None:
+        """Take over SIGINT and SIGTERM, and start the guard. Main thread only."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # the byte in the pipe is what counts: Python may be in C code
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._guard, args=(read,), name="guard", daemon=True).start()
+
+    def attach(self, store: Store) -> None:
+        """Start the pulse on `store`, a connection that nobody else uses."""
+        self._pulse_age_s = 0.0
+        self._pulse = threading.Thread(target=self._beat_on, args=(store,), name="pulse", daemon=True)
+        self._pulse.start()
+
+    def beat(self, phase: str) -> None:
+        """Say what this rank does from now on. Called before everything that may block."""
+        self._phase, self._phase_began = phase, time.monotonic()
+        self._step += 1
+        self._watching(phase)
+
+    def failed(self, reason: str) -> NoReturn:
+        """This rank cannot go on: say so, and wait for rank 0 to find out why."""
+        self._left = f"it failed ({reason})"
+        self._wake.set()
+        if self._pulse is None:
+            self._leave(Ending(why=reason), None)
+        while True:  # the pulse or the guard ends this process
+            time.sleep(PERIOD_S)
+
+    def stop(self) -> None:
+        """The run has ended by itself: no more accusations."""
+        self._left = DONE
+        self._over.set()
+        self._wake.set()
+
+    def _guard(self, pipe: int) -> None:
+        before = time.monotonic()
+        while not self._over.is_set():
+            if select.select([pipe], [], [], 0.2)[0]:
+                number = os.read(pipe, 1)[0]
+                if not self._signal:  # the first one counts: each wake is a period in the register
+                    self._signal = signal.Signals(number).name
+                    self._wake.set()
+            now = time.monotonic()
+            self._pulse_age_s += min(now - before, 0.4)  # after a stop of our own, the pulse gets its turn first
+            before = now
+            why = self._hopeless(now)
+            if why and not self._over.is_set():
+                self._leave(Ending(why=why), None)
+
+    def _hopeless(self, now: float) -> str:
+        """Why the guard must end this rank without the store; empty: it need not."""
+        attached = self._pulse is not None
+        phase = self._here()
+        if self._signal and not attached:
+            return f"ended by {self._signal} {phase}"
+        if attached and self._pulse_age_s > (SILENT_PERIODS + 3) * PERIOD_S:
+            return f"{self._server()} has not answered for {self._pulse_age_s:.0f} s {phase}"
+        grace = 0.0 if not attached else (SILENT_PERIODS + 3) * PERIOD_S
+        if now > self._limits.deadline + min(grace, 2.0):
+            return f"--timeout ran out {phase}"
+        if now > self._phase_began + self._limits.phase_s + grace:
+            return f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s"
+        return ""
+
+    def _beat_on(self, store: Store) -> None:
+        turn = self._preside if self._seat.rank == 0 else self._follow
+        try:
+            while not self._over.is_set():
+                self._say(store)
+                turn(store)
+                self._pulse_age_s = 0.0
+                self._wake.wait(PERIOD_S)
+                self._wake.clear()
+        except RuntimeError as error:  # torch's store errors: the server is gone
+            time.sleep(PERIOD_S / 2)  # unless the run ended at this moment
+            if not self._over.is_set():
+                self._leave(Ending(why=f"{self._server()} is gone ({_first_line(error)}) {self._here()}"), None)
+
+    def _server(self) -> str:
+        """Who serves the store, and what was last heard of rank 0."""
+        zero = self._zero.last.get(0)
+        server = "the store of torchrun's agent" if self._seat.agent_store else "the store of rank 0"
+        return f"{server} (rank 0 was on {zero.host}, in phase {zero.phase!r})" if zero else server
+
+    def _here(self) -> str:
+        return f"while this rank was in phase {self._phase!r}"
+
+    def _say(self, store: Store) -> None:
+        self._count += 1
+        left = self._left or (f"signal {self._signal} ended it" if self._signal else "")
+        beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left)
+        store.set(key(self._seat, f"beat/{beat.rank}"), json.dumps(asdict(beat)))
+
+    def _hear(self, store: Store, ranks: range) -> dict[int, Beat]:
+        names = {rank: key(self._seat, f"beat/{rank}") for rank in ranks}
+        if not store.check(list(names.values())):
+            names = {rank: name for rank, name in names.items() if store.check([name])}
+        texts = store.multi_get(list(names.values())) if names else []
+        return {rank: Beat(**json.loads(text)) for rank, text in zip(names, texts, strict=True)}
+
+    def _preside(self, store: Store) -> None:
+        """Rank 0: hear everybody, and end the run if it cannot go on."""
+        register, out_of_time = self._register, time.monotonic() > self._limits.deadline
+        register.hear(self._hear(store, range(self._seat.ranks)))
+        arrivals = register.arrivals(out_of_time)
+        if arrivals:
+            self._leave(Ending(arrivals=arrivals), store)
+        attendance = register.attendance(signalled=bool(self._signal), out_of_time=out_of_time)
+        if attendance:
+            self._leave(Ending(attendance=attendance), store)
+        if out_of_time:
+            self._leave(Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
+        if self._signal and self._may_go():
+            self._leave(Ending(why=f"ended by {self._signal} in phase {self._phase!r}"), store)
+
+    def _may_go(self) -> bool:
+        """Whether a signalled rank 0 knows enough. SIGTERM may mean that a rank has died: torchrun sends it then."""
+        self._since_signal += 1
+        waited = self._since_signal > SILENT_PERIODS + 2
+        return waited or self._signal == "SIGINT" or self._register.gone(tuple(range(1, self._seat.ranks)))
+
+    def _follow(self, store: Store) -> None:
+        """The others: do as rank 0 decided, or leave when it has fallen silent."""
+        verdict = key(self._seat, "end")
+        if store.check([verdict]):
+            code = int(store.get(verdict))
+            self._left = DONE
+            self._say(store)
+            leave(code)
+        self._zero.hear(self._hear(store, range(1)))
+        if self._zero.silent(SILENT_PERIODS):
+            zero = self._zero.last[0]
+            self._leave(Ending(why=f"rank 0 on {zero.host} has fallen silent in phase {zero.phase!r}"), None)
+
+    def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
+        """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
+        self._ending.acquire()  # held for good: a second caller waits until the process is gone
+        threading.Timer(10.0, os._exit, (EXIT_LOST,)).start()  # should reporting itself get stuck
+        if self._seat.rank:
+            self._last_words(ending)
+        code = self._conclude(ending)
+        if store:
+            self._dismiss(store, code)
+        leave(code)
+
+    def _last_words(self, ending: Ending) -> NoReturn:
+        if self._signal:
+            leave(EXIT_INCONCLUSIVE)
+        if self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
+            sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
+        leave(EXIT_LOST)
+
+    def _dismiss(self, store: Store, code: int) -> None:
+        """Tell the others to leave with `code`, and give those that still beat a moment to read it."""
+        store.set(key(self._seat, "end"), str(code))
+        others = range(1, self._seat.ranks)
+        until = time.monotonic() + _FAREWELL_S
+        while time.monotonic() < until:
+            beats = self._hear(store, others)
+            if all(beat.left == DONE for beat in beats.values()):
+                return
+            time.sleep(PERIOD_S / 10)
+
+
+def leave(code: int) -> NoReturn:
+    """Leave at once, whatever other threads hold; what was written is flushed first.
+
+    An orderly end would take the signal handlers down first, and torchrun sends SIGTERM as soon as one rank has
+    ended: the exit code would be lost.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads any more
+            stream.flush()
+    os._exit(code)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200]
