@@ -4,8 +4,10 @@ However the run ends, the book is closed exactly once, by whichever thread sees 
 """
 
 import argparse
+import contextlib
 import os
 import shlex
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from ncclprobe import __version__, engine, output
+from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band, judged
 from ncclprobe.model import (
     Absent,
@@ -90,13 +93,16 @@ class Ledger:
     def add(self, row: Measurement) -> None:
         """Judge a row, show it, and save all rows so far: a kill costs at most the row that is being measured."""
         with self._lock:
+            if self._code is not None:  # closed by another thread: the report is out
+                return
             row = judged(row, self._bands)
             if not self._rows and self._shows:
                 print(as_text.measurement_header(), flush=True)
             self._rows.append(row)
             if self._shows:
                 print(as_text.measurement_row(row), flush=True)
-            self.save()
+            with contextlib.suppress(UsageError):  # a disk that fills up does not end the sweep; close() will say so
+                self.save()
 
     def save(self) -> None:
         """Write what there is to the JSON file, if one was asked for. Raises UsageError where it cannot be written."""
@@ -109,22 +115,30 @@ class Ledger:
             if self._code is None:
                 report = self._report(ending or Ending())
                 self._code = report.exit_code
-                self._deliver(report)
+                self._progress.stop()
+                self._show(report)
+                try:
+                    self._write(report)
+                except UsageError as error:  # the others wait for a code, not for an exception
+                    print(f"ncclprobe: {error}", file=sys.stderr)
+                    self._code = engine.EXIT_USAGE
             return self._code
 
     @property
     def _shows(self) -> bool:
         return not self._options.quiet and self._options.json != "-"
 
-    def _deliver(self, report: Report) -> None:
-        self._progress.stop()
+    def _show(self, report: Report) -> None:
+        if self._options.json == "-":
+            return
+        if self._rows and self._shows:
+            print(flush=True)
+        shown = replace(report, measurements=()) if self._shows else report  # the rows were printed as they came
+        output.deliver(shown, argparse.Namespace(**{**vars(self._options), "json": None}))
+
+    def _write(self, report: Report) -> None:
         for path in filter(None, (self._options.json, os.environ.get(VERDICT_FILE))):
             as_json.write(report, path)
-        if self._options.json != "-":
-            if self._rows and self._shows:
-                print(flush=True)
-            shown = replace(report, measurements=()) if self._shows else report  # the rows were printed as they came
-            output.deliver(shown, argparse.Namespace(**{**vars(self._options), "json": None}))
 
     def _report(self, ending: Ending) -> Report:
         party, rows = self.party, tuple(self._rows)

@@ -109,6 +109,36 @@ def _read(path: str) -> str:
     return text.decode(errors="replace")
 
 
+def _bytes(path: str) -> str:
+    """A binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
+
+    Of a PCI config space the kernel shows 64 bytes to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        data = file.read(_CHUNK_BYTES)
+    rows = {f"{at:#05x}": data[at : at + 16].hex() for at in range(0, len(data), 16) if any(data[at : at + 16])}
+    return json.dumps({"length": len(data), "rows": rows})
+
+
+def _files(path: str, but: str = "") -> str:
+    """The text of every file of a folder by name, null where it cannot be read, without those that only say `but`."""
+    texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
+    return json.dumps({name: text for name, text in texts.items() if not but or text != but})
+
+
+def _text_or_none(path: Path) -> str | None:
+    try:
+        return _read(str(path)).strip()
+    except OSError:
+        return None
+
+
+def _open(path: str) -> str:
+    """Whether a device node opens for reading and writing. access(2) does not know of a container's device cgroup."""
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    return "true"
+
+
 def _list(path: str) -> str:
     return json.dumps(sorted(entry.name for entry in Path(path).iterdir()))
 
@@ -177,7 +207,10 @@ def _module(name: str) -> str:
 
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
+    "bytes": _bytes,
+    "files": _files,
     "list": _list,
+    "open": _open,
     "link": _link,
     "access": _access,
     "statvfs": _statvfs,
@@ -193,4 +226,5 @@ _PATIENCE_S = {
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,
+    "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

@@ -45,6 +45,21 @@ class Shape:
     recv_offset: int
 
 
+def _one(ranks: int) -> float:
+    """Each link carries the buffer once (or, for sendrecv, is counted in one direction)."""
+    return 1.0
+
+
+def _others(ranks: int) -> float:
+    """A rank keeps its own share: only those of the others travel."""
+    return (ranks - 1) / ranks
+
+
+def _there_and_back(ranks: int) -> float:
+    """A reduction of everything is a reduce-scatter and an all-gather."""
+    return 2 * (ranks - 1) / ranks
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One collective: what distinguishes its byte counts and bandwidths from the others'.
@@ -62,7 +77,7 @@ class Op:
     sends_all: bool = False
     receives_all: bool = False
     reduces: bool = False
-    counted: Callable[[int], float] = lambda ranks: 1.0
+    counted: Callable[[int], float] = _one
 
     def shape(self, nbytes: int, ranks: int, itemsize: int) -> Shape:
         """What `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
@@ -88,21 +103,6 @@ class Op:
         """Algorithm and bus bandwidth in GB/s of one call that took `seconds`."""
         algbw = shape.nbytes * self.counted(ranks) / seconds / 1e9
         return algbw, algbw * self.bus_factor(ranks)
-
-
-def _one(ranks: int) -> float:
-    """Each link carries the buffer once (or, for sendrecv, is counted in one direction)."""
-    return 1.0
-
-
-def _others(ranks: int) -> float:
-    """A rank keeps its own share: only those of the others travel."""
-    return (ranks - 1) / ranks
-
-
-def _there_and_back(ranks: int) -> float:
-    """A reduction of everything is a reduce-scatter and an all-gather."""
-    return 2 * (ranks - 1) / ranks
 
 
 OPS: dict[str, Op] = {

@@ -90,7 +90,7 @@ def first_host(nodelist: str) -> str:
     The grammar is the one of ``scontrol show hostnames`` (slurm.conf(5), NodeName): prefixes with bracketed,
     comma-separated numbers and ranges, whose leading zeros count.
     """
-    match = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodelist.strip())
+    match = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+(?=,|$)", nodelist.strip())
     first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", match[0]) if match else ""
     if not re.fullmatch(r"[\w.-]+", first):
         raise UsageError(f"SLURM_JOB_NODELIST {nodelist!r} is not understood; set MASTER_ADDR to the host of rank 0")

@@ -109,13 +109,13 @@ def agent(nproc: int, argv: Sequence[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
     except ChildFailedError as error:
-        return _worst({rank: failure.exitcode for rank, failure in error.failures.items()})
+        return worst({rank: failure.exitcode for rank, failure in error.failures.items()})
     except SignalException:
         return 3  # the caller ended it; rank 0's report says with which rows
     return 0
 
 
-def _worst(codes: Mapping[int, int]) -> int:
+def worst(codes: Mapping[int, int]) -> int:
     """Rank 0's code, else the worst of the others'; a rank that a signal ended counts as lost.
 
     SIGTERM is what the agent itself sends to the others once one has ended.

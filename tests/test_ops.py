@@ -1,7 +1,7 @@
 """Byte counts, rounding, bus factors: the numbers of nccl-tests, by its own vectors and by hand."""
 
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +14,14 @@ from ncclprobe.ops import DTYPES, HYPERCUBE, OPS, Op, Shape, sizes
 MiB = 1 << 20
 
 
-def golden_vectors() -> Path:
-    """Computed by compiling the count and bandwidth functions of nccl-tests a0b82b2."""
-    shared = os.environ.get("NCCLPROBE_SHARED", Path(__file__).parents[2] / "shared")
-    return Path(shared) / "facts/nccl_tests_golden_vectors.json"
-
-
 def named(collective: str) -> Op:
     ours = {"alltoall": OPS["all_to_all"], "hypercube": HYPERCUBE}
     return ours.get(collective) or OPS[collective]
 
 
-@pytest.mark.skipif(not golden_vectors().exists(), reason=f"no {golden_vectors()}; set NCCLPROBE_SHARED")
-def test_all_golden_vectors_of_nccl_tests_come_out() -> None:
-    vectors = json.loads(golden_vectors().read_text())
+def test_all_golden_vectors_of_nccl_tests_come_out(shared: Callable[[str], Path]) -> None:
+    """The vectors were computed by compiling the count and bandwidth functions of nccl-tests a0b82b2."""
+    vectors = json.loads(shared("facts/nccl_tests_golden_vectors.json").read_text())
     assert len(vectors) == 720
     for vector in vectors:
         op = named(vector["coll"])

@@ -6,7 +6,7 @@ back to back with nothing between them. Every rank makes the same steps in the s
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,9 +18,8 @@ import torch.distributed as dist
 from ncclprobe import stats, units
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Host
-from ncclprobe.live import LiveHost
 from ncclprobe.model import Library, Measurement, Mode, Place
-from ncclprobe.ops import DTYPES, OPS, REDOPS, Op, Shape
+from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes import Call, Probe, Slot
 from ncclprobe.probes.buffers import Buffers, allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Batch, Clock, clock_of, time_batch
@@ -57,7 +56,7 @@ class Plan:
     """What to measure, the same on every rank but for `rank` and `device`.
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
-    messages rotate over `footprint_bytes`. Raises UsageError for what no sweep could be made of.
+    messages rotate over `footprint_bytes`. Names and numbers are what the command line has let pass.
     """
 
     ops: tuple[str, ...]
@@ -75,27 +74,6 @@ class Plan:
     mode: Mode = "queued"
     verify: bool = True
     footprint_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if not (self.ops and self.sizes):
-            raise UsageError("nothing to measure: name an operation (--op) and a size (-b, -e)")
-        for op in self.ops:
-            _one_of("--op", op, OPS)
-        _one_of("--dtype", self.dtype, DTYPES)
-        _one_of("--redop", self.redop, REDOPS)
-        _at_least("-n", self.iters, 1)
-        _at_least("-w", self.warmup, 0)
-        _at_least("batches", self.batches, 1)
-
-
-def _one_of(option: str, given: str, known: Iterable[str]) -> None:
-    if given not in known:
-        raise UsageError(f"{option} {given}: unknown; choose from {', '.join(known)}")
-
-
-def _at_least(option: str, given: int, least: int) -> None:
-    if given < least:
-        raise UsageError(f"{option} {given}: must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +117,12 @@ def _phase(rank: int, beat: Beat, what: str) -> Iterator[None]:
 
 
 def run(
-    plan: Plan, exchange: Exchange, beat: Beat, *, clock: Clock | None = None, host: Host | None = None
+    plan: Plan, exchange: Exchange, beat: Beat, *, host: Host, clock: Clock | None = None
 ) -> Iterator[Measurement | Skipped]:
     """Measure everything in `plan`, row by row, over the default process group, which must exist.
 
-    `beat` is told what comes before every step that may block. On rank 0 a measurement is over all ranks; elsewhere it
+    `beat` is told what comes before every step that may block, on all ranks alike. `host` is asked how much memory is
+    free. On rank 0 a measurement is over all ranks; elsewhere it
     is of that rank alone. Raises UsageError (on all ranks alike) where memory does not suffice, ProbeError where a
     step fails or ranks disagree.
     """
@@ -151,7 +130,7 @@ def run(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     need = footprint(max(_largest(plan, OPS[name]) for name in plan.ops), plan.footprint_bytes)
-    _demand_memory(plan, exchange, need, free_bytes(device, host or LiveHost((), lambda name: False)))
+    _demand_memory(plan, exchange, need, free_bytes(device, host))
     with _phase(plan.rank, beat, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
     bench = _Bench(plan, exchange, beat, clock or clock_of(device), buffers)
@@ -201,24 +180,32 @@ def _sweep(bench: _Bench, op: Op, probe: Probe) -> Iterator[Measurement | Skippe
 
 
 def _refusal(bench: _Bench, op: Op, probe: Probe, shape: Shape) -> str:
-    """Why torch does not do this operation here, or nothing: found out by trying it, and agreed between ranks."""
-    bench.beat(f"{op.name} first call")
+    """Why torch does not do this operation here, or nothing: found out by trying it, and agreed between ranks.
+
+    Ranks that lost each other may all see an error too. A barrier tells: after a mere refusal it still works.
+    """
     why = ""
     for place in op.places:
-        why = why or _attempt(bench, probe.run(bench.slots(shape, place)[0]))
+        with bench.phase(f"{op.name} first call {_PLACES[place]}"):
+            why = why or _attempt(bench, probe.run(bench.slots(shape, place)[0]))
     answers = bench.exchange.gather([float(bool(why))])
     refused = bench.exchange.agree(sum(row[0] for row in answers) if answers else 0.0)
     if 0 < refused < bench.plan.ranks:
         here = f"rank {bench.plan.rank}: {why or 'succeeded'}"
         raise ProbeError(f"{op.name} first call: failed on {refused:g} of {bench.plan.ranks} ranks; {here}")
+    if refused:
+        with bench.phase(f"barrier after {op.name} failed with {why!r}"):
+            bench.clock.barrier()
     return why
 
 
 def _attempt(bench: _Bench, call: Call) -> str:
-    """What torch says against `call`. Which exception it says it with depends on backend and operation."""
+    """What torch says against `call`. With which exception depends on backend and operation."""
     try:
         call()
         bench.clock.synchronise()
+    except dist.DistError:  # from NCCL, the network or the store: no refusal
+        raise
     except (RuntimeError, TypeError, ValueError) as error:
         return _first_line(error)
     return ""
@@ -244,9 +231,8 @@ def _warm_up(bench: _Bench, op: Op, probe: Probe, smallest: int, largest: int) -
 def _measure(bench: _Bench, op: Op, probe: Probe, shape: Shape, place: Place, data: Pattern) -> Measurement:
     plan = bench.plan
     row = f"{op.name} {units.size(shape.nbytes)} {_PLACES[place]}"
-    with bench.phase(f"{row} timing"):
-        slots = bench.slots(shape, place, most=plan.iters * plan.batches)
-        batches = _time(bench, [probe.run(slot) for slot in slots])
+    slots = bench.slots(shape, place, most=plan.iters * plan.batches)
+    batches = _time(bench, row, [probe.run(slot) for slot in slots])
     wrong = 0
     if plan.verify:
         with bench.phase(f"{row} verify"):
@@ -258,16 +244,18 @@ def _measure(bench: _Bench, op: Op, probe: Probe, shape: Shape, place: Place, da
     return tally(plan, op, shape, place, bench.buffers.footprint_bytes, by_rank)
 
 
-def _time(bench: _Bench, calls: Sequence[Call]) -> list[Batch]:
+def _time(bench: _Bench, row: str, calls: Sequence[Call]) -> list[Batch]:
     """The plan's batches, each from a common start, going on through the slots where the one before stopped."""
     plan, clock = bench.plan, bench.clock
-    calls[0]()
-    clock.synchronise()
+    with bench.phase(f"{row} untimed call"):
+        calls[0]()
+        clock.synchronise()
     batches = []
-    for first in range(0, plan.batches * plan.iters, plan.iters):
-        turn = [calls[i % len(calls)] for i in range(first, first + plan.iters)]
-        clock.barrier()
-        batches.append(time_batch(turn, mode(plan), clock))
+    for number in range(plan.batches):
+        turn = [calls[(number * plan.iters + i) % len(calls)] for i in range(plan.iters)]
+        with bench.phase(f"{row} batch {number + 1} of {plan.batches}"):
+            clock.barrier()
+            batches.append(time_batch(turn, mode(plan), clock))
     return batches
 
 

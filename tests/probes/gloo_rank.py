@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from ncclprobe.live import LiveHost
 from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.sweep import Plan, run
@@ -106,13 +107,14 @@ def main() -> None:
     """Measure everything and print it."""
     store = dist.FileStore(sys.argv[3], RANKS)
     seat = Seat("manual", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    host = LiveHost((), lambda name: False)
     exchange = Exchange(store, seat, deadline_s=30)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )
 
     def rows(plan: Plan) -> list[dict[str, Any]]:
-        return [asdict(row) for row in run(plan, exchange, lambda phase: None)]
+        return [asdict(row) for row in run(plan, exchange, lambda phase: None, host=host)]
 
     said: dict[str, Any] = {"sweep": rows(plan(ops=tuple(OPS), iters=4))}
     brief: dict[str, Any] = {"sizes": (4 * KiB,), "iters": 1, "warmup": 0, "batches": 1}

@@ -1,0 +1,23 @@
+"""One field of a fact: what was learned, or why it was not. A refused file must not hide the rest of a device."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ncclprobe.errors import HostError, Missing, ParseError
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+
+T = TypeVar("T")
+
+
+def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
+    """What `parse` makes of the answer, or the reason why there is none. `parse` may raise ParseError."""
+    try:
+        return parse(host.ask(*question))
+    except (HostError, ParseError) as error:
+        return Absent(str(error), type(error).__name__)
+
+
+def missing(field: object) -> bool:
+    """Whether `field` is absent because there is no such file: often knowledge, where a refusal is none."""
+    return isinstance(field, Absent) and field.refused == Missing.__name__

@@ -1,0 +1,341 @@
+"""GPUs, NVSwitches and NICs on the PCI bus, and the bridges between them and the processors, from sysfs.
+
+Every file is for everyone but the config space, of which the kernel shows the first 64 bytes to users without
+CAP_SYS_ADMIN (pci_read_config in drivers/pci/pci-sysfs.c): whether ACS is on takes root to see. In a virtual machine the
+tree is whatever the hypervisor shows.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.cpu import cpu_list
+from ncclprobe.facts.field import learn, missing
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+ROOT = "/sys/bus/pci/devices"
+NVIDIA = 0x10DE
+Kind = Literal["gpu", "nic", "nvswitch", "npu"]
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_UNSET = 0x20000000  # IORESOURCE_UNSET, linux/ioport.h: the kernel found no room for this BAR
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_ENCODING = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}  # from 64 GT/s on: FLITs
+_ACS_ID = 0x0D  # PCI_EXT_CAP_ID_ACS, linux/pci_regs.h, as is the layout of its registers
+_ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+_FIRST_EXTENDED, _CONFIG_BYTES = 0x100, 0x1000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a function is: its 24-bit class, ids of the chip and of the board, and the driver bound, if one is."""
+
+    class_code: int
+    vendor: int
+    device: int
+    subsystem: tuple[int, int] = (0, 0)
+    driver: str = ""
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it is to NCCL (kvDictPciClass in graph/topo.cc), or None where it does not matter.
+
+        0x068001 is IBM's NVLink bridge to a POWER9, 0x0c06 an old class of InfiniBand adapters.
+        """
+        base, subclass = self.class_code >> 16, self.class_code >> 8
+        if base == 0x02 or subclass == 0x0C06:
+            return "nic"
+        if self.class_code == 0x068001:
+            return "npu"
+        if self.vendor != NVIDIA:
+            return None
+        return "gpu" if base == 0x03 else "nvswitch" if subclass == 0x0680 else None
+
+
+class Place(NamedTuple):
+    """Where a function sits: its root bus (``pci0000:40``) and the bridges above it, the nearest to the root first."""
+
+    root: str
+    bridges: tuple[str, ...] = ()
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The upstream ports of the switches above, the nearest first.
+
+        A switch is two bridges, a port up and a port down; NCCL too climbs two at a time and ignores the one at the
+        root (ncclTopoGetXmlFromSys in graph/xml.cc).
+        """
+        return self.bridges[-2::-2]
+
+
+@dataclass(frozen=True, slots=True)
+class PcieLink:
+    """A PCIe link: GT/s per lane and lanes, now and at best. None: unknown to the kernel (a virtual function, a VM).
+
+    An idle GPU lowers its speed, never its width: judge the current speed under load only.
+    """
+
+    speed_gtps: float | None
+    width: int | None
+    max_speed_gtps: float | None
+    max_width: int | None
+
+    @property
+    def gbps(self) -> float | None:
+        """Gb/s per direction as the link runs, line coding deducted and packet headers not."""
+        return _gbps(self.speed_gtps, self.width)
+
+    @property
+    def max_gbps(self) -> float | None:
+        """Gb/s per direction at the best speed and width of this end."""
+        return _gbps(self.max_speed_gtps, self.max_width)
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Advanced Error Reporting since boot: counts that are not zero, by the kernel's names (``BadTLP``)."""
+
+    correctable: Mapping[str, int] = field(default_factory=dict)
+    nonfatal: Mapping[str, int] = field(default_factory=dict)
+    fatal: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, NIC, NVSwitch or NPU. Absent in a field: could not be read.
+
+    `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None where there is none.
+    `bars`: of a GPU, bytes of BAR 0 to 5, 0 for one that is not used or has no address; BAR 1 opens onto its memory.
+    """
+
+    address: str
+    identity: Identity
+    place: Place | Absent
+    link: PcieLink | Absent
+    numa_node: int | Absent = -1
+    local_cpus: tuple[int, ...] | Absent = ()
+    iommu: str | None | Absent = None
+    errors: Errors | Absent = Errors()
+    bars: tuple[int, ...] | Absent = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A root port or a port of a switch above a device.
+
+    `link`: of a switch's upstream port; the other ports' links are those of the device below. `acs`: which of Access
+    Control Services are switched on, in lspci's words; None: it has no such capability.
+    """
+
+    address: str
+    identity: Identity | Absent
+    link: PcieLink | Absent | None = None
+    acs: frozenset[str] | None | Absent = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pci:
+    """The devices that matter to NCCL by address, the bridges above them, and functions whose kind was not readable."""
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    bridges: Mapping[str, Bridge] = field(default_factory=dict)
+    unread: Mapping[str, Absent] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> tuple[Device, ...]:
+        """The devices of one kind, by address."""
+        return tuple(device for device in self.devices.values() if device.identity.kind == kind)
+
+
+@collector
+def pci(host: Host) -> Pci:
+    """Every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the other functions."""
+    names = sorted(json.loads(host.ask("list", ROOT)))
+    seen = {name: learn(host, identity, "read", f"{ROOT}/{name}/uevent") for name in names}
+    known = {name: who for name, who in seen.items() if not isinstance(who, Absent)}
+    devices = {name: _device(host, name, who) for name, who in known.items() if who.kind}
+    places = [device.place for device in devices.values() if not isinstance(device.place, Absent)]
+    switches = {address for place in places for address in place.switches}
+    return Pci(
+        devices=devices,
+        bridges={
+            address: _bridge(host, address, seen.get(address, Absent("not on the bus")), address in switches)
+            for address in sorted({address for place in places for address in place.bridges})
+        },
+        unread={name: who for name, who in seen.items() if isinstance(who, Absent) and not missing(who)},
+    )
+
+
+def _device(host: Host, address: str, who: Identity) -> Device:
+    folder = f"{ROOT}/{address}"
+    iommu = learn(host, str.strip, "read", f"{folder}/iommu_group/type")
+    return Device(
+        address=address,
+        identity=who,
+        place=learn(host, place, "link", folder),
+        link=_link(host, folder),
+        numa_node=learn(host, integer, "read", f"{folder}/numa_node"),
+        local_cpus=learn(host, cpu_list, "read", f"{folder}/local_cpulist"),
+        iommu=None if missing(iommu) else iommu,
+        errors=_errors(host, folder),
+        bars=learn(host, bars, "read", f"{folder}/resource") if who.kind == "gpu" else (),
+    )
+
+
+def _link(host: Host, folder: str) -> PcieLink | Absent:
+    """Absent where one of the four files is: a device that is not on PCI Express has none of them."""
+    speeds = [learn(host, speed, "read", f"{folder}/{name}_link_speed") for name in ("current", "max")]
+    widths = [learn(host, width, "read", f"{folder}/{name}_link_width") for name in ("current", "max")]
+    for value in (*speeds, *widths):
+        if isinstance(value, Absent):
+            return value
+    (now, best), (lanes, all_lanes) = speeds, widths
+    return PcieLink(now, lanes, best, all_lanes)  # type: ignore[arg-type]  # no Absent is left among them
+
+
+def _errors(host: Host, folder: str) -> Errors | Absent:
+    """Absent (Missing) where the firmware keeps AER to itself or the device has none."""
+    found: dict[str, Mapping[str, int]] = {}
+    for severity in ("correctable", "nonfatal", "fatal"):
+        counts = learn(host, aer, "read", f"{folder}/aer_dev_{severity}")
+        if isinstance(counts, Absent):
+            return counts
+        found[severity] = counts
+    return Errors(**found)
+
+
+def _bridge(host: Host, address: str, who: Identity | Absent, switch: bool) -> Bridge:
+    folder = f"{ROOT}/{address}"
+    link = _link(host, folder) if switch else None
+    return Bridge(address, who, link, learn(host, acs, "bytes", f"{folder}/config"))
+
+
+def normal(address: str) -> str:
+    """An address as sysfs spells it: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``."""
+    match = _ADDRESS.fullmatch(address if address.count(":") > 1 else f"0000:{address}")
+    if not match:
+        raise ParseError(f"PCI address: {address[:40]!r}")
+    domain, bus, slot, function = (int(part, 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+def place(text: str) -> Place:
+    """Where the link of a function leads: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
+
+    Whatever is above the last part that is no address is no bridge: ACPI nodes of a Hyper-V guest, an NVMe controller
+    with a bus of its own.
+    """
+    parts = text.strip().split("/")
+    start = len(parts)
+    while start and _ADDRESS.fullmatch(parts[start - 1]):
+        start -= 1
+    if start in (0, len(parts)):
+        raise ParseError(f"PCI path: {text[:120]!r}")
+    return Place(parts[start - 1], tuple(parts[start:-1]))
+
+
+def identity(text: str) -> Identity:
+    """A function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER where one is bound."""
+    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    try:
+        vendor, device = _ids(said["PCI_ID"])
+        return Identity(
+            int(said["PCI_CLASS"], 16), vendor, device, _ids(said.get("PCI_SUBSYS_ID", "0:0")), said.get("DRIVER", "")
+        )
+    except (KeyError, ValueError):
+        raise ParseError(f"PCI uevent: {text[:120]!r}") from None
+
+
+def _ids(text: str) -> tuple[int, int]:
+    vendor, device = text.split(":")
+    return int(vendor, 16), int(device, 16)
+
+
+def integer(text: str) -> int:
+    """A decimal number, such as a NUMA node or -1."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        raise ParseError(f"number: {text[:40]!r}")
+    return int(text)
+
+
+def speed(text: str) -> float | None:
+    """GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None for "Unknown" and "Unknown speed"."""
+    match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?) GT/s(?: PCIe)?", text.strip())
+    if not match and not text.startswith("Unknown"):
+        raise ParseError(f"PCIe speed: {text[:40]!r}")
+    return float(match[1]) if match else None
+
+
+def width(text: str) -> int | None:
+    """Lanes. None for what is no width: 0 where there is no link, 63 or 255 read from a device that is gone."""
+    lanes = integer(text)
+    return lanes if lanes in _WIDTHS else None
+
+
+def _gbps(speed_gtps: float | None, lanes: int | None) -> float | None:
+    if speed_gtps is None or lanes is None:
+        return None
+    return speed_gtps * _ENCODING.get(speed_gtps, 1.0) * lanes
+
+
+def bars(text: str) -> tuple[int, ...]:
+    """Bytes of BAR 0 to 5 in ``resource``: start, end and flags of each."""
+    rows = re.findall(r"^0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16})$", text, re.MULTILINE)[:6]
+    if len(rows) < 6:
+        raise ParseError(f"PCI resource: {text[:120]!r}")
+    numbers = [[int(part, 16) for part in row] for row in rows]
+    return tuple(end - start + 1 if end > start and not flags & _UNSET else 0 for start, end, flags in numbers)
+
+
+def aer(text: str) -> dict[str, int]:
+    """The counts of an ``aer_dev_*`` file that are not zero, without its total."""
+    rows = re.findall(r"^(\S+) ([0-9]{1,20})$", text, re.MULTILINE)
+    if not rows:
+        raise ParseError(f"AER counters: {text[:80]!r}")
+    return {name: int(count) for name, count in rows if int(count) and not name.startswith("TOTAL_ERR")}
+
+
+def acs(text: str) -> frozenset[str] | None:
+    """Which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
+
+    Raises ParseError where the space is only shown up to byte 64, as it is to users without CAP_SYS_ADMIN.
+    """
+    config = config_space(text)
+    if config[:4] == b"\xff" * 4:
+        raise ParseError("config space: the device does not answer (all bits are one)")
+    if len(config) < _CONFIG_BYTES:
+        raise ParseError(f"config space: {len(config)} bytes are shown; ACS lies beyond them (root sees 4096)")
+    for capability, offset in extended_capabilities(config):
+        if capability == _ACS_ID and offset + 8 <= len(config):
+            control = int.from_bytes(config[offset + 6 : offset + 8], "little")
+            return frozenset(name for bit, name in enumerate(_ACS_BITS) if control >> bit & 1)
+    return None
+
+
+def config_space(text: str) -> bytes:
+    """The bytes of a host's answer to ``bytes``: a length, and in hex the rows that are not all zero."""
+    try:
+        said = json.loads(text)
+        data = bytearray(min(int(said["length"]), _CONFIG_BYTES))
+        for offset, row in said["rows"].items():
+            at, raw = int(offset, 16), bytes.fromhex(row)
+            data[at : at + len(raw)] = raw
+        return bytes(data[:_CONFIG_BYTES])
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise ParseError(f"config space: {text[:80]!r}") from None
+
+
+def extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
+    """Id and offset of each PCI Express extended capability; a list that loops or leaves the space ends there."""
+    offset, seen = _FIRST_EXTENDED, set[int]()
+    while _FIRST_EXTENDED <= offset <= len(config) - 4 and offset not in seen:
+        seen.add(offset)
+        header = int.from_bytes(config[offset : offset + 4], "little")
+        if header in (0, 0xFFFFFFFF):
+            return
+        yield header & 0xFFFF, offset
+        offset = header >> 20

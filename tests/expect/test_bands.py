@@ -1,0 +1,151 @@
+"""Expectations: what is refused and why, which rows a band speaks for, and what an earlier report is worth."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.bands import Band, from_report, from_toml, judged, parse_tolerance
+from ncclprobe.model import Expectation, Report, Status, Tool
+
+GOOD: dict[str, Any] = {
+    "op": '"all_reduce"',
+    "nbytes": '"1M"',
+    "busbw_GBps": "100.0",
+    "low_GBps": "90",
+    "source": '"acceptance"',
+    "why": '"20 nodes"',
+}
+
+
+def toml(**changes: Any) -> str:
+    """One entry: GOOD with `changes`, None leaving a key out."""
+    entry = {key: value for key, value in (GOOD | changes).items() if value is not None}
+    return "[[expect]]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items())
+
+
+def test_an_entry_becomes_a_band_with_its_origin() -> None:
+    (band,) = from_toml(toml(), "bands.toml")
+    assert (band.op, band.low_bytes, band.high_bytes) == ("all_reduce", 1 << 20, 1 << 20)
+    assert band.expectation == Expectation(100.0, 90.0, "GB/s", "user", "20 nodes", "bands.toml: expect 1: acceptance")
+
+
+def test_a_tolerance_is_a_share_of_the_value() -> None:
+    (band,) = from_toml(toml(low_GBps=None, tolerance="0.05"), "b")
+    assert band.expectation.low == pytest.approx(95.0)
+
+
+def test_the_default_tolerance_is_said() -> None:
+    (band,) = from_toml(toml(low_GBps=None), "b")
+    assert band.expectation.low == pytest.approx(80.0)
+    assert "tolerance of 20%" in band.expectation.why
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[expect]\n", "not TOML"),
+        ("", "no [[expect]] table"),
+        ("[expect]\nop = 1\n", "no [[expect]] table"),
+        ("threshold = 3\n", "unknown key 'threshold'"),
+        (toml(busbw="1.0"), "write busbw_GBps: a number needs its unit"),
+        (toml(colour='"red"'), "unknown key 'colour'"),
+        (toml(busbw_GBps=None), "busbw_GBps is missing"),
+        (toml(busbw_GBps='"100"'), "finite number"),
+        (toml(busbw_GBps="true"), "finite number"),
+        (toml(busbw_GBps="nan"), "finite number"),
+        (toml(low_GBps="inf"), "finite number"),
+        (toml(busbw_GBps="-1.0", low_GBps=None), "above zero"),
+        (toml(low_GBps="101"), "at most busbw_GBps"),
+        (toml(tolerance="0.1"), "not both"),
+        (toml(low_GBps=None, tolerance="20"), "0.1 is 10 %"),
+        (toml(op='"allreduce"'), "'allreduce' is unknown"),
+        (toml(op="3"), "non-empty text"),
+        (toml(source=None), "source is missing"),
+        (toml(why='" "'), "non-empty text"),
+        (toml(nbytes=None), "give nbytes"),
+        (toml(min_bytes="1"), "give nbytes, or min_bytes"),
+        (toml(nbytes='"1T"'), "nbytes: size '1T'"),
+        (toml(nbytes="1.5"), "whole number"),
+        (toml(nbytes="0"), "above zero"),
+        (toml(nbytes=None, min_bytes="9", max_bytes="8"), "is above max_bytes"),
+        (toml() + toml(nbytes=None, min_bytes='"1K"'), "both speak for all_reduce"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_file_key_and_reason(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        from_toml(text, "bands.toml")
+    assert words in str(refusal.value)
+    assert str(refusal.value).startswith("bands.toml")
+    assert "\n" not in str(refusal.value)
+
+
+@given(st.text())
+def test_any_text_gives_bands_or_one_refusal(text: str) -> None:
+    try:
+        from_toml(text, "bands.toml")
+    except UsageError as error:
+        assert "bands.toml" in str(error)
+
+
+def test_a_range_covers_both_its_ends_and_no_more() -> None:
+    (band,) = from_toml(toml(nbytes=None, min_bytes='"1K"', max_bytes='"4K"'), "b")
+    covered = [n for n in (1023, 1024, 4096, 4097) if band.covers(replace(ROW, nbytes=n))]
+    assert covered == [1024, 4096]
+
+
+@pytest.mark.parametrize(("busbw", "status"), [(90.0, "pass"), (89.99, "fail")])
+def test_a_row_is_judged_by_the_lowest_that_passes(busbw: float, status: str) -> None:
+    row = judged(replace(ROW, busbw_GBps=busbw), from_toml(toml(), "b"))
+    assert row.status == status
+    assert row.expectation is not None
+
+
+def test_a_row_nobody_expected_stays_unjudged() -> None:
+    row = replace(ROW, op="broadcast")
+    assert judged(row, from_toml(toml(), "b")) is row
+
+
+def report(*rows: Any) -> Report:
+    return Report(
+        tool=Tool("ncclprobe", "0"), started="2026-01-02", duration_s=1.0, command="", status=Status.PASS, exit_code=0,
+        measurements=rows,
+    )  # fmt: skip
+
+
+def test_an_earlier_report_is_a_baseline_less_the_tolerance() -> None:
+    (band,) = from_report(report(ROW), "old.json", 0.1)
+    assert band.expectation.basis == "baseline"
+    assert band.expectation.low == pytest.approx(0.9 * ROW.busbw_GBps)
+    assert "2026-01-02" in band.expectation.why
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"ranks": 16}, {"dtype": "int8"}, {"place": "out"}, {"backend": "gloo"}, {"mode": "blocking"}, {"nodes": 2}],
+)
+def test_a_baseline_speaks_only_for_rows_measured_alike(other: dict[str, Any]) -> None:
+    (band,) = from_report(report(ROW), "old.json")
+    assert band.covers(ROW)
+    assert not band.covers(replace(ROW, **other))
+
+
+@pytest.mark.parametrize("spoilt", [{"wrong": 1}, {"status": "noise"}, {"status": "fail"}, {"busbw_GBps": 0.0}])
+def test_a_spoilt_row_is_no_baseline(spoilt: dict[str, Any]) -> None:
+    bands: tuple[Band, ...] = from_report(report(ROW, replace(ROW, nbytes=8, **spoilt)), "old.json")
+    assert len(bands) == 1
+
+
+def test_a_report_without_numbers_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"old\.json: holds no measurement"):
+        from_report(report(), "old.json")
+
+
+@pytest.mark.parametrize("text", ["20", "1", "-0.1", "nan", "0.1%", ""])
+def test_a_tolerance_that_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="share"):
+        parse_tolerance(text)

@@ -1,0 +1,144 @@
+"""`ncclprobe bandwidth` before any rank meets another: usage, expectations, one rank. Nothing here may need torch."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclprobe import bandwidth, selflaunch
+from ncclprobe.errors import UsageError
+from ncclprobe.report import json as as_json
+
+LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "MASTER_",
+    "SLURM_",
+    "OMPI_",
+    "PMI",
+    "TORCHELASTIC_",
+    "GROUP_",
+    "NCCLPROBE_",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+        monkeypatch.delenv(name)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--op", "allreduce"], "--op 'allreduce' is unknown; did you mean all_reduce?"),
+        (["--op", "xyzzy"], "choose from all_reduce"),
+        (["--op", ""], "--op '' is unknown"),
+        (["--dtype", "fp9"], "--dtype 'fp9' is unknown"),
+        (["--redop", "median"], "--redop 'median' is unknown"),
+        (["-b", "0"], "-b 0"),
+        (["-b", "8", "-e", "4"], "above -e"),
+        (["-b", "1T"], "size '1T'"),
+        (["-f", "1"], "-f 1"),
+        (["-f", "x"], "invalid int value"),
+        (["-n", "0"], "-n 0: must be at least 1"),
+        (["-w", "-1"], "-w -1"),
+        (["--batches", "0"], "--batches 0"),
+        (["--nproc", "0"], "--nproc 0"),
+        (["--timeout", "0"], "--timeout 0"),
+        (["--timeout", "nan"], "--timeout nan"),
+        (["--tolerance", "20"], "--tolerance '20'"),
+        (["--mode", "fast"], "invalid choice"),
+        (["--frobnicate"], "--frobnicate"),
+        (["--expect", "/no/such/file"], "/no/such/file: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_naming_the_thing(argv: list[str], words: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        bandwidth.main(argv)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_broken_expectation_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    for name, text in (("bands.toml", "[[expect]\n"), ("old.json", '{"schema": 1')):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(UsageError, match=name):
+            bandwidth.main(["--expect", str(path)])
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "0"}, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, {"RANK": "1", "WORLD_SIZE": "x"}]
+)
+def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="start with torchrun"):
+        bandwidth.main([])
+
+
+def test_only_rank_zero_complains(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bandwidth, "_FIRST_WORD_S", 0.0)
+    assert bandwidth.main(["-f", "1"]) == 2
+
+
+def test_ranks_are_not_started_from_within_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="leave --nproc out"):
+        bandwidth.main(["--nproc", "2"])
+
+
+@pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo", "--report-only"]])
+def test_one_rank_measures_nothing_and_says_so(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bandwidth.main(argv) == 3
+    said = capsys.readouterr().out
+    assert "moves no byte between GPUs" in said
+    assert "--nproc-per-node=gpu" in said
+    assert "--nproc N" in said
+
+
+def test_one_rank_passes_no_check(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    bandwidth.main(["--json", str(path)])
+    report = as_json.read(str(path))
+    assert report.exit_code == 3
+    assert {verdict.status.value for verdict in report.checks} == {"unknown"}
+
+
+def test_help_and_usage_errors_import_no_torch() -> None:
+    code = (
+        "import sys\nfrom ncclprobe.__main__ import main\n"
+        "for argv in (['bandwidth', '-f', '1'], ['bandwidth', '--op', 'x'], ['bandwidth']):\n    main(argv)\n"
+        "try:\n    main(['bandwidth', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_code_of_the_ranks_is_rank_zeros_and_not_the_first_that_failed() -> None:
+    assert selflaunch.worst({1: 2, 0: 3}) == 3
+    assert selflaunch.worst({1: -9}) == 4
+    assert selflaunch.worst({0: -15, 1: 2}) == 2
+    assert selflaunch.worst({0: -15}) == 4
+
+
+def test_an_unwritable_report_path_is_found_before_measuring(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    argv = [sys.executable, "-m", "ncclprobe.bandwidth", "--backend", "gloo", "--json", str(file / "report.json")]
+    done = subprocess.run(argv, env=os.environ | variables, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert json.dumps(done.stdout) == '""'

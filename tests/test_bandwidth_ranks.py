@@ -1,0 +1,319 @@
+"""`ncclprobe bandwidth` over two real ranks: gloo on loopback, started as each launcher starts them, whole and broken.
+
+Every process leads a group of its own, which is killed at the end whatever happens. Nothing here asserts a speed.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ncclprobe.model import Report
+from ncclprobe.report import json as as_json
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+DEADLINE_S = 60.0
+ENDLESS = ["-b", "1K", "-e", "16M", "-f", "16384", "-n", "2000", "-w", "1", "--batches", "1"]
+"""A first row after a second, and a second one that takes minutes: whoever is hit is hit in the middle of it."""
+SHORT = ["-b", "1K", "-e", "16K", "-f", "16", "-n", "5", "-w", "1"]
+
+
+@dataclass
+class Process:
+    """One started command and what it wrote."""
+
+    popen: "subprocess.Popen[str]"
+    out: str = ""
+    err: str = ""
+
+    def wait(self) -> int:
+        self.out, self.err = self.popen.communicate(timeout=DEADLINE_S)
+        return self.popen.returncode
+
+
+@dataclass
+class Lab:
+    """Starts commands and leaves nothing behind."""
+
+    folder: Path
+    started: list[Process] = field(default_factory=list)
+
+    def start(self, argv: Sequence[str], variables: Mapping[str, str] | None = None) -> Process:
+        ours = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE"))
+        }
+        popen = subprocess.Popen(
+            [sys.executable, *argv],
+            env=ours | {"OMP_NUM_THREADS": "1", **(variables or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(Process(popen))
+        return self.started[-1]
+
+    def ranks(self, variables: Callable[[int], Mapping[str, str]], *argv: str, count: int = 2) -> list[Process]:
+        own = ("-m", "ncclprobe.bandwidth", "--backend", "gloo", "--json", str(self.report_path))
+        return [self.start([*own, *argv], variables(rank)) for rank in range(count)]
+
+    @property
+    def report_path(self) -> Path:
+        return self.folder / "report.json"
+
+    def report(self) -> Report:
+        return as_json.read(str(self.report_path))
+
+    def until_rows(self, count: int) -> None:
+        """Wait until rank 0 has saved so many rows."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if self.report_path.exists() and len(self.report().measurements) >= count:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"no {count} rows: {[process.popen.poll() for process in self.started]}")
+
+    def clear(self) -> None:
+        for process in self.started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(process.popen.pid).children(recursive=True):
+                    child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.popen.pid, signal.SIGKILL)
+            process.popen.communicate()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    found = Lab(tmp_path)
+    yield found
+    found.clear()
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    found = Lab(tmp_path_factory.mktemp("shared"))
+    yield found
+    found.clear()
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def by_hand(port: str, ranks: int = 2) -> Callable[[int], dict[str, str]]:
+    return lambda rank: {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def by_srun(port: str) -> Callable[[int], dict[str, str]]:
+    """As srun sets them on one node; the port is given, so that runs side by side do not share a job id's."""
+    return lambda rank: {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0",
+        "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": port,
+    }  # fmt: skip
+
+
+def by_mpirun(rank: int) -> dict[str, str]:
+    """As Open MPI sets them on one node, nothing else: the address and the port are derived."""
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"test-{os.getpid()}",
+    }  # fmt: skip
+
+
+def findings(report: Report, check: str) -> list[tuple[str, str]]:
+    return [(f.subject, f.message) for v in report.checks if v.id == check for f in v.findings]
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """A sweep that ended well, as mpirun would start it."""
+
+    codes: list[int]
+    out: str
+    silent: str
+    report: Report
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def healthy(shared_lab: Lab) -> Healthy:
+    processes = shared_lab.ranks(by_mpirun, *SHORT, "--op", "all_reduce,all_gather", "--report-only")
+    codes = [process.wait() for process in processes]
+    others = processes[1].out + processes[1].err + processes[0].err
+    return Healthy(codes, processes[0].out, others, shared_lab.report(), shared_lab.report_path)
+
+
+def test_a_healthy_sweep_passes_where_only_a_report_was_wanted(healthy: Healthy) -> None:
+    assert healthy.codes == [0, 0]
+    assert [(m.op, m.place, m.nbytes) for m in healthy.report.measurements] == [
+        ("all_reduce", "in", 1024),
+        ("all_reduce", "in", 16384),
+        ("all_gather", "out", 1024),
+        ("all_gather", "in", 1024),
+        ("all_gather", "out", 16384),
+        ("all_gather", "in", 16384),
+    ]
+    assert {verdict.status.value for verdict in healthy.report.checks} == {"pass"}
+
+
+def test_rows_carry_what_was_measured_and_how(healthy: Healthy) -> None:
+    row = healthy.report.measurements[0]
+    assert (row.backend, row.mode, row.ranks, row.nodes, row.iters, row.batches) == ("gloo", "blocking", 2, 1, 5, 5)
+    assert row.library.name == "gloo"
+    assert row.wrong == 0
+    assert row.time_us.median is not None
+    assert row.busbw_GBps > 0
+
+
+def test_rank_zero_alone_speaks_and_its_table_comes_once(healthy: Healthy) -> None:
+    assert healthy.silent == ""
+    assert healthy.out.count("busbw") == 1
+    assert healthy.out.count("all_reduce ") == 2
+    assert healthy.report.launch.kind == "openmpi"
+
+
+def test_numbers_that_nothing_judges_are_inconclusive(lab: Lab) -> None:
+    assert [process.wait() for process in lab.ranks(by_srun(free_port()), *SHORT)] == [3, 3]
+    report = lab.report()
+    assert report.launch.kind == "slurm"
+    assert {m.status for m in report.measurements} == {"unjudged"}
+    assert any("nothing to judge these numbers by" in remark for remark in report.remarks)
+
+
+def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> None:
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--expect", str(healthy.path), "--tolerance", "0.999"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ncclprobe.bandwidth"]
+    process = lab.start([*launcher, *own, *SHORT, "-q"])
+    assert process.wait() == 0
+    report = lab.report()
+    assert report.launch.kind == "torchrun"
+    assert {m.status for m in report.measurements} == {"pass"}
+    assert {m.expectation.basis for m in report.measurements if m.expectation} == {"baseline"}
+
+
+def test_ranks_of_our_own_and_an_expectation_that_fails(lab: Lab) -> None:
+    bands = lab.folder / "bands.toml"
+    bands.write_text(
+        '[[expect]]\nop = "all_reduce"\nnbytes = "16K"\nbusbw_GBps = 9e9\ntolerance = 0.1\nsource = "a wish"\nwhy = "test"\n'
+    )
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--expect", str(bands), "--nproc", "2"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *SHORT])
+    assert process.wait() == 4
+    report = lab.report()
+    assert [m.status for m in report.measurements] == ["unjudged", "fail"]
+    ((subject, message),) = findings(report, "run.band")
+    assert subject == "all_reduce 16 KiB"
+    assert "at least 8.1e+09 expected" in message
+    assert "a wish" in process.out
+    assert "Traceback" not in process.err
+
+
+def test_a_rank_killed_in_the_middle_is_named_with_its_phase_and_the_rows_are_kept(lab: Lab) -> None:
+    processes = lab.ranks(by_hand(free_port()), *ENDLESS)
+    lab.until_rows(1)
+    processes[1].popen.kill()
+    assert processes[0].wait() == 4
+    report = lab.report()
+    ((subject, message),) = findings(report, "run.hang-attrib")
+    assert subject == "rank 1"
+    assert "heartbeat stopped" in message
+    assert "all_reduce 16 MiB" in message
+    assert [m.nbytes for m in report.measurements] == [1024]
+    assert (report.status.value, report.exit_code) == ("fail", 4)
+    assert "rank 1" in processes[0].out
+
+
+def test_a_stopped_rank_is_named_though_its_peer_hangs(lab: Lab) -> None:
+    processes = lab.ranks(by_hand(free_port()), *ENDLESS)
+    lab.until_rows(1)
+    processes[1].popen.send_signal(signal.SIGSTOP)
+    assert processes[0].wait() == 4
+    assert [subject for subject, _ in findings(lab.report(), "run.hang-attrib")] == ["rank 1"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_rank_zero_the_others_say_so_and_leave(lab: Lab, number: signal.Signals) -> None:
+    """A stopped rank 0 wedges the store that it serves, and with it every client's call."""
+    processes = lab.ranks(by_hand(free_port()), *ENDLESS)
+    lab.until_rows(1)
+    processes[0].popen.send_signal(number)
+    assert processes[1].wait() == 4
+    (line,) = processes[1].err.splitlines()
+    assert line.startswith("ncclprobe: rank 1 on ")
+    assert "rank 0" in line
+    assert len(lab.report().measurements) == 1
+
+
+def test_a_rank_that_never_arrives_is_named(lab: Lab) -> None:
+    processes = lab.ranks(by_hand(free_port(), ranks=3), *SHORT, "--phase-timeout", "6")
+    assert [process.wait() for process in processes] == [4, 4]
+    report = lab.report()
+    assert [subject for subject, _ in findings(report, "run.init")] == ["rank 2"]
+    assert {v.id for v in report.checks if v.status.value == "pass"} == set()
+
+
+def test_a_rank_zero_that_never_comes_keeps_nobody_waiting(lab: Lab) -> None:
+    own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", "--phase-timeout", "3"]
+    process = lab.start(own, by_hand(free_port())(1))
+    assert process.wait() == 4
+    assert "reach the store at 127.0.0.1" in process.err
+
+
+def test_ctrl_c_keeps_what_was_measured(lab: Lab) -> None:
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *ENDLESS])
+    lab.until_rows(1)
+    workers = psutil.Process(process.popen.pid).children(recursive=True)
+    process.popen.send_signal(signal.SIGINT)
+    assert process.wait() == 3
+    report = lab.report()
+    assert len(report.measurements) == 1
+    assert any("ended by SIGINT in phase 'all_reduce 16 MiB" in remark for remark in report.remarks)
+    psutil.wait_procs(workers, timeout=5)
+    assert not [worker for worker in workers if worker.is_running()]
+
+
+def test_ranks_with_other_options_are_told_instead_of_waiting_for_each_other(lab: Lab) -> None:
+    seats = by_hand(free_port())
+    processes = [
+        lab.start(["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT, "-n", str(5 + rank)], seats(rank))
+        for rank in range(2)
+    ]
+    assert [process.wait() for process in processes] == [2, 2]
+    assert "rank 1 on " in processes[0].err
+    assert "other options than rank 0" in processes[0].err
+    assert processes[0].err.count("\n") == 1
+    assert processes[1].err == ""
+
+
+def test_a_port_in_use_is_named(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT]
+        process = lab.start(own, by_hand(port)(0))
+        assert process.wait() == 2
+    assert f"port {port} on this host is in use" in process.err
+
+
+def test_json_on_standard_output_is_nothing_but_json(lab: Lab) -> None:
+    seats = by_hand(free_port())
+    own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT, "--json", "-", "--report-only"]
+    processes = [lab.start(own, seats(rank)) for rank in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    document: dict[str, Any] = json.loads(processes[0].out)
+    assert document["exit_code"] == 0

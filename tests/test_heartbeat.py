@@ -1,0 +1,138 @@
+"""Who is lost: decided from made-up heartbeats, without clocks, stores or processes."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from ncclprobe.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
+from ncclprobe.model import Attendance
+
+PATIENCE = 30
+
+
+class Ranks:
+    """`count` ranks whose heartbeats a test turns into whatever it needs."""
+
+    def __init__(self, count: int) -> None:
+        self.register = Register(count, PATIENCE)
+        self.beats = {rank: Beat(rank, f"host{rank}", 100 + rank, 0, 1, "timing") for rank in range(count)}
+        self.register.hear(self.beats)
+
+    def go_on(self, periods: int, *, silent: Iterable[int] = (), standing: Iterable[int] = ()) -> None:
+        """Let time pass; `silent` ranks write nothing, `standing` ones live on in the same phase."""
+        for _ in range(periods):
+            for rank, beat in self.beats.items():
+                if rank not in silent:
+                    step = beat.step if rank in standing else beat.step + 1
+                    self.beats[rank] = Beat(rank, beat.host, beat.pid, beat.count + 1, step, "timing", beat.left)
+            self.register.hear(self.beats)
+
+    def leaves(self, rank: int, why: str) -> None:
+        beat = self.beats[rank]
+        self.beats[rank] = Beat(rank, beat.host, beat.pid, beat.count + 1, beat.step, beat.phase, why)
+
+
+def lost(attendance: Attendance | None) -> list[int]:
+    return [rank.rank for rank in attendance.lost] if attendance else []
+
+
+def test_ranks_that_go_on_are_not_lost() -> None:
+    ranks = Ranks(3)
+    ranks.go_on(100)
+    assert ranks.register.attendance() is None
+    assert ranks.register.arrivals(out_of_time=True) is None
+
+
+def test_a_rank_whose_heart_stops_is_named_with_host_and_phase() -> None:
+    ranks = Ranks(3)
+    ranks.go_on(SILENT_PERIODS - 1, silent=[2])
+    assert ranks.register.attendance() is None
+    ranks.go_on(1, silent=[2])
+    attendance = ranks.register.attendance()
+    assert attendance is not None
+    (found,) = attendance.lost
+    assert (found.rank, found.host, found.phase) == (2, "host2", "timing")
+
+
+def test_one_missed_period_is_forgiven() -> None:
+    ranks = Ranks(2)
+    for _ in range(10):
+        ranks.go_on(SILENT_PERIODS - 1, silent=[1])
+        ranks.go_on(1)
+    assert ranks.register.attendance() is None
+
+
+def test_silence_explains_the_failures_of_the_others() -> None:
+    """Rank 2 was killed; the peers only report a connection reset."""
+    ranks = Ranks(3)
+    ranks.leaves(1, "it failed (Connection reset by peer)")
+    ranks.go_on(SILENT_PERIODS, silent=[2])
+    assert lost(ranks.register.attendance()) == [2]
+
+
+def test_a_failure_without_silence_is_named_after_a_while() -> None:
+    ranks = Ranks(2)
+    ranks.leaves(1, "it failed (CUDA out of memory)")
+    ranks.go_on(SILENT_PERIODS)
+    assert ranks.register.attendance() is None
+    ranks.go_on(2)
+    attendance = ranks.register.attendance()
+    assert attendance is not None
+    assert attendance.lost[0].why == "it failed (CUDA out of memory)"
+
+
+def test_a_rank_that_is_done_is_not_lost() -> None:
+    ranks = Ranks(2)
+    ranks.leaves(1, DONE)
+    ranks.go_on(3 * SILENT_PERIODS, silent=[1])
+    assert ranks.register.attendance() is None
+
+
+def test_a_signal_to_all_is_nobodys_loss() -> None:
+    ranks = Ranks(2)
+    ranks.leaves(1, "signal SIGTERM ended it")
+    ranks.go_on(3 * SILENT_PERIODS)
+    assert ranks.register.attendance(signalled=True) is None
+    assert lost(ranks.register.attendance(signalled=False)) == [1]
+    assert ranks.register.gone((1,))
+
+
+def test_the_rank_behind_the_others_is_the_one_that_stood_still() -> None:
+    ranks = Ranks(3)
+    ranks.go_on(1, standing=[1])
+    ranks.go_on(PATIENCE, standing=[0, 1, 2])
+    assert lost(ranks.register.attendance()) == [1]
+
+
+def test_where_nobody_is_behind_nobody_is_blamed() -> None:
+    ranks = Ranks(3)
+    ranks.go_on(PATIENCE, standing=[0, 1, 2])
+    attendance = ranks.register.attendance()
+    assert attendance is not None
+    assert (attendance.lost, attendance.stalled) == ((), "timing")
+
+
+@pytest.mark.parametrize(("age", "stood_still"), [(OUT_OF_TIME_PERIODS - 1, False), (OUT_OF_TIME_PERIODS, True)])
+def test_when_time_runs_out_only_an_old_phase_stood_still(age: int, stood_still: bool) -> None:
+    ranks = Ranks(2)
+    ranks.go_on(age, standing=[0, 1])
+    assert (ranks.register.attendance(out_of_time=True) is not None) is stood_still
+
+
+def test_ranks_that_never_came_are_named_once_they_were_waited_for() -> None:
+    register = Register(4, patience=3)
+    beats = {rank: Beat(rank, "h", 1, 0, 1, "wait") for rank in (0, 2)}
+    for _ in range(3):
+        register.hear(beats)
+        assert register.arrivals(out_of_time=False) is None
+    register.hear(beats)
+    arrivals = register.arrivals(out_of_time=False)
+    assert arrivals is not None
+    assert arrivals.missing == (1, 3)
+
+
+def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:
+    """It was away for an hour; of that, its register saw one period."""
+    ranks = Ranks(2)
+    ranks.go_on(1, silent=[1])
+    assert ranks.register.attendance() is None

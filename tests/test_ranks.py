@@ -1,0 +1,201 @@
+"""Who a process is, what it measures with, and how ranks exchange numbers: without torch."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.facts.launcher import detect
+from ncclprobe.ranks import Devices, Exchange, Seat, choose_backend, device_index, first_host, key, seat
+
+TORCHRUN = {
+    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True",
+}  # fmt: skip
+SLURM = {
+    "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "gpu[007-008]",
+}  # fmt: skip
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-7",
+}  # fmt: skip
+
+
+def seated(variables: dict[str, str]) -> Seat:
+    found = seat(detect(variables), variables)
+    assert found is not None
+    return found
+
+
+def test_under_torchrun_the_agent_serves_the_store() -> None:
+    here = seated(TORCHRUN)
+    assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.nnodes) == (5, 8, 1, 4, 2)
+    assert (here.address, here.port, here.agent_store, here.serves) == ("n0", 29500, True, False)
+    assert not seated(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}).serves
+
+
+def test_under_srun_the_first_host_of_the_step_serves_it() -> None:
+    here = seated(SLURM)
+    assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.address) == (3, 4, 1, 2, "gpu007")
+    assert 20000 <= here.port < 30000
+    assert here.port == seated(SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}).port
+    assert here.port != seated(SLURM | {"SLURM_STEP_ID": "1"}).port
+
+
+def test_under_mpirun_on_one_node_no_address_is_needed() -> None:
+    here = seated(OPENMPI)
+    assert (here.rank, here.ranks, here.address, here.serves) == (1, 2, "127.0.0.1", False)
+
+
+def test_an_address_that_was_given_is_taken() -> None:
+    assert seated(SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}).address == "10.0.0.1"
+
+
+def test_no_launcher_is_no_seat() -> None:
+    assert seat(detect({}), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8"}, "SLURM_STEP_ID is not set"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "outside 0..1"),
+        (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x MASTER_ADDR=HOST"),
+    ],
+)
+def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        seated(variables)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("gpu1", "gpu1"),
+        ("gpu[007-010,20],cpu1", "gpu007"),
+        ("gpu[3],gpu5", "gpu3"),
+        ("rack[2-3]node[04-05]", "rack2node04"),
+        ("a-b[1-2]-ib,c", "a-b1-ib"),
+        ("login,gpu[1-2]", "login"),
+    ],
+)
+def test_the_first_host_of_a_slurm_list(nodelist: str, first: str) -> None:
+    assert first_host(nodelist) == first
+
+
+@pytest.mark.parametrize("nodelist", ["", "gpu[", "gpu[1-2", "[]", "a b", ",gpu1"])
+def test_a_list_we_do_not_understand_is_refused(nodelist: str) -> None:
+    with pytest.raises(UsageError, match="MASTER_ADDR"):
+        first_host(nodelist)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "local_ranks", "devices", "chosen"),
+    [
+        (None, "torchrun", 8, Devices(8, 8), "nccl"),
+        (None, "torchrun", 8, Devices(8), "nccl"),
+        ("nccl", "torchrun", 2, Devices(8, 8), "nccl"),
+        (None, "slurm", 8, Devices(8, 1), "nccl"),  # srun --gpus-per-task=1 shows each rank its own
+        ("gloo", "torchrun", 8, Devices(2, 2), "gloo"),
+        ("gloo", "torchrun", 2, Devices(8, 0), "gloo"),
+    ],
+)
+def test_a_backend_that_needs_no_comment(
+    asked: Any, kind: str, local_ranks: int, devices: Devices, chosen: str
+) -> None:
+    assert choose_backend(asked, kind, local_ranks, devices) == (chosen, "")
+
+
+def test_gloo_where_no_gpu_is_says_so() -> None:
+    backend, remark = choose_backend(None, "torchrun", 2, Devices(0, 0))
+    assert backend == "gloo"
+    assert "says nothing about NCCL" in remark
+
+
+@pytest.mark.parametrize(
+    ("asked", "local_ranks", "devices", "words"),
+    [
+        (None, 2, Devices(8, 0, "2.13.0+cpu"), "torch 2.13.0+cpu can use none"),
+        ("nccl", 2, Devices(8, 0, "2.13.0+cpu"), "--backend gloo"),
+        ("nccl", 2, Devices(0, 0), "none can be seen"),
+        (None, 4, Devices(2), "4 ranks on this node and 2 GPUs"),
+        ("nccl", 4, Devices(1, 1), "4 ranks on this node and 1 GPU:"),
+    ],
+)
+def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devices, words: str) -> None:
+    with pytest.raises(UsageError, match="gloo") as refusal:
+        choose_backend(asked, "torchrun", local_ranks, devices)
+    assert words in str(refusal.value)
+
+
+def test_a_rank_bound_to_one_gpu_uses_it() -> None:
+    here = seated(SLURM)
+    assert device_index(here, usable=8) == 1
+    assert device_index(here, usable=1) == 0
+
+
+class DictStore(dict[str, str]):
+    """A store without a server. Like torch's, it answers in bytes."""
+
+    def set(self, key: str, value: str, /) -> None:
+        self[key] = value
+
+    def get(self, key: str, /) -> bytes:  # type: ignore[override]
+        return self[key].encode()
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def check(self, keys: list[str], /) -> bool:
+        return all(key in self for key in keys)
+
+    def delete_key(self, key: str, /) -> bool:
+        return self.pop(key, None) is not None
+
+
+def at(rank: int) -> Seat:
+    return Seat("manual", rank, 2, rank, 2, 1, "127.0.0.1", 1)
+
+
+def test_rank_zero_gathers_everybodys_numbers_in_order_and_tidies_up() -> None:
+    store = DictStore()
+    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
+    for turn in (0.5, 1.5):
+        assert one.gather([turn, 2.0]) is None
+        assert zero.gather([turn, 1.0]) == [[turn, 1.0], [turn, 2.0]]
+    assert not store
+
+
+def test_rank_zero_decides_for_all() -> None:
+    store = DictStore()
+    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
+    assert zero.agree(3.0) == 3.0
+    assert one.agree(9.0) == 3.0
+
+
+def test_a_rank_that_does_not_answer_is_named() -> None:
+    with pytest.raises(ProbeError, match="no answer from rank 1 within 0 s"):
+        Exchange(DictStore(), at(0), 0.0).gather([1.0])
+
+
+def test_not_a_number_does_not_travel() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Exchange(DictStore(), at(0), 0.0).gather([float("nan")])
+
+
+def test_a_second_attempt_of_torchrun_reads_no_key_of_the_first() -> None:
+    first, second = seated(TORCHRUN), seated(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert key(first, "end") != key(second, "end")
+
+
+def test_values_are_json() -> None:
+    store = DictStore()
+    Exchange(store, at(1), 1.0).collect({"host": "n1"})
+    assert [json.loads(value) for value in store.values()] == [{"host": "n1"}]
