@@ -4,8 +4,6 @@ import argparse
 import importlib
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 
 from ncclprobe import __version__
@@ -61,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _kept() -> str:
     """Write the traceback to a file of its own, and say which."""
+    import tempfile
+    import traceback
+
     try:
         with tempfile.NamedTemporaryFile("w", prefix="ncclprobe-", suffix=".traceback", delete=False) as file:
             traceback.print_exc(file=file)

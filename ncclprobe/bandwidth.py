@@ -237,7 +237,7 @@ class _Rank:
     def _settle(self, exchange: ranks.Exchange, torch: Any) -> dict[str, Any]:
         """Agree on what is measured with. Raises UsageError on all ranks where they cannot."""
         cards = exchange.collect(self._card(torch))
-        terms = exchange.share(_terms(cards) if cards else None)
+        terms = exchange.share(_terms(cards, self._seat.nnodes) if cards else None)
         if cards and not terms["error"]:
             hosts = tuple(card["host"] for card in cards)
             backend = terms["backend"]
@@ -326,12 +326,12 @@ class _Rank:
                 self._ledger.add(row)
 
 
-def _terms(cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all ranks do, or the error for which none does."""
+def _terms(cards: Sequence[Mapping[str, Any]], nnodes: int) -> dict[str, Any]:
+    """What all ranks do, or the error for which none does. Containers on several nodes may share one host name."""
     return {
         "error": next((card["error"] for card in cards if card["error"]), "") or _disagreement(cards),
         "backend": cards[0]["backend"],
-        "nodes": len({card["host"] for card in cards}),
+        "nodes": max(nnodes, len({card["host"] for card in cards})),
         "remark": cards[0]["remark"],
     }
 

@@ -96,7 +96,7 @@ class Register:
         if not behind:
             return Attendance(self.ranks, stalled=self.last[0].phase)
         slowest = [rank for rank in behind if steps[rank] == min(steps.values())]
-        return self._lost(slowest, lambda beat: "it stood still while the others went on,")
+        return self._lost(slowest, lambda beat: "it stood still while the others went on")
 
     def _lost(self, ranks: list[int], why: Callable[[Beat], str]) -> Attendance:
         beats = [self.last[rank] for rank in sorted(ranks)]

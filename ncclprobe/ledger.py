@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from ncclprobe import __version__, engine, output
+from ncclprobe.checks import run
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band, judged
 from ncclprobe.model import (
@@ -35,13 +36,11 @@ from ncclprobe.model import (
     Verified,
 )
 from ncclprobe.progress import Progress
-from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.selflaunch import VERDICT_FILE
 from ncclprobe.watch import Ending
 
-RUN_PREFIX = "run."
 UNJUDGED = (
     "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
 )
@@ -73,6 +72,7 @@ class Ledger:
         self._options, self._argv, self._bands = options, argv, bands
         self._progress = progress or Progress(wanted=False)
         self.party = party
+        self._checks = tuple(value for value in vars(run).values() if isinstance(value, Check))
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._rows: list[Measurement] = []
         self._remarks: list[str] = []
@@ -142,10 +142,10 @@ class Ledger:
 
     def _report(self, ending: Ending) -> Report:
         party, rows = self.party, tuple(self._rows)
-        verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._checks(), _job(party))
+        verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
         doubts = [*self._doubts, *([ending.why] if ending.why else [])]
-        unjudged = rows and not any(row.expectation for row in rows) and not self._options.report_only
         status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
+        unjudged = rows and status is Status.UNKNOWN and not any(row.expectation for row in rows)
         return Report(
             tool=Tool("ncclprobe", __version__),
             started=self._started.isoformat(timespec="seconds"),
@@ -159,7 +159,7 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            remarks=(*doubts, *self._remarks, *([UNJUDGED] if unjudged else [])),
+            remarks=(*doubts, *self._remarks, *([UNJUDGED] if unjudged and not self._options.report_only else [])),
         )
 
     def _facts(self, ending: Ending) -> dict[type, object]:
@@ -175,12 +175,11 @@ class Ledger:
             Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
         }
 
-    def _checks(self) -> tuple[Check, ...]:
-        """The checks of a run. With --report-only, numbers without an expectation are not a gap."""
-        found = [c for c in discover("ncclprobe.checks", Check) if c.id.startswith(RUN_PREFIX)]
+    def _asked(self) -> tuple[Check, ...]:
+        """The checks of this run. With --report-only, numbers without an expectation are not a gap."""
         judged_any = any(row.expectation for row in self._rows)
         unasked = ("run.band",) if self._options.report_only and not judged_any else ()
-        return engine.selected(found, ignore=unasked)
+        return engine.selected(self._checks, ignore=unasked)
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
         hosts = dict.fromkeys(self.party.hosts)

@@ -5,6 +5,7 @@ NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
 import contextlib
+import fnmatch
 import importlib.metadata
 import importlib.util
 import json
@@ -19,6 +20,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ncclprobe import elf, kernel_ring
 from ncclprobe.command import as_host_error, run
 from ncclprobe.errors import Failed, HostError, Missing, TimedOut
 from ncclprobe.nvml_child import NvmlChild
@@ -31,6 +33,7 @@ _PACKAGES = (
     "torch",
     *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
     *(f"nvidia-cuda-runtime{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
+    *(f"nvidia-cudnn{suffix}" for suffix in ("-cu11", "-cu12", "-cu13")),
     "nvidia-ml-py",
     "pynvml",
 )
@@ -63,7 +66,7 @@ class LiveHost:
         if kind == "run":
             return run(rest, patience_s)
         if kind == "nvml":
-            return self._nvml.call(rest[0], *map(int, rest[1:]), patience_s=patience_s)
+            return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
         return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
 
     def close(self) -> None:
@@ -139,12 +142,39 @@ def _open(path: str) -> str:
     return "true"
 
 
-def _list(path: str) -> str:
-    return json.dumps(sorted(entry.name for entry in Path(path).iterdir()))
+def _lines(path: str, pattern: str) -> str:
+    """Those lines of a file that match: of a table of all connections, say, only our business."""
+    wanted = re.compile(pattern)
+    return "".join(line for line in _read(path).splitlines(keepends=True) if wanted.search(line))
+
+
+def _list(path: str, pattern: str = "*") -> str:
+    """The names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an error."""
+    return json.dumps(sorted(entry.name for entry in Path(path).iterdir() if fnmatch.fnmatchcase(entry.name, pattern)))
 
 
 def _link(path: str) -> str:
     return str(Path(path).readlink())
+
+
+def _stat(path: str) -> str:
+    """Of what file system a file is, its size, how long ago it was written, and whether it is this user's."""
+    seen = Path(path).lstat()
+    age_s, mine = round(time.time() - seen.st_mtime, 1), seen.st_uid == os.geteuid()
+    return json.dumps({"device": seen.st_dev, "bytes": seen.st_size, "age_s": age_s, "mine": mine})
+
+
+def _mapped(prefix: str) -> str:
+    """Which files whose path starts with `prefix` some process has mapped, and how many processes hide their maps."""
+    found, hidden = set(), 0
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found |= set(re.findall(rf"{re.escape(prefix)}\S*", _read(str(maps))))
+        except PermissionError:
+            hidden += 1
+        except OSError:  # it has ended
+            continue
+    return json.dumps({"paths": sorted(found), "hidden": hidden})
 
 
 def _access(path: str) -> str:
@@ -207,11 +237,17 @@ def _module(name: str) -> str:
 
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
+    "lines": _lines,
     "bytes": _bytes,
     "files": _files,
     "list": _list,
     "open": _open,
     "link": _link,
+    "stat": _stat,
+    "mapped": _mapped,
+    "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "ld_cache": lambda prefix: json.dumps(elf.cached(prefix)),
+    "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,
     "rlimit": _rlimit,
@@ -226,5 +262,7 @@ _PATIENCE_S = {
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,
+    "mapped": 10.0,
+    "kernel_log": 15.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

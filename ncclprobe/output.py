@@ -6,7 +6,6 @@ import shutil
 import sys
 
 from ncclprobe.model import Report
-from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 
 
@@ -24,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def deliver(report: Report, options: argparse.Namespace) -> None:
     """Write `report` wherever `options` ask for it. Raises UsageError."""
     if options.json:
+        from ncclprobe.report import json as as_json  # msgspec costs as much as all of looking
+
         as_json.write(report, options.json)
     if options.json != "-":
         sys.stdout.write(as_text.quiet(report) if options.quiet else _full(report, options))

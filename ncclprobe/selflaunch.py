@@ -24,6 +24,7 @@ STARTED = "NCCLPROBE_STARTED"
 
 EXIT_BROKEN, EXIT_LOST = 1, 4
 _GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
+_FAREWELL_S = 4.0  # after rank 0's report: the others leave within two
 _GOODBYE_S = 12.0  # after a signal: time for rank 0 to learn who is missing and to report
 
 
@@ -37,23 +38,32 @@ def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
             env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
             start_new_session=True,
         )
-        code = _attend(agent, time.monotonic() + timeout_s + _GRACE_S)
+        code = _attend(agent, report, time.monotonic() + timeout_s + _GRACE_S)
         return max(code, as_json.read(str(report)).exit_code) if report.exists() and code != EXIT_BROKEN else code
 
 
-def _attend(agent: "subprocess.Popen[bytes]", deadline: float) -> int:
-    """Wait for `agent`, passing on what is asked of us; nothing that it started survives."""
+def _attend(agent: "subprocess.Popen[bytes]", report: Path, deadline: float) -> int:
+    """Wait for `agent`, passing on what is asked of us; nothing that it started survives.
+
+    Rank 0 writes `report` when all is over. A rank that is stopped then keeps the agent for another half minute.
+    """
     asked: list[int] = []
     before = {number: signal.signal(number, lambda n, _: asked.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     started: dict[int, object] = {}
+    over = False
     try:
         while agent.poll() is None and time.monotonic() < deadline:
             _remember(agent.pid, started)
+            if report.exists() and not over:
+                over = True
+                deadline = min(deadline, time.monotonic() + _FAREWELL_S)
             if asked:
                 agent.send_signal(asked.pop())
                 deadline = min(deadline, time.monotonic() + _GOODBYE_S)
             time.sleep(0.1)
-        return EXIT_LOST if agent.poll() is None or agent.returncode < 0 else agent.returncode
+        if agent.poll() is None:
+            return 0 if over else EXIT_LOST
+        return EXIT_LOST if agent.returncode < 0 else agent.returncode
     finally:
         _end(agent, started)
         for number, handler in before.items():

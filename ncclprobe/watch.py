@@ -25,7 +25,7 @@ from ncclprobe.model import Arrivals, Attendance
 from ncclprobe.ranks import Seat, Store, key
 
 _FAREWELL_S = 1.5
-EXIT_INCONCLUSIVE, EXIT_LOST = 3, 4
+EXIT_BROKEN, EXIT_INCONCLUSIVE, EXIT_LOST = 1, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,8 @@ class Watch:
         self._left = DONE
         self._over.set()
         self._wake.set()
+        if self._pulse is not None:
+            self._pulse.join(2 * PERIOD_S)  # an interpreter that ends beside a thread in torch's code may abort
 
     def _guard(self, pipe: int) -> None:
         before = time.monotonic()
@@ -212,7 +214,7 @@ class Watch:
     def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
         """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
-        threading.Timer(10.0, os._exit, (EXIT_LOST,)).start()  # should reporting itself get stuck
+        threading.Timer(10.0, os._exit, (EXIT_BROKEN,)).start()  # should reporting itself break or get stuck
         if self._seat.rank:
             self._last_words(ending)
         code = self._conclude(ending)

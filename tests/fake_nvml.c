@@ -1,11 +1,19 @@
-/* A stand-in for libnvidia-ml.so.1, steered by FAKE_NVML_* variables, for tests of the real nvidia-ml-py above it.
- * Layouts of structures follow nvml.h as nvidia-ml-py declares them. */
+/* A stand-in for libnvidia-ml.so.1, for tests of the real nvidia-ml-py above it. What box it shows is said by variables
+ * FAKE_NVML_…: GPUS (count), LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
+ * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
+ * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
+ * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
+ * Compiled with -DOLD it is a library of the R470 series, without what later ones added.
+ * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { LINK_GPU = 0, LINK_SWITCH = 2, FABRIC_NOT_SUPPORTED = 0, FABRIC_COMPLETED = 3 };
+enum { VALUE_UNSIGNED_INT = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 
 typedef struct {
     char bus_id_legacy[16];
@@ -17,76 +25,362 @@ typedef struct {
     unsigned long long total, free, used;
 } memory_info;
 
+typedef struct {
+    unsigned int pid;
+    unsigned long long memory;
+    unsigned int gpu_instance, compute_instance;
+} process_info;
+
+typedef struct {
+    unsigned int field, scope;
+    long long timestamp, latency;
+    unsigned int type, refusal;
+    union {
+        unsigned int small;
+        unsigned long long large;
+    } value;
+} field_value;
+
+typedef struct {
+    unsigned char cluster[16];
+    unsigned int status, clique;
+    unsigned char state;
+} fabric_info;
+
+typedef struct {
+    unsigned int version;
+    unsigned char cluster[16];
+    unsigned int status, clique;
+    unsigned char state;
+    unsigned int health;
+} fabric_info_v2;
+
 static long setting(const char *name, long otherwise) {
     const char *text = getenv(name);
     return text ? strtol(text, NULL, 10) : otherwise;
 }
 
+static long gpus(void) { return setting("FAKE_NVML_GPUS", 1); }
+static long links(void) { return setting("FAKE_NVML_LINKS", 0); }
 static long index_of(void *handle) { return (long)handle - 1; }
 
-static int state_of(void *handle) { return index_of(handle) == setting("FAKE_NVML_LOST", -1) ? GPU_IS_LOST : SUCCESS; }
+static void logged(const char *function) {
+    const char *path = getenv("FAKE_NVML_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s\n", function);
+    fclose(file);
+}
+
+static int refused(const char *function) {
+    const char *found = getenv("FAKE_NVML_REFUSE");
+    size_t length = strlen(function);
+    while (found && (found = strstr(found, function))) {
+        if (found[length] == '=') return (int)strtol(found + length + 1, NULL, 10);
+        found += length;
+    }
+    return SUCCESS;
+}
+
+static int state_of(void *handle, const char *function) {
+    logged(function);
+    if (index_of(handle) == setting("FAKE_NVML_LOST_LATE", -1)) return GPU_IS_LOST;
+    return refused(function);
+}
+
+/* Every function that takes a GPU begins like this. */
+#define ENTER(handle)                             \
+    do {                                          \
+        int state = state_of(handle, __func__);   \
+        if (state != SUCCESS) return state;       \
+    } while (0)
 
 int nvmlInitWithFlags(unsigned int flags) {
     (void)flags;
+    logged(__func__);
     if (setting("FAKE_NVML_CRASH", 0)) abort();
+    if (setting("FAKE_NVML_CHATTY", 0)) printf("[\"this is no answer\"]\n"), fflush(stdout);
+    if (getenv("FAKE_NVML_WRITE")) close(open(getenv("FAKE_NVML_WRITE"), O_CREAT | O_WRONLY, 0600));
     while (setting("FAKE_NVML_HANG", 0)) sleep(1);
     return (int)setting("FAKE_NVML_ERROR", SUCCESS);
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-
 int nvmlShutdown(void) { return SUCCESS; }
 
 const char *nvmlErrorString(int code) {
-    switch (code) {
-    case 4: return "Insufficient Permissions";
-    case 9: return "Driver Not Loaded";
-    case GPU_IS_LOST: return "GPU is lost";
-    default: return "Unknown Error";
-    }
+    (void)code;
+    return "a code that nvidia-ml-py has no words for";
 }
 
-int nvmlSystemGetDriverVersion(char *text, unsigned int length) {
-    snprintf(text, length, "570.86.15");
-    return SUCCESS;
+static int version(const char *function, char *text, unsigned int length, const char *what) {
+    logged(function);
+    snprintf(text, length, "%s", what);
+    return refused(function);
 }
 
-int nvmlSystemGetCudaDriverVersion(int *version) {
-    *version = 12080;
-    return SUCCESS;
+int nvmlSystemGetDriverVersion(char *text, unsigned int length) { return version(__func__, text, length, "570.86.15"); }
+int nvmlSystemGetNVMLVersion(char *text, unsigned int length) { return version(__func__, text, length, "12.570.86.15"); }
+
+int nvmlSystemGetCudaDriverVersion(int *number) {
+    logged(__func__);
+    *number = 12080;
+    return refused(__func__);
 }
 
 int nvmlDeviceGetCount_v2(unsigned int *count) {
-    *count = (unsigned int)setting("FAKE_NVML_GPUS", 1);
-    return SUCCESS;
+    logged(__func__);
+    *count = (unsigned int)gpus();
+    return refused(__func__);
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
-    if (index >= (unsigned int)setting("FAKE_NVML_GPUS", 1)) return INVALID_ARGUMENT;
+    logged(__func__);
+    if (index >= (unsigned int)gpus()) return INVALID_ARGUMENT;
+    if ((long)index == setting("FAKE_NVML_LOST", -1)) return GPU_IS_LOST;
     *handle = (void *)(long)(index + 1);
     return SUCCESS;
 }
 
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
+    ENTER(handle);
     snprintf(text, length, "Fake H200");
-    return state_of(handle);
+    return SUCCESS;
 }
 
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
+    ENTER(handle);
     snprintf(text, length, "GPU-00000000-0000-0000-0000-%012ld", index_of(handle));
-    return state_of(handle);
+    return SUCCESS;
+}
+
+static void address(pci_info *pci, long bus) {
+    memset(pci, 0, sizeof *pci);
+    pci->bus = (unsigned int)bus;
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *pci) {
-    memset(pci, 0, sizeof *pci);
-    pci->bus = (unsigned int)index_of(handle);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
-    return state_of(handle);
+    ENTER(handle);
+    address(pci, index_of(handle));
+    return SUCCESS;
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_info *memory) {
+    ENTER(handle);
     memory->total = 141ULL << 30;
-    memory->free = memory->total;
-    memory->used = 0;
-    return state_of(handle);
+    memory->used = index_of(handle) == setting("FAKE_NVML_BUSY", -1) ? 5ULL << 30 : 1ULL << 20;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetBAR1MemoryInfo(void *handle, memory_info *bar1) {
+    ENTER(handle);
+    bar1->total = 256ULL << 30;
+    return SUCCESS;
+}
+
+#define NUMBER(name, answer)                          \
+    int name(void *handle, unsigned int *number) {    \
+        ENTER(handle);                                \
+        *number = answer;                             \
+        return SUCCESS;                               \
+    }
+#define TWO_NUMBERS(name, first, second)                                    \
+    int name(void *handle, unsigned int *one, unsigned int *other) {        \
+        ENTER(handle);                                                      \
+        *one = first;                                                       \
+        *other = second;                                                    \
+        return SUCCESS;                                                     \
+    }
+
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 1) /* idle */
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
+NUMBER(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetPersistenceMode, 1)
+TWO_NUMBERS(nvmlDeviceGetMigMode, 0, 0)
+TWO_NUMBERS(nvmlDeviceGetEccMode, 1, 1)
+
+int nvmlDeviceGetRemappedRows(void *handle, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending,
+                              unsigned int *failed) {
+    ENTER(handle);
+    *corrected = 2;
+    *uncorrected = *pending = *failed = 0;
+    return SUCCESS;
+}
+
+static unsigned long long clocks(void *handle) {
+    return index_of(handle) == setting("FAKE_NVML_BUSY", -1) ? 0x88 : 1; /* slowed down by a power brake; else idle */
+}
+
+#ifndef OLD
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *reasons) {
+    ENTER(handle);
+    *reasons = clocks(handle);
+    return SUCCESS;
+}
+#endif
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
+    ENTER(handle);
+    *reasons = clocks(handle);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_info *processes) {
+    unsigned int room = *count;
+    ENTER(handle);
+    *count = index_of(handle) == setting("FAKE_NVML_BUSY", -1);
+    if (room < *count) return INSUFFICIENT_SIZE;
+    if (*count) processes[0] = (process_info){.pid = 4711, .memory = 5ULL << 30};
+    return SUCCESS;
+}
+
+static int second_half(void *handle) { return index_of(handle) >= (gpus() + 1) / 2; }
+
+int nvmlDeviceGetCpuAffinity(void *handle, unsigned int words, unsigned long *cpus) {
+    ENTER(handle);
+    memset(cpus, 0, words * sizeof *cpus);
+    cpus[0] = second_half(handle) ? 0xff00000000000000 : 0xff;
+    return SUCCESS;
+}
+
+#ifndef OLD
+int nvmlDeviceGetMemoryAffinity(void *handle, unsigned int words, unsigned long *nodes, unsigned int scope) {
+    ENTER(handle);
+    (void)scope;
+    memset(nodes, 0, words * sizeof *nodes);
+    nodes[0] = second_half(handle) ? 2 : 1;
+    return SUCCESS;
+}
+#endif
+
+static unsigned char fabric_state(void) {
+    return (unsigned char)setting("FAKE_NVML_FABRIC", getenv("FAKE_NVML_SWITCHED") ? FABRIC_COMPLETED : FABRIC_NOT_SUPPORTED);
+}
+
+int nvmlDeviceGetGpuFabricInfo(void *handle, fabric_info *fabric) {
+    ENTER(handle);
+    memset(fabric, 0, sizeof *fabric);
+    fabric->state = fabric_state();
+    return SUCCESS;
+}
+
+#ifndef OLD
+int nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_info_v2 *fabric) {
+    ENTER(handle);
+    if (fabric->version != 0x02000024) return INVALID_ARGUMENT;
+    fabric->state = fabric_state();
+    memset(fabric->cluster, setting("FAKE_NVML_CLUSTER", 0) ? 0xab : 0, sizeof fabric->cluster);
+    fabric->clique = (unsigned int)setting("FAKE_NVML_CLUSTER", 0) * 32766;
+    fabric->status = SUCCESS;
+    fabric->health = 2; /* bandwidth not degraded, the rest not supported */
+    return SUCCESS;
+}
+#endif
+
+static int is_down(void *handle, unsigned int link) {
+    char name[32];
+    snprintf(name, sizeof name, "%ld:%u", index_of(handle), link);
+    return getenv("FAKE_NVML_DOWN") && !strcmp(getenv("FAKE_NVML_DOWN"), name);
+}
+
+/* A field of a link by what it is called there: fields 84-89 and 132-137 are the speed of links 0-5 and 6-11. */
+static int lane(unsigned int field, unsigned int first, unsigned int second) {
+    if (field >= first && field < first + 6) return (int)(field - first);
+    return field >= second && field < second + 6 ? (int)(field - second + 6) : -1;
+}
+
+static long counter(void *handle, long link) { return index_of(handle) * 100 + link; }
+
+static int small(field_value *value, unsigned int number) {
+    value->type = VALUE_UNSIGNED_INT;
+    value->value.small = number;
+    return SUCCESS;
+}
+
+static int large(field_value *value, long number) {
+    value->type = VALUE_UNSIGNED_LONG_LONG;
+    value->value.large = (unsigned long long)number;
+    return SUCCESS;
+}
+
+static int old_field(void *handle, field_value *value) {
+    int speed = lane(value->field, 84, 132), replays = lane(value->field, 46, 108);
+    int others = lane(value->field, 53, 114) + lane(value->field, 32, 96) + 2;
+    if (speed >= 0 && speed < links()) return small(value, 25781);
+    if (replays >= 0 && replays < links()) return large(value, counter(handle, replays));
+    return others > 0 && others <= links() ? large(value, 0) : INVALID_ARGUMENT;
+}
+
+static int link_field(void *handle, field_value *value) {
+    int nvlink5 = setting("FAKE_NVML_NVLINK5", 0) != 0;
+    if (value->scope >= links()) return INVALID_ARGUMENT;
+    switch (value->field) {
+    case 161: return nvlink5 ? NOT_SUPPORTED : large(value, counter(handle, value->scope));
+    case 162:
+    case 163: return nvlink5 ? NOT_SUPPORTED : large(value, 0);
+    case 164: return is_down(handle, value->scope) ? NOT_SUPPORTED : small(value, nvlink5 ? 53125 : 26562);
+    case 165: return small(value, !is_down(handle, value->scope));
+    case 166: return small(value, 7);
+    case 215:
+    case 219: return nvlink5 ? large(value, counter(handle, value->scope)) : NOT_SUPPORTED;
+    default: return INVALID_ARGUMENT;
+    }
+}
+
+int nvmlDeviceGetFieldValues(void *handle, int count, field_value *values) {
+    ENTER(handle);
+    for (int i = 0; i < count; i++) {
+        if (values[i].field == 91)
+            values[i].refusal = (unsigned int)(links() ? small(&values[i], (unsigned int)links()) : NOT_SUPPORTED);
+        else
+#ifdef OLD
+            values[i].refusal = (unsigned int)old_field(handle, &values[i]);
+#else
+            values[i].refusal = (unsigned int)link_field(handle, &values[i]);
+#endif
+    }
+    (void)link_field, (void)old_field;
+    return SUCCESS;
+}
+
+#define LINK(handle, link)                              \
+    do {                                                \
+        ENTER(handle);                                  \
+        if (!links()) return NOT_SUPPORTED;             \
+        if ((link) >= links()) return INVALID_ARGUMENT; \
+    } while (0)
+
+int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active) {
+    LINK(handle, link);
+    *active = !is_down(handle, link);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkVersion(void *handle, unsigned int link, unsigned int *number) {
+    LINK(handle, link);
+    *number = 5;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned int link, unsigned int *type) {
+    LINK(handle, link);
+    *type = getenv("FAKE_NVML_SWITCHED") ? LINK_SWITCH : LINK_GPU;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned int link, pci_info *pci) {
+    LINK(handle, link);
+    address(pci, getenv("FAKE_NVML_SWITCHED") ? 0xf0 + link % 4 : (index_of(handle) + 1 + link % (gpus() - 1)) % gpus());
+    return SUCCESS;
+}
+
+int nvmlDeviceGetP2PStatus(void *one, void *other, unsigned int capability, unsigned int *status) {
+    ENTER(one);
+    if (one == other) return INVALID_ARGUMENT;
+    *status = capability == 2 && !links() ? 5 : 0; /* NVLink where there is none: not supported */
+    return SUCCESS;
 }

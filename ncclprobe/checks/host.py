@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.gpu import gpu_job
-from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import Memlock, SharedMemory
 from ncclprobe.facts.nccl_conf import Settings
@@ -20,6 +20,7 @@ ONE = Gpus((Gpu(0, "NVIDIA H200"),), driver="570.86.15", cuda=(12, 8))
 NEW_DRIVER = Gpus(EIGHT.all, driver="570.86.15", cuda=(12, 8))
 NCCL_2_21 = Software({}, (NcclLibrary((2, 21, 5), "nvidia-nccl-cu12"),))
 NCCL_2_27 = Software({}, (NcclLibrary((2, 27, 3), "nvidia-nccl-cu12"),))
+NIC = Fabric((RdmaDevice("mlx5_0"),))
 PLAIN, OFF = Settings(), Settings({"NCCL_SHM_DISABLE": Setting("NCCL_SHM_DISABLE", "1", "environment")})
 
 
@@ -66,8 +67,8 @@ def shm(memory: SharedMemory, gpus: Gpus, launch: Launch, software: Software, se
 
 
 @check(
-    bad=[(Memlock(65536), Fabric(("mlx5_0",))), (Memlock(1 * GIB), Fabric(("mlx5_0",)))],
-    good=[(Memlock(None), Fabric(("mlx5_0",))), (Memlock(65536, exempt=True), Fabric(("mlx5_0",)))],
+    bad=[(Memlock(65536), NIC), (Memlock(1 * GIB), NIC)],
+    good=[(Memlock(None), NIC), (Memlock(65536, exempt=True), NIC)],
     required=True,
     applies=rdma,
 )

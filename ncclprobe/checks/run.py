@@ -90,7 +90,7 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
     for lost in attendance.lost:
         yield fail(
             f"rank {lost.rank}",
-            f"{lost.why} in phase {lost.phase!r} on host {lost.host}",
+            f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
             blame="unknown",
             action="retest",
             confidence="seen once",

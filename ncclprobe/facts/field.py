@@ -10,12 +10,17 @@ from ncclprobe.model import Absent
 T = TypeVar("T")
 
 
-def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
-    """What `parse` makes of the answer, or the reason why there is none. `parse` may raise ParseError."""
+def attempt(work: Callable[[], T]) -> T | Absent:
+    """What `work` returns, or the reason why it could not: a refusal of the host or a text not understood."""
     try:
-        return parse(host.ask(*question))
+        return work()
     except (HostError, ParseError) as error:
         return Absent(str(error), type(error).__name__)
+
+
+def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
+    """What `parse` makes of the answer to one question, or the reason why there is none."""
+    return attempt(lambda: parse(host.ask(*question)))
 
 
 def missing(field: object) -> bool:

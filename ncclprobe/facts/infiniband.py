@@ -1,26 +1,281 @@
-"""RDMA devices, as the kernel shows them under /sys/class/infiniband."""
+"""RDMA devices, InfiniBand and RoCE alike, as the kernel shows them under /sys/class/infiniband.
+
+All of it is readable to everyone; opening /dev/infiniband/uverbs* takes the node's permissions and, in a container, a
+device cgroup that allows it. The formats are those of drivers/infiniband/core/sysfs.c. The active MTU is not among
+them: RoCE's follows from the MTU of the GID's interface.
+"""
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from typing import TypeVar
 
-from ncclprobe.errors import Missing
+from ncclprobe.errors import Denied, Failed, Missing, ParseError
+from ncclprobe.facts.field import learn, missing
+from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
+from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
+T = TypeVar("T")
 ROOT = "/sys/class/infiniband"
+VERBS = "/sys/class/infiniband_verbs"
+NO_GID, NO_PKEY = ":".join(["0000"] * 8), "0x0000"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A port's signalling rate: Gb/s over all lanes, the lanes, and the name of the generation (empty: SDR)."""
+
+    gbps: float
+    lanes: int
+    generation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """One entry of a port's GID table that is not zero.
+
+    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None where the kernel does not tell it (older kernels in a container);
+    `netdev` the interface it belongs to, None for InfiniBand, and for an interface of another network namespace.
+    """
+
+    index: int
+    address: IPv6Address
+    type: str | None = None
+    netdev: str | None = None
+
+    @property
+    def link_local(self) -> bool:
+        """Within fe80::/10: good for one subnet only."""
+        return self.address.is_link_local
+
+    @property
+    def ipv4(self) -> bool:
+        """An IPv4 address in IPv6's clothes, ``::ffff:a.b.c.d``: what NCCL looks for first."""
+        return self.address.ipv4_mapped is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port. Absent in a field: could not be read. `name` is as NCCL writes it, ``mlx5_0:1``.
+
+    `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE, `physical` LinkUp, Polling (no cable) or Disabled
+    among others. `lid` and `sm_lid` are 0 without a subnet manager, and on Ethernet. `pkeys` are those that are not
+    zero, by index; bit 15 is full membership. Counters are since the driver was loaded, or the last reset.
+    """
+
+    device: str
+    number: int
+    state: str | Absent
+    physical: str | Absent
+    rate: Rate | Absent
+    link_layer: str | Absent = "InfiniBand"
+    lid: int | Absent = 0
+    sm_lid: int | Absent = 0
+    pkeys: Mapping[int, int] | Absent = field(default_factory=dict)
+    gids: tuple[Gid, ...] | Absent = ()
+    counters: Mapping[str, int] | Absent = field(default_factory=dict)
+    hw_counters: Mapping[str, int] | Absent = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Device and number."""
+        return f"{self.device}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """One RDMA device. An empty text: the driver does not say.
+
+    `pci` is the address of its function, None for a device that is none (soft-RoCE). `verbs` is its node below
+    /dev/infiniband, empty where ib_uverbs offers none; `opens`: whether this process may open it, as NCCL must.
+    """
+
+    name: str
+    ports: tuple[Port, ...] = ()
+    pci: str | Absent | None = None
+    firmware: str | Absent = ""
+    board: str | Absent = ""
+    model: str | Absent = ""
+    node_guid: str | Absent = ""
+    verbs: str | Absent = ""
+    opens: bool | Absent = True
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Names of the RDMA devices (``mlx5_0``, ``rdmap0s0``)."""
+    """All RDMA devices by name; none: the kernel has none, or not for this network namespace."""
 
-    devices: tuple[str, ...] = ()
+    devices: tuple[RdmaDevice, ...] = ()
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """The ports of all devices."""
+        return tuple(port for device in self.devices for port in device.ports)
 
 
 @collector
 def infiniband(host: Host) -> Fabric:
-    """Every device the kernel shows."""
+    """Every device the kernel shows, each counter read once."""
     try:
-        return Fabric(tuple(json.loads(host.ask("list", ROOT))))
+        names = json.loads(host.ask("list", ROOT))
     except Missing:  # no ib_core module: known to be empty, not unknown
         return Fabric()
+    nodes = _nodes(host)
+    return Fabric(tuple(_device(host, name, nodes) for name in names))
+
+
+def _nodes(host: Host) -> dict[str, str] | Absent:
+    """Device to ``uverbsN``."""
+    entries = learn(host, json.loads, "list", VERBS)
+    if isinstance(entries, Absent):
+        return {} if missing(entries) else entries
+    nodes = [entry for entry in entries if entry.startswith("uverbs")]
+    owners = {node: learn(host, str.strip, "read", f"{VERBS}/{node}/ibdev") for node in nodes}
+    refused = [owner for owner in owners.values() if isinstance(owner, Absent)]
+    return refused[0] if refused else {str(owner): node for node, owner in owners.items()}
+
+
+def _device(host: Host, name: str, nodes: dict[str, str] | Absent) -> RdmaDevice:
+    folder = f"{ROOT}/{name}"
+    verbs = nodes if isinstance(nodes, Absent) else nodes.get(name, "")
+    ports = sorted(int(entry) for entry in json.loads(host.ask("list", f"{folder}/ports")))
+    return RdmaDevice(
+        name=name,
+        ports=tuple(_port(host, name, number) for number in ports),
+        pci=_unless_missing(learn(host, parent, "link", f"{folder}/device"), None),
+        firmware=_word(host, f"{folder}/fw_ver"),
+        board=_word(host, f"{folder}/board_id"),
+        model=_word(host, f"{folder}/hca_type"),
+        node_guid=_word(host, f"{folder}/node_guid"),
+        verbs=verbs,
+        opens=_opens(host, verbs),
+    )
+
+
+def _unless_missing(value: T | Absent, instead: T) -> T | Absent:
+    return instead if missing(value) else value
+
+
+def _word(host: Host, path: str) -> str | Absent:
+    return _unless_missing(learn(host, str.strip, "read", path), "")
+
+
+def _opens(host: Host, verbs: str | Absent) -> bool | Absent:
+    if isinstance(verbs, Absent) or not verbs:
+        return verbs or False
+    answer = learn(host, json.loads, "open", f"/dev/infiniband/{verbs}")
+    said_no = isinstance(answer, Absent) and answer.refused in (Missing.__name__, Denied.__name__, Failed.__name__)
+    return False if said_no else answer
+
+
+def _port(host: Host, device: str, number: int) -> Port:
+    folder = f"{ROOT}/{device}/ports/{number}"
+    return Port(
+        device=device,
+        number=number,
+        state=learn(host, state, "read", f"{folder}/state"),
+        physical=learn(host, state, "read", f"{folder}/phys_state"),
+        rate=learn(host, rate, "read", f"{folder}/rate"),
+        link_layer=learn(host, str.strip, "read", f"{folder}/link_layer"),
+        lid=learn(host, hexadecimal, "read", f"{folder}/lid"),
+        sm_lid=learn(host, hexadecimal, "read", f"{folder}/sm_lid"),
+        pkeys=learn(host, pkeys, "files", f"{folder}/pkeys", NO_PKEY),
+        gids=_gids(host, folder),
+        counters=learn(host, counters, "files", f"{folder}/counters"),
+        hw_counters=_unless_missing(learn(host, counters, "files", f"{folder}/hw_counters"), {}),
+    )
+
+
+def _gids(host: Host, folder: str) -> tuple[Gid, ...] | Absent:
+    table = learn(host, gids, "files", f"{folder}/gids", NO_GID)
+    if isinstance(table, Absent):
+        return table
+    return tuple(
+        Gid(
+            index,
+            address,
+            type=_attribute(host, f"{folder}/gid_attrs/types/{index}"),
+            netdev=_attribute(host, f"{folder}/gid_attrs/ndevs/{index}"),
+        )
+        for index, address in table.items()
+    )
+
+
+def _attribute(host: Host, path: str) -> str | None:
+    said = learn(host, str.strip, "read", path)
+    return None if isinstance(said, Absent) else said
+
+
+def parent(text: str) -> str | None:
+    """The PCI address that a device's link ends in; None where the parent is no PCI function."""
+    try:
+        return normal(text.strip().rpartition("/")[2])
+    except ParseError:
+        return None
+
+
+def state(text: str) -> str:
+    """The word in ``4: ACTIVE``."""
+    match = re.fullmatch(r"[0-9]+: *(\S.*)", text.strip())
+    if not match:
+        raise ParseError(f"port state: {text[:40]!r}")
+    return match[1]
+
+
+def rate(text: str) -> Rate:
+    """``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9])?) Gb/sec \(([0-9]{1,3})X(?: (\w+))?\)", text.strip())
+    if not match:
+        raise ParseError(f"port rate: {text[:40]!r}")
+    return Rate(float(match[1]), int(match[2]), match[3] or "")
+
+
+def hexadecimal(text: str) -> int:
+    """``0x1a``."""
+    if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text.strip()):
+        raise ParseError(f"hexadecimal number: {text[:40]!r}")
+    return int(text, 16)
+
+
+def gids(text: str) -> dict[int, IPv6Address]:
+    """The GIDs of a host's answer to ``files``, by index."""
+    try:
+        return {index: IPv6Address(said) for index, said in _table(text)}
+    except ValueError:
+        raise ParseError(f"GID table: {text[:120]!r}") from None
+
+
+def pkeys(text: str) -> dict[int, int]:
+    """The P_Keys of a host's answer to ``files``, by index."""
+    return {index: hexadecimal(said) for index, said in _table(text)}
+
+
+def _table(text: str) -> list[tuple[int, str]]:
+    """Entries by index. Older kernels refuse to read an empty one; where all are refused, nothing is known."""
+    rows = {int(name): said for name, said in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
+    if rows and not any(rows.values()):
+        raise Failed(f"none of {len(rows)} entries could be read")
+    return sorted((index, said) for index, said in rows.items() if said)
+
+
+def counters(text: str) -> dict[str, int]:
+    """The numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
+
+    ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.
+    """
+    said = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
+    return {name: int(count) for name, count in said.items() if re.fullmatch("[0-9]{1,20}", count)}
+
+
+def _files(text: str) -> dict[str, str | None]:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ParseError(f"folder of files: {text[:80]!r}") from None
+    if not isinstance(rows, dict) or not all(isinstance(said, str | None) for said in rows.values()):
+        raise ParseError(f"folder of files: {text[:80]!r}")
+    return rows

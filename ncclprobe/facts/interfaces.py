@@ -1,13 +1,20 @@
-"""Network interfaces: flags and addresses from psutil (getifaddrs), the rest from sysfs."""
+"""Network interfaces: flags and addresses from psutil (getifaddrs), the rest from sysfs.
+
+All of it is for every user, and all of it is this network namespace's only: a container without the host's network
+sees its own veth, and neither the NICs nor the bond below it.
+"""
 
 import contextlib
 import json
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
 from ncclprobe.errors import HostError, ParseError
+from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
+from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
 ROOT = "/sys/class/net"
@@ -30,7 +37,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One interface. `speed_mbps` is None where the driver does not say, `driver` empty for a virtual one."""
+    """One interface. `speed_mbps` is None where the driver does not say, `driver` empty for a virtual one.
+
+    `virtual`: the kernel made it (lo, veth, bridge, bond, vlan, tunnel …); None: not known. `kind` is what a virtual
+    one calls itself (``bond``, ``bridge``, ``vlan``; empty: it does not say, as lo and veth). `pci` is the address of
+    the function behind it, empty where there is none (a VM's network may hang on another bus). `master` is the bond or
+    bridge it belongs to. `carrier_changes` counts both ways since the driver was loaded: a bring-up is 1 or 2.
+    """
 
     name: str
     index: int
@@ -39,6 +52,12 @@ class Interface:
     speed_mbps: int | None = None
     driver: str = ""
     addresses: tuple[Address, ...] = ()
+    virtual: bool | None = None
+    kind: str = ""
+    pci: str = ""
+    master: str = ""
+    operstate: str = ""
+    carrier_changes: int | None = None
 
     @property
     def running(self) -> bool:
@@ -63,6 +82,10 @@ class Interfaces:
         listed = [address for interface in self.all for address in interface.addresses]
         return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
 
+    def members(self, name: str) -> tuple[str, ...]:
+        """The interfaces that belong to the bond or bridge `name`."""
+        return tuple(interface.name for interface in self.all if interface.master == name)
+
 
 @collector
 def interfaces(host: Host) -> Interfaces:
@@ -74,18 +97,49 @@ def interfaces(host: Host) -> Interfaces:
 
 
 def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[str, Any]) -> Interface:
-    speed = _optional(host, "read", f"{ROOT}/{name}/speed")  # EINVAL while the link is down
-    driver = _optional(host, "link", f"{ROOT}/{name}/device/driver")  # a virtual interface has no device
+    folder = f"{ROOT}/{name}"
     flags = frozenset(filter(None, stats["flags"].split(",")))
+    virtual, pci = _place(learn(host, place, "link", folder))
+    kind = _optional(host, "read", f"{folder}/uevent") if virtual else ""
     return Interface(
         name=name,
-        index=int(host.ask("read", f"{ROOT}/{name}/ifindex")),
+        index=int(host.ask("read", f"{folder}/ifindex")),
         flags=flags,
         mtu=stats["mtu"],
-        speed_mbps=int(speed) if speed and int(speed) > 0 else None,
-        driver=driver.rpartition("/")[2],
         addresses=tuple(parse_address(name, row, "running" in flags) for row in rows if row["family"] in _FAMILIES),
+        virtual=virtual,
+        kind=device_type(kind),
+        pci=pci,
+        master="" if "loopback" in flags else _optional(host, "link", f"{folder}/master").rpartition("/")[2],
+        operstate=_optional(host, "read", f"{folder}/operstate").strip(),
+        speed_mbps=_positive(_optional(host, "read", f"{folder}/speed")),  # EINVAL while the link is down
+        driver="" if virtual else _optional(host, "link", f"{folder}/device/driver").rpartition("/")[2],
+        carrier_changes=None if virtual else _positive(_optional(host, "read", f"{folder}/carrier_changes"), least=0),
     )
+
+
+def _place(found: tuple[bool, str] | Absent) -> tuple[bool | None, str]:
+    return (None, "") if isinstance(found, Absent) else found
+
+
+def place(target: str) -> tuple[bool, str]:
+    """Whether an interface is virtual, and the PCI function behind it, from where its link in /sys/class/net points.
+
+    ``../../devices/virtual/net/lo``, ``../../devices/pci0000:00/0000:00:1c.0/0000:02:00.0/net/eth0``.
+    """
+    functions = re.findall(r"(?<=/)[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/)", target)
+    return "/devices/virtual/" in target, functions[-1] if functions else ""
+
+
+def device_type(uevent: str) -> str:
+    """What kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty where the driver does not say."""
+    match = re.search(r"^DEVTYPE=(.+)$", uevent, re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+def _positive(text: str, least: int = 1) -> int | None:
+    number = int(text) if re.fullmatch(r"-?\d{1,18}\s*", text, re.ASCII) else -1
+    return number if number >= least else None
 
 
 def _optional(host: Host, *question: str) -> str:

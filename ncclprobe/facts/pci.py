@@ -1,8 +1,8 @@
 """GPUs, NVSwitches and NICs on the PCI bus, and the bridges between them and the processors, from sysfs.
 
 Every file is for everyone but the config space, of which the kernel shows the first 64 bytes to users without
-CAP_SYS_ADMIN (pci_read_config in drivers/pci/pci-sysfs.c): whether ACS is on takes root to see. In a virtual machine the
-tree is whatever the hypervisor shows.
+CAP_SYS_ADMIN (pci_read_config in drivers/pci/pci-sysfs.c): it takes root to see whether ACS is on. In a virtual
+machine the tree is whatever the hypervisor shows.
 """
 
 import json
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ncclprobe.errors import ParseError
+from ncclprobe.errors import Denied, Failed, ParseError
 from ncclprobe.facts.cpu import cpu_list
-from ncclprobe.facts.field import learn, missing
+from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.host import Host
 from ncclprobe.model import Absent
 from ncclprobe.registry import collector
@@ -28,7 +28,7 @@ _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _ENCODING = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}  # from 64 GT/s on: FLITs
 _ACS_ID = 0x0D  # PCI_EXT_CAP_ID_ACS, linux/pci_regs.h, as is the layout of its registers
 _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
-_FIRST_EXTENDED, _CONFIG_BYTES = 0x100, 0x1000
+_SHOWN_TO_ALL, _FIRST_EXTENDED, _CONFIG_BYTES = 64, 0x100, 0x1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Device:
     link: PcieLink | Absent
     numa_node: int | Absent = -1
     local_cpus: tuple[int, ...] | Absent = ()
-    iommu: str | None | Absent = None
+    iommu: str | Absent | None = None
     errors: Errors | Absent = Errors()
     bars: tuple[int, ...] | Absent = ()
 
@@ -135,7 +135,7 @@ class Bridge:
     address: str
     identity: Identity | Absent
     link: PcieLink | Absent | None = None
-    acs: frozenset[str] | None | Absent = None
+    acs: frozenset[str] | Absent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,40 +177,36 @@ def _device(host: Host, address: str, who: Identity) -> Device:
         address=address,
         identity=who,
         place=learn(host, place, "link", folder),
-        link=_link(host, folder),
+        link=attempt(lambda: _link(host, folder)),
         numa_node=learn(host, integer, "read", f"{folder}/numa_node"),
         local_cpus=learn(host, cpu_list, "read", f"{folder}/local_cpulist"),
         iommu=None if missing(iommu) else iommu,
-        errors=_errors(host, folder),
+        errors=attempt(lambda: _errors(host, folder)),
         bars=learn(host, bars, "read", f"{folder}/resource") if who.kind == "gpu" else (),
     )
 
 
-def _link(host: Host, folder: str) -> PcieLink | Absent:
-    """Absent where one of the four files is: a device that is not on PCI Express has none of them."""
-    speeds = [learn(host, speed, "read", f"{folder}/{name}_link_speed") for name in ("current", "max")]
-    widths = [learn(host, width, "read", f"{folder}/{name}_link_width") for name in ("current", "max")]
-    for value in (*speeds, *widths):
-        if isinstance(value, Absent):
-            return value
-    (now, best), (lanes, all_lanes) = speeds, widths
-    return PcieLink(now, lanes, best, all_lanes)  # type: ignore[arg-type]  # no Absent is left among them
+def _link(host: Host, folder: str) -> PcieLink:
+    """Refused where one of the four files is: a function that is not on PCI Express has none of them."""
+    return PcieLink(
+        speed_gtps=speed(host.ask("read", f"{folder}/current_link_speed")),
+        width=width(host.ask("read", f"{folder}/current_link_width")),
+        max_speed_gtps=speed(host.ask("read", f"{folder}/max_link_speed")),
+        max_width=width(host.ask("read", f"{folder}/max_link_width")),
+    )
 
 
-def _errors(host: Host, folder: str) -> Errors | Absent:
-    """Absent (Missing) where the firmware keeps AER to itself or the device has none."""
-    found: dict[str, Mapping[str, int]] = {}
-    for severity in ("correctable", "nonfatal", "fatal"):
-        counts = learn(host, aer, "read", f"{folder}/aer_dev_{severity}")
-        if isinstance(counts, Absent):
-            return counts
-        found[severity] = counts
-    return Errors(**found)
+def _errors(host: Host, folder: str) -> Errors:
+    """Missing where the firmware keeps error reporting to itself, or the function has none."""
+    correctable, nonfatal, fatal = (
+        aer(host.ask("read", f"{folder}/aer_dev_{severity}")) for severity in ("correctable", "nonfatal", "fatal")
+    )
+    return Errors(correctable, nonfatal, fatal)
 
 
 def _bridge(host: Host, address: str, who: Identity | Absent, switch: bool) -> Bridge:
     folder = f"{ROOT}/{address}"
-    link = _link(host, folder) if switch else None
+    link = attempt(lambda: _link(host, folder)) if switch else None
     return Bridge(address, who, link, learn(host, acs, "bytes", f"{folder}/config"))
 
 
@@ -302,13 +298,13 @@ def aer(text: str) -> dict[str, int]:
 def acs(text: str) -> frozenset[str] | None:
     """Which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
 
-    Raises ParseError where the space is only shown up to byte 64, as it is to users without CAP_SYS_ADMIN.
+    Raises Denied where the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
     """
     config = config_space(text)
     if config[:4] == b"\xff" * 4:
-        raise ParseError("config space: the device does not answer (all bits are one)")
-    if len(config) < _CONFIG_BYTES:
-        raise ParseError(f"config space: {len(config)} bytes are shown; ACS lies beyond them (root sees 4096)")
+        raise Failed("config space: the device does not answer (all bits are one)")
+    if len(config) <= _SHOWN_TO_ALL:
+        raise Denied(f"config space: only {len(config)} bytes are shown, and ACS lies beyond (root sees it)")
     for capability, offset in extended_capabilities(config):
         if capability == _ACS_ID and offset + 8 <= len(config):
             control = int.from_bytes(config[offset + 6 : offset + 8], "little")

@@ -1,0 +1,186 @@
+"""`nvidia-smi topo -m`, `-mp` and `-p2p`: how GPUs and NICs reach each other, of this machine or from a saved text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.topo_lexer import lex
+from ncclprobe.facts.topo_refusals import no_matrix, no_row
+from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, Row, Table, rows, tables
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+Kind = Literal["topo-m", "topo-mp", "p2p"]
+Affinity = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix: `links` maps row to column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
+
+    `nics` and the keys of `links` are named as the NIC Legend says, else as the header does. The affinities have one
+    text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we have;
+    of the latter, `incomplete` says what is missing. Rows of NICs are often filtered out: without any, none is missed.
+    A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing.
+    """
+
+    kind: Kind
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    links: Mapping[str, Mapping[str, str]]
+    cpu_affinity: Affinity
+    numa_affinity: Affinity
+    gpu_numa_id: Affinity
+    incomplete: tuple[str, ...] = ()
+
+
+@collector
+def topo_matrix(host: Host) -> Matrix:
+    """The one matrix of ``nvidia-smi topo -m``."""
+    return parse(host.ask("run", "nvidia-smi", "topo", "-m"))[0]
+
+
+def parse(text: str) -> tuple[Matrix, ...]:
+    """Every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a word."""
+    lines = lex(text)
+    found = []
+    for table in tables(lines):
+        if present := rows(table):
+            found.append(_matrix(table, present))
+        elif table.header.columns:
+            raise ParseError(no_row(text, table.header))
+    if not found:
+        raise ParseError(no_matrix(text, lines))
+    return tuple(found)
+
+
+def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
+    header, names = table.header, _names(table)
+    gpus = tuple(name for name in header.devices if name.startswith("GPU"))
+    links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
+    _check_symmetry(links)
+    incomplete = [*_missing(table, present), *_cut(header, present)]
+    affinities: dict[str, dict[str, str | None]] = {}
+    for row in present:
+        affinities[row.device], unknown = _affinity(row, header, table.end)
+        incomplete += unknown
+    gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
+    return Matrix(
+        kind=_kind(table, {cell for row in present for cell in row.cells}),
+        gpus=gpus,
+        nics=tuple(names[name] for name in header.devices if not name.startswith("GPU")),
+        links={names[one]: {names[two]: link for two, link in cells.items()} for one, cells in links.items()},
+        cpu_affinity=cpu,
+        numa_affinity=numa,
+        gpu_numa_id=gpu_numa_id,
+        incomplete=tuple(incomplete),
+    )
+
+
+def _names(table: Table) -> dict[str, str]:
+    """What each device of the header is called by the NIC Legend below it, or in the header itself."""
+    skip = len(table.header.label)
+    lines = iter([line.words[skip:] for line in table.body])
+    names = {name: name for name in table.header.devices}
+    for words in lines:
+        if words[:2] == ("NIC", "Legend:"):
+            break
+    for words in lines:
+        entries = [(one[:-1], two) for one, two in pairwise(words) if re.fullmatch("NIC[0-9]+:", one)]
+        if words and not entries:
+            break
+        names |= {label: name for label, name in entries if label in names}
+    if len(set(names.values())) < len(names):
+        raise ParseError("the NIC Legend gives one name to two devices")
+    return names
+
+
+def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
+    """Two rows that disagree are a damaged text: on every machine, both ends of a path print the same word."""
+    for one, cells in links.items():
+        for two, link in cells.items():
+            back = links.get(two, {}).get(one, link)
+            if back != link:
+                raise ParseError(f"the rows disagree: {one} says {link} of {two}, {two} says {back} of {one}")
+
+
+def _missing(table: Table, present: Sequence[Row]) -> list[str]:
+    """The rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
+    seen = {row.device for row in present}
+    of_nics = any(not device.startswith("GPU") for device in seen)
+    wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
+    missing = [device for device in wanted if device not in seen]
+    if not missing:
+        return []
+    if missing != wanted[-len(missing) :] or any("Legend:" in line.words for line in table.body):
+        raise ParseError(f"the row of {missing[0]} is missing, though the text goes on after it")
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return [f"the row of {missing[0]}{others}: the text ends before"]
+
+
+def _cut(header: Header, present: Sequence[Row]) -> list[str]:
+    size = len(header.devices)
+    return [f"row {row.device} after {len(row.cells)} of {size} cells: the text ends" for row in present if row.cut]
+
+
+def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
+    """A row's affinities by column, and what of them is not known.
+
+    GPU NUMA ID is always printed, and the blanks are those before it. Without that column a blank CPU affinity leaves
+    its width behind. In the text's last row, what is lacking may as well have been cut off.
+    """
+    columns, values = header.columns, row.values[: len(header.columns)]
+    lacking = len(columns) - len(values)
+    if row.cut or not columns or not row.device.startswith("GPU"):
+        return {}, []
+    always = "gpu_numa_id" in columns
+    if lacking and ((always and not values) or (row.line == end and not row.wide)):
+        return {}, [f"row {row.device}: affinities"]
+    blank = ("",) * lacking
+    texts = blank + values if always or row.wide or "N/A" in values else values + blank
+    odd = [text for text in texts if not _is_list(text)]
+    known = {column: None if text in odd else text for column, text in zip(columns, texts, strict=True)}
+    return known, [f"row {row.device}: {text!r} is no list of CPUs or nodes" for text in odd]
+
+
+def _is_list(text: str) -> bool:
+    """Whether this is blank, N/A, or numbers and ranges that ascend."""
+    last = -1
+    for part in text.split(",") if text not in ("", "N/A") else ():
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not match or int(match[1]) <= last or int(match[2] or match[1]) < int(match[1]):
+            return False
+        last = int(match[2] or match[1])
+    return True
+
+
+def _kind(table: Table, cells: set[str]) -> Kind:
+    links, command = cells - {"X"}, _command(table)
+    if links & {*P2P_LINKS}:
+        if foreign := links - {*P2P_LINKS}:
+            raise ParseError(f"{min(foreign)!r} in a table of peer-to-peer status: two outputs may be interleaved")
+        return "p2p"
+    legend = _legend(table)
+    if not links and not table.header.columns and ("OK" in legend or "p2p" in " ".join(command)):
+        return "p2p"  # one GPU: nothing in the matrix itself tells
+    if "-mp" in command:
+        return "topo-mp"
+    if "-m" in command or any(link.startswith("NV") for link in links):
+        return "topo-m"
+    whole = max(legend.values(), default=0) < table.size  # NV# stands last, so a text that ends here may lack it
+    return "topo-mp" if whole and legend.keys() >= {"SYS", "PIX"} and "NV#" not in legend else "topo-m"
+
+
+def _command(table: Table) -> tuple[str, ...]:
+    """The words of the command, or of the title, that stands above the table; empty if none does."""
+    lines = (line.words for line in reversed(table.above))
+    return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())
+
+
+def _legend(table: Table) -> dict[str, int]:
+    """The link words that the legend explains, with the line of each."""
+    skip = len(table.header.label)
+    return {line.words[skip]: line.number for line in table.body if line.words[skip + 1 : skip + 2] == ("=",)}

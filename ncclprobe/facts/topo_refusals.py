@@ -1,0 +1,59 @@
+"""Why there is no matrix in a text that should hold one: the cause, in words that help."""
+
+import re
+from collections.abc import Sequence
+
+from ncclprobe.facts.topo_lexer import Line
+from ncclprobe.facts.topo_tables import Header, split_links
+
+_OWN = re.compile(
+    r"Topology does not contain any PU|Failed to run topology matrix|Failed to initialize NVML|No devices were found"
+    r"|NVIDIA-SMI has failed|Unable to determine the device handle|command line argument must be used in conjunction"
+)
+
+
+def _own_words(text: str) -> str:
+    """What nvidia-smi itself, or the hwloc in it, says of its failure."""
+    line = next((line for line in text.splitlines() if _OWN.search(line)), "")
+    return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
+
+
+_FOREIGN = {
+    "ppu-smi": re.compile(r"\bPPU[0-9]*\b|\bICN(?:[0-9]+\b|#)"),
+    "mx-smi": re.compile(r"\bmx-smi\b|\bMX[0-9]+\b"),
+    "rocm-smi": re.compile(r"\bXGMI\b|\brocm-smi\b"),
+    "DCGM": re.compile(r"\bGP[0-9]+\b"),
+}
+"""Tools with a table much like nvidia-smi's, by words that it never prints."""
+
+
+def _foreign(text: str) -> str:
+    tool = next((tool for tool, word in _FOREIGN.items() if word.search(text)), "")
+    return tool and f"not nvidia-smi output: it looks like that of {tool}"
+
+
+_GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
+
+
+def no_row(text: str, header: Header) -> str:
+    """Why no row follows a header."""
+    if own := _own_words(text):
+        return own
+    if _GLUED.search(text):
+        return f"the rows under the header in line {header.line} have lost the white space between their cells"
+    return (
+        f"no row follows the header in line {header.line}: "
+        "the text is cut off, its lines are wrapped, or several outputs are interleaved"
+    )
+
+
+def no_matrix(text: str, lines: Sequence[Line]) -> str:
+    """Why there is neither a header nor, below it, a row."""
+    if cause := _own_words(text) or _foreign(text):
+        return cause
+    what = "no `nvidia-smi topo -m` matrix found"
+    if not any(line.words for line in lines):
+        return f"{what}: the text is empty"
+    if any(line.words[0].startswith(("GPU", "NIC")) and split_links(line.words[1]) for line in lines if line.words[1:]):
+        return f"{what}: there are rows, but the header above them is missing or damaged"
+    return what

@@ -1,0 +1,263 @@
+"""The tables of `nvidia-smi topo` in a text: header and rows, before it is known what they mean.
+
+A table is told by its header, a line of device names and affinity titles with nothing else behind a label that log
+collectors put before every line. Cells are counted, never cut out by column: tabs expand differently in header and
+rows, blank affinity cells leave no trace, and a paste may have lost or doubled any blank. So a row must have exactly
+as many link words as its header has devices; anything less is a cut text if the text ends there, and else refused.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.topo_lexer import Line
+
+TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
+"""The affinity columns by their title. The longest first: titles share words."""
+
+TOPO_LINKS = ("NODE", "SYS", "PHB", "PXB", "PIX", "SOC")
+P2P_LINKS = ("CNS", "GNS", "TNS", "NS", "OK", "DR", "U")
+_LINK = re.compile("|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X")))
+_GPU_OR_NIC = re.compile(r"(?:GPU|NIC)[0-9]+")
+_RDMA_DEVICE = re.compile(r"[a-z][A-Za-z0-9_]*[0-9]")
+_VALUE = re.compile(r"[0-9][0-9,-]*|N/A")
+_DIGITS = re.compile(r"[0-9]+")
+_WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next in a table whose tabs were expanded
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the columns are. `label` are the words before them, numbers taken out; `columns` keys of the affinities."""
+
+    line: int
+    label: tuple[str, ...]
+    devices: tuple[str, ...]
+    columns: tuple[str, ...]
+    columns_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A device's cells and, as printed, its affinities. `cut`: the text ends before the row does.
+
+    `wide`: between the last cell and the first affinity there is room for a blank column. `problem` says why this
+    cannot be a row of the table, where it cannot.
+    """
+
+    line: int
+    device: str
+    cells: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    wide: bool = False
+    cut: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A header with the lines above it (to the header before) and below it (to the next), those without words left out.
+
+    `end` is the number of the text's last line with words, `size` that of its last line.
+    """
+
+    header: Header
+    above: Sequence[Line]
+    end: int
+    size: int
+    body: list[Line] = field(default_factory=list)
+
+
+def tables(lines: Sequence[Line]) -> list[Table]:
+    """Every header with its surroundings, in their order."""
+    worded = [line for line in lines if line.words]
+    end, size = (worded[-1].number if worded else 0), len(lines)
+    found: list[Table] = []
+    above: list[Line] = []
+    for line in worded:
+        before = found[-1] if found else None
+        joined = _continued(before, line) if before else None
+        if before and joined:
+            found[-1] = Table(joined, before.above, end, size)
+        elif header := _header(line):
+            found.append(Table(header, before.body if before else above, end, size))
+        else:
+            (before.body if before else above).append(line)
+    return found
+
+
+def _header(line: Line) -> Header | None:
+    start = next((at for at in range(len(line.words)) if _opens(line.words, at)), None)
+    if start is None or not (read := _columns(line.words[start:])):
+        return None
+    devices, columns = read
+    if not any(name.startswith("GPU") for name in devices) or len({*devices, *columns}) < len(devices + columns):
+        return None
+    return Header(line.number, _label(line.words[:start]), devices, columns, not _is_device(line.words[start]))
+
+
+def _opens(words: Sequence[str], at: int) -> bool:
+    return (words[at].startswith("GPU") and words[at][3:4].isdigit()) or " ".join(words[at : at + 2]) in TITLES
+
+
+def _continued(table: Table, line: Line) -> Header | None:
+    """The header of a table without rows yet, continued on this line: pastes break long headers."""
+    if table.body:
+        return None
+    header, size = table.header, len(table.header.label)
+    read = _columns(line.words[size:])
+    if not read or _label(line.words[:size]) != header.label or header.columns or set(read[0]) & set(header.devices):
+        return None
+    return Header(line.number, header.label, header.devices + read[0], read[1], header.columns_first)
+
+
+def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The devices and affinity columns that these words name; None if any word names neither."""
+    text = " ".join(words)
+    for title, key in TITLES.items():
+        text = text.replace(title, f" {key} ")
+    devices: list[str] = []
+    columns: list[str] = []
+    for word in text.split():
+        glued = _GPU_OR_NIC.findall(word)
+        if word in TITLES.values() or word == "NUMA":
+            columns.append("numa_affinity" if word == "NUMA" else word)
+        elif "".join(glued) == word:
+            devices += glued
+        elif _RDMA_DEVICE.fullmatch(word):
+            devices.append(word)
+        else:
+            return None
+    return tuple(devices), tuple(columns)
+
+
+def _is_device(word: str) -> bool:
+    return bool(_GPU_OR_NIC.match(word) or _RDMA_DEVICE.fullmatch(word))
+
+
+def _label(words: Iterable[str]) -> tuple[str, ...]:
+    """A log collector's label: its time stamps and counters differ from line to line."""
+    return tuple(_DIGITS.sub("0", word) for word in words)
+
+
+def rows(table: Table) -> list[Row]:
+    """The rows under a header; none where it turns out to be a header's look-alike in prose.
+
+    Raises ParseError for what could hide a row or a cell: a broken row, a foreign line between rows, a row twice.
+    """
+    known = frozenset(table.header.devices)
+    found: list[Row] = []
+    stray: Line | None = None
+    for line in table.body:
+        words = line.words[len(table.header.label) :]
+        row = _row(table, line, known)
+        if row and stray and not row.problem and len(row.cells) == len(known):
+            raise ParseError(f"line {stray.number} stands between rows and is none: is the table hard-wrapped?")
+        if row and not stray:
+            found.append(_sound(row))
+        elif words and found and not row and _continues(found[-1], line.number, words, table.header):
+            raise ParseError(f"line {line.number} continues the row of {found[-1].device}: the table is hard-wrapped")
+        elif words and not row:
+            stray = stray or line
+    _once([row.device for row in found], "two outputs may be interleaved")
+    return found
+
+
+def _sound(row: Row) -> Row:
+    if row.problem:
+        raise ParseError(f"line {row.line}, row {row.device}: {row.problem}")
+    return row
+
+
+def _once(names: Sequence[str], why: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ParseError(f"the row of {name} comes twice: {why}")
+        seen.add(name)
+
+
+def _continues(row: Row, number: int, words: Sequence[str], header: Header) -> bool:
+    """Whether the line right under a row that lacks affinities holds nothing but cells and affinities."""
+    lacking = len(row.values) < len(header.columns)
+    return lacking and number == row.line + 1 and all(split_links(word) or _VALUE.fullmatch(word) for word in words)
+
+
+def split_links(word: str) -> list[str]:
+    """The link words in `word`: one, several where a terminal ate the tab between them, or none."""
+    found = _LINK.findall(word)
+    return found if "".join(found) == word else []
+
+
+def _row(table: Table, line: Line, known: frozenset[str]) -> Row | None:
+    """The row on this line, None where the line is no attempt at one."""
+    header, skip = table.header, len(table.header.label)
+    if _label(line.words[:skip]) != header.label or len(line.words) == skip:
+        return None
+    first = skip
+    while header.columns_first and first < min(skip + len(header.columns), len(line.words) - 1):
+        if line.words[first] in known:
+            break
+        first += 1
+    device, rest = line.words[first], line.words[first + 1 :]
+    if device not in known:
+        return _stranger(line, device, rest, len(known))
+    cells, used = _cells(rest, len(known))
+    front, values = line.words[skip:first], rest[used:]
+    wide = bool(values) and line.gaps[first + 1 + used] >= _WIDE
+    if line.number == table.end and (cut := _cut(device, cells, values, header, line.number)):
+        return cut
+    if not cells and sum(map(bool, map(split_links, rest))) * 2 < len(known):
+        return None  # prose that begins with a device's name
+    problem = _problem(device, cells, values, header)
+    return Row(line.number, device, tuple(cells), (*front, *values), wide, problem=problem)
+
+
+def _stranger(line: Line, device: str, rest: Sequence[str], size: int) -> Row | None:
+    """A row of a device that the header does not name, if this line is one."""
+    cells, _ = _cells(rest, size)
+    if len(cells) < size or (size == 1 and not _GPU_OR_NIC.fullmatch(device)):
+        return None
+    return Row(line.number, device, tuple(cells), problem="the header does not name this device")
+
+
+def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
+    """The link words that `words` begin with, at most one word more than `size` needs, and how many words they took."""
+    cells: list[str] = []
+    for used, word in enumerate(words):
+        links = split_links(word)
+        if not links or len(cells) >= size:
+            return cells, used
+        cells += links
+    return cells, len(words)
+
+
+def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> Row | None:
+    """The row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is left out."""
+    if not rest and cells and cells[-1].startswith("NV"):
+        cells = cells[:-1]
+    fragment = len(rest) == 1 and any(link.startswith(rest[0]) for link in (*TOPO_LINKS, *P2P_LINKS, "NV"))
+    if len(cells) >= len(header.devices) or (rest and not fragment):
+        return None
+    return Row(line, device, tuple(cells), cut=True, problem=_misplaced(device, cells, header))
+
+
+def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Header) -> str:
+    """What is wrong with a row, empty if nothing is."""
+    size = len(header.devices)
+    if len(cells) < size and rest and not _VALUE.fullmatch(rest[0]):
+        return f"{rest[0]!r} under {header.devices[len(cells)]} is no link that nvidia-smi prints"
+    if len(cells) != size or (rest and split_links(rest[0])):
+        count = len(cells) + sum(map(bool, map(split_links, rest)))
+        return f"{count} cells, but the header names {size} devices: cells are lost, glued or wrapped"
+    if rest and not device.startswith("GPU"):
+        return f"{rest[0]!r} behind a NIC's cells, where nvidia-smi prints nothing: is this another tool's table?"
+    return _misplaced(device, cells, header)
+
+
+def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
+    """X stands for the device itself: in its own column and in no other."""
+    for cell, other in zip(cells, header.devices, strict=False):
+        if (cell == "X") != (other == device):
+            return f"{cell} under {other}: X marks the device itself and nothing else, so cells are shifted"
+    return ""

@@ -1,0 +1,139 @@
+"""From rows to a verdict and an exit code: every way in which a run can end, without processes."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.expect.bands import Band, from_toml
+from ncclprobe.ledger import Ledger, Party
+from ncclprobe.model import Arrivals, Attendance, LostRank, Report
+from ncclprobe.report import json as as_json
+from ncclprobe.watch import Ending
+
+ROW_OK = replace(ROW, wrong=0)
+LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbeat stopped"),)))
+
+
+def bands(low: float) -> tuple[Band, ...]:
+    entry = f'op = "all_reduce"\nnbytes = "1M"\nbusbw_GBps = 1000\nlow_GBps = {low}\nsource = "s"\nwhy = "w"\n'
+    return from_toml("[[expect]]\n" + entry, "b")
+
+
+def ledger(path: Path, expected: tuple[Band, ...] = (), met: bool = True, **options: Any) -> Ledger:
+    defaults = {"json": str(path), "quiet": True, "verbose": False, "no_color": True, "fail_on": "fail"}
+    namespace = argparse.Namespace(**defaults | {"report_only": False} | options)
+    found = Ledger(namespace, [], Party("manual", 2, ("h0", "h1"), "gloo"), expected)
+    found.met = met
+    return found
+
+
+def closed(book: Ledger, path: Path, ending: Ending | None = None) -> Report:
+    code = book.close(ending)
+    report = as_json.read(str(path))
+    assert report.exit_code == code
+    return report
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "report.json"
+
+
+def test_a_number_in_its_band_passes(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(ROW_OK)
+    assert closed(book, path).exit_code == 0
+
+
+def test_a_number_below_its_band_fails_even_where_only_a_report_was_wanted(path: Path) -> None:
+    book = ledger(path, bands(500.0), report_only=True)
+    book.add(ROW_OK)
+    report = closed(book, path)
+    assert (report.exit_code, report.measurements[0].status) == (4, "fail")
+
+
+@pytest.mark.parametrize(("report_only", "code"), [(False, 3), (True, 0)])
+def test_an_unjudged_number_is_enough_only_where_it_is_asked_for(path: Path, report_only: bool, code: int) -> None:
+    book = ledger(path, report_only=report_only)
+    book.add(ROW_OK)
+    assert closed(book, path).exit_code == code
+
+
+def test_wrong_data_fails_whatever_the_speed(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(replace(ROW, wrong=2))
+    assert closed(book, path).exit_code == 4
+
+
+def test_data_that_nobody_verified_is_inconclusive(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(ROW)
+    assert closed(book, path).exit_code == 3
+
+
+def test_a_doubt_spoils_good_numbers(path: Path) -> None:
+    """Such as gloo measured because no GPU could be seen."""
+    book = ledger(path, bands(1.0))
+    book.add(ROW_OK)
+    book.doubt("measured gloo instead")
+    report = closed(book, path)
+    assert report.exit_code == 3
+    assert "measured gloo instead" in report.remarks
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [(Ending(why="ended by SIGINT"), 3), (LOST, 4), (Ending(attendance=Attendance(2, stalled="timing")), 4)],
+)
+def test_a_run_cut_short_keeps_its_rows(path: Path, ending: Ending, code: int) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(ROW_OK)
+    report = closed(book, path, ending)
+    assert (report.exit_code, len(report.measurements)) == (code, 1)
+
+
+def test_ranks_that_never_met_pass_nothing(path: Path) -> None:
+    report = closed(ledger(path, met=False), path, Ending(arrivals=Arrivals(2, (1,), 60.0)))
+    statuses = {verdict.id: verdict.status.value for verdict in report.checks}
+    assert report.exit_code == 4
+    assert statuses == {"run.init": "fail", "run.hang-attrib": "skip", "run.data": "unknown", "run.band": "unknown"}
+
+
+def test_a_signal_before_the_ranks_met_is_inconclusive(path: Path) -> None:
+    report = closed(ledger(path, met=False), path, Ending(why="ended by SIGINT"))
+    assert report.exit_code == 3
+    assert {verdict.status.value for verdict in report.checks} == {"unknown"}
+
+
+def test_every_row_is_saved_as_it_comes(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    for count in (1, 2):
+        book.add(ROW_OK)
+        report = as_json.read(str(path))
+        assert len(report.measurements) == count
+        assert (report.status.value, report.exit_code) == ("unknown", 3)
+
+
+def test_the_book_is_closed_once_and_takes_no_more_rows(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(ROW_OK)
+    assert book.close(LOST) == 4
+    book.add(ROW_OK)
+    assert book.close() == 4
+    assert len(as_json.read(str(path)).measurements) == 1
+
+
+def test_a_report_that_cannot_be_written_is_said_and_is_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    book = ledger(tmp_path / "file" / "report.json", bands(1.0))
+    book.add(ROW_OK)
+    assert book.close() == 2
+    said = capsys.readouterr()
+    assert "cannot be written" in said.err
+    assert said.out.startswith("PASS")
