@@ -27,13 +27,18 @@ def deliver(report: Report, options: argparse.Namespace) -> None:
 
         as_json.write(report, options.json)
     if options.json != "-":
-        sys.stdout.write(as_text.quiet(report) if options.quiet else _full(report, options))
-        sys.stdout.flush()
+        show(report, options)
 
 
-def _full(report: Report, options: argparse.Namespace) -> str:
+def show(report: Report, options: argparse.Namespace, *, rows: bool = True) -> None:
+    """Print `report` as `options` ask; without `rows`, its measurements were shown as they came."""
+    sys.stdout.write(as_text.quiet(report) if options.quiet else _full(report, options, rows))
+    sys.stdout.flush()
+
+
+def _full(report: Report, options: argparse.Namespace, rows: bool) -> str:
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    return as_text.render(report, verbose=options.verbose, width=width, style=_style(options.no_color))
+    return as_text.render(report, rows=rows, verbose=options.verbose, width=width, style=_style(options.no_color))
 
 
 def _style(no_color: bool) -> as_text.Style:

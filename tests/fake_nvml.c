@@ -3,7 +3,7 @@
  * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
- * Compiled with -DOLD it is a library of the R470 series, without what later ones added.
+ * Compiled with -DOLD it is an older library, without functions and fields that later ones added.
  * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -309,10 +309,11 @@ static int large(field_value *value, long number) {
 
 static int old_field(void *handle, field_value *value) {
     int speed = lane(value->field, 84, 132), replays = lane(value->field, 46, 108);
-    int others = lane(value->field, 53, 114) + lane(value->field, 32, 96) + 2;
+    int recoveries = lane(value->field, 53, 114), crc_errors = lane(value->field, 32, 96);
     if (speed >= 0 && speed < links()) return small(value, 25781);
     if (replays >= 0 && replays < links()) return large(value, counter(handle, replays));
-    return others > 0 && others <= links() ? large(value, 0) : INVALID_ARGUMENT;
+    if (recoveries >= 0 && recoveries < links()) return large(value, 0);
+    return crc_errors >= 0 && crc_errors < links() ? large(value, 0) : INVALID_ARGUMENT;
 }
 
 static int link_field(void *handle, field_value *value) {

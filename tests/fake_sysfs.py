@@ -101,10 +101,7 @@ class Sysfs:
             "current_link_width": str(width),
             "max_link_width": str(width),
             "iommu_group/type": "identity",
-            **{
-                f"aer_dev_{kind}": f"BadTLP 0\nTOTAL_ERR_{kind.upper()} 0"
-                for kind in ("correctable", "nonfatal", "fatal")
-            },
+            **{f"aer_dev_{kind}": f"BadTLP 0\nTOTAL_ERR_{kind} 0" for kind in ("correctable", "nonfatal", "fatal")},
             "resource": "0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200\n"
             "0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n" + f"{' '.join(['0x' + '0' * 16] * 3)}\n" * 5,
         }

@@ -176,7 +176,8 @@ def test_the_quiet_line_is_at_most_80_characters(message: str) -> None:
 
 
 def test_a_measured_row_stands_under_its_header_with_what_was_expected() -> None:
-    names, units = as_text.measurement_header().splitlines()
+    about, names, units = as_text.measurement_header(ROW).splitlines()
+    assert about.startswith("gloo 2.13.0, 2 ranks on 1 node(s), blocking mode, 20 iterations x 5 batches")
     row = as_text.measurement_row(ROW)
     assert row.split() == "all_reduce 1048576 262144 float32 sum x 1234.50 0.849 0.849 0 fail of 1.5".split()
     assert row.index("1048576") + 7 == names.index("size") + 4 == units.index("(bytes)") + 7

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from ncclprobe.errors import HostError, ParseError
+from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
 ROOT = "/sys/class/net"
+_OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of their members'
 _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
 
 
@@ -92,7 +93,10 @@ def interfaces(host: Host) -> Interfaces:
     """Every interface of this network namespace."""
     addresses = json.loads(host.ask("psutil", "net_if_addrs"))
     stats = json.loads(host.ask("psutil", "net_if_stats"))
-    found = [_interface(host, name, addresses.get(name, []), stats[name]) for name in stats]
+    found = []
+    for name in stats:
+        with contextlib.suppress(Missing):  # containers come and go, and their interfaces with them
+            found.append(_interface(host, name, addresses.get(name, []), stats[name]))
     return Interfaces(tuple(sorted(found, key=lambda i: i.index)))
 
 
@@ -100,7 +104,8 @@ def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[st
     folder = f"{ROOT}/{name}"
     flags = frozenset(filter(None, stats["flags"].split(",")))
     virtual, pci = _place(learn(host, place, "link", folder))
-    kind = _optional(host, "read", f"{folder}/uevent") if virtual else ""
+    kind = device_type(_optional(host, "read", f"{folder}/uevent")) if virtual else ""
+    has_speed = not virtual or kind in _OF_MEMBERS
     return Interface(
         name=name,
         index=int(host.ask("read", f"{folder}/ifindex")),
@@ -108,11 +113,11 @@ def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[st
         mtu=stats["mtu"],
         addresses=tuple(parse_address(name, row, "running" in flags) for row in rows if row["family"] in _FAMILIES),
         virtual=virtual,
-        kind=device_type(kind),
+        kind=kind,
         pci=pci,
         master="" if "loopback" in flags else _optional(host, "link", f"{folder}/master").rpartition("/")[2],
         operstate=_optional(host, "read", f"{folder}/operstate").strip(),
-        speed_mbps=_positive(_optional(host, "read", f"{folder}/speed")),  # EINVAL while the link is down
+        speed_mbps=_positive(_optional(host, "read", f"{folder}/speed")) if has_speed else None,  # EINVAL while down
         driver="" if virtual else _optional(host, "link", f"{folder}/device/driver").rpartition("/")[2],
         carrier_changes=None if virtual else _positive(_optional(host, "read", f"{folder}/carrier_changes"), least=0),
     )

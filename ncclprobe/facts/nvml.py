@@ -1,64 +1,212 @@
-"""GPUs, as NVML shows them to this process."""
+"""GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
 
-import json
-from dataclasses import dataclass
+Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
+"""
 
-from ncclprobe.errors import Failed, HostError, Missing
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from ncclprobe.errors import Failed, Missing
+from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
+from ncclprobe.model import Absent
 from ncclprobe.registry import collector
+
+ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
+FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]
+_COMPUTE_MODES: tuple[ComputeMode, ...] = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+_FABRIC_STATES: tuple[FabricState, ...] = ("not-supported", "not-started", "in-progress", "completed")
+_REASONS = (  # nvmlClocksEventReason…, from bit 0
+    *("gpu-idle", "applications-clocks-setting", "sw-power-cap", "hw-slowdown", "sync-boost"),
+    *("sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown", "display-clock-setting"),
+)
+_TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says that it is so and 2 that it is not
+    0: "degraded-bandwidth",
+    2: "route-recovery",
+    4: "route-unhealthy",
+    6: "access-timeout-recovery",
+}
+_WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
+_GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFabric:
+    """The registration of a GPU with the NVSwitch fabric.
+
+    `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all
+    zeros where the fabric is one machine's own (HGX); with a real one, GPUs of equal `cluster` and `clique` reach each
+    other by NVLink across machines (MNNVL). `troubles` is Absent where the library is too old to tell.
+    """
+
+    state: FabricState
+    status: int = 0
+    cluster: str = ""
+    clique: int = 0
+    troubles: tuple[str, ...] | Absent = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can."""
+    """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
+
+    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the next
+    reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …), `processes` the
+    bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are the nearest of the machine.
+    """
 
     index: int
     name: str = ""
     uuid: str = ""
     pci: str = ""
-    memory_bytes: int | None = None
+    memory_bytes: int | Absent = NOT_ASKED
     lost: str = ""
+    memory_used_bytes: int | Absent = NOT_ASKED
+    bar1_bytes: int | Absent = NOT_ASKED
+    pcie_generation: int | Absent = NOT_ASKED
+    pcie_width: int | Absent = NOT_ASKED
+    pcie_max_generation: int | Absent = NOT_ASKED
+    pcie_max_width: int | Absent = NOT_ASKED
+    compute_mode: ComputeMode | Absent = NOT_ASKED
+    mig: bool | Absent = NOT_ASKED
+    persistence: bool | Absent = NOT_ASKED
+    ecc: bool | Absent = NOT_ASKED
+    ecc_pending: bool | Absent = NOT_ASKED
+    remap_pending: bool | Absent = NOT_ASKED
+    remap_failed: bool | Absent = NOT_ASKED
+    throttle: tuple[str, ...] | Absent = NOT_ASKED
+    processes: tuple[int | None, ...] | Absent = NOT_ASKED
+    cpus: tuple[int, ...] | Absent = NOT_ASKED
+    numa_nodes: tuple[int, ...] | Absent = NOT_ASKED
+    fabric: GpuFabric | Absent = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4))."""
+    """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4)).
+
+    `nvml` is the version of the library; in a container it may be another than the driver's.
+    """
 
     all: tuple[Gpu, ...]
     driver: str
     cuda: tuple[int, int]
+    nvml: str | Absent = NOT_ASKED
 
 
 @collector
 def nvml(host: Host) -> Gpus:
     """Every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
-    count = int(host.ask("nvml", "nvmlDeviceGetCount"))
+    count = ask(host, number, "nvmlDeviceGetCount")
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
-    code = int(host.ask("nvml", "nvmlSystemGetCudaDriverVersion"))
+    code = ask(host, number, "nvmlSystemGetCudaDriverVersion")
     return Gpus(
         all=tuple(_gpu(host, index) for index in range(count)),
-        driver=json.loads(host.ask("nvml", "nvmlSystemGetDriverVersion")),
+        driver=ask(host, text, "nvmlSystemGetDriverVersion"),
         cuda=(code // 1000, code % 1000 // 10),
+        nvml=learn(host, text, "nvmlSystemGetNVMLVersion"),
     )
 
 
 def _gpu(host: Host, index: int) -> Gpu:
-    """One GPU; a lost one does not hide the others."""
+    """One GPU; a lost one does not hide the others, but a driver that does not answer hides all."""
     try:
-        return Gpu(
+        gpu = Gpu(
             index=index,
-            name=json.loads(host.ask("nvml", "nvmlDeviceGetName", index)),
-            uuid=json.loads(host.ask("nvml", "nvmlDeviceGetUUID", index)),
-            pci=json.loads(host.ask("nvml", "nvmlDeviceGetPciInfo", index))["busId"],
-            memory_bytes=_memory(host, index),
+            name=ask(host, text, "nvmlDeviceGetName", index),
+            uuid=ask(host, text, "nvmlDeviceGetUUID", index),
+            pci=ask(host, lambda pci: text(pci["busId"]), "nvmlDeviceGetPciInfo", index),
         )
     except Failed as error:
         return Gpu(index=index, lost=str(error))
+    gpu = replace(gpu, **_memory(host, index), **_pcie(host, index), **_modes(host, index), **_use(host, index))
+    return replace(gpu, lost=_why_lost(gpu))
 
 
-def _memory(host: Host, index: int) -> int | None:
-    try:
-        return int(json.loads(host.ask("nvml", "nvmlDeviceGetMemoryInfo", index))["total"])
-    except HostError:  # not supported where the memory is the host's (Grace, Jetson)
-        return None
+def _memory(host: Host, index: int) -> dict[str, Any]:
+    size = learn(host, lambda memory: (number(memory["total"]), number(memory["used"])), "nvmlDeviceGetMemoryInfo", index)
+    rows = learn(host, lambda counts: tuple(map(bool, counts))[2:4], "nvmlDeviceGetRemappedRows", index)
+    return {
+        **_both(("memory_bytes", "memory_used_bytes"), size),
+        **_both(("remap_pending", "remap_failed"), rows),
+        **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
+        "bar1_bytes": learn(host, lambda bar1: number(bar1["bar1Total"]), "nvmlDeviceGetBAR1MemoryInfo", index),
+    }
+
+
+def _pcie(host: Host, index: int) -> dict[str, Any]:
+    return {
+        "pcie_generation": learn(host, number, "nvmlDeviceGetCurrPcieLinkGeneration", index),
+        "pcie_width": learn(host, number, "nvmlDeviceGetCurrPcieLinkWidth", index),
+        "pcie_max_generation": learn(host, number, "nvmlDeviceGetMaxPcieLinkGeneration", index),
+        "pcie_max_width": learn(host, number, "nvmlDeviceGetMaxPcieLinkWidth", index),
+    }
+
+
+def _modes(host: Host, index: int) -> dict[str, Any]:
+    return {
+        "compute_mode": learn(host, lambda n: _COMPUTE_MODES[number(n)], "nvmlDeviceGetComputeMode", index),
+        "mig": learn(host, lambda modes: _now_and_next(modes)[0], "nvmlDeviceGetMigMode", index),
+        "persistence": learn(host, lambda mode: bool(number(mode)), "nvmlDeviceGetPersistenceMode", index),
+        "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
+    }
+
+
+def _use(host: Host, index: int) -> dict[str, Any]:
+    """What the GPU is doing, and where on the machine it sits.
+
+    Not nvmlDeviceGetNumaNodeId: that is the node of the GPU's own memory, where that is one (Grace).
+    """
+    reasons = "nvmlDeviceGetCurrentClocksEventReasons"  # as it is called since R535
+    return {
+        "throttle": learn(host, _reasons, reasons, index, older="nvmlDeviceGetCurrentClocksThrottleReasons"),
+        "processes": learn(host, _processes, "nvmlDeviceGetComputeRunningProcesses", index),
+        "cpus": learn(host, members, "nvmlDeviceGetCpuAffinity", index, _WORDS),
+        "numa_nodes": learn(host, members, "nvmlDeviceGetMemoryAffinity", index, _WORDS, 0),
+    }
+
+
+def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:
+    """Two fields that one question answers, or refuses."""
+    return dict.fromkeys(names, pair) if isinstance(pair, Absent) else dict(zip(names, pair, strict=True))
+
+
+def _now_and_next(modes: list[int]) -> tuple[bool, bool]:
+    current, pending = map(number, modes)
+    return bool(current), bool(pending)
+
+
+def _reasons(mask: Any) -> tuple[str, ...]:
+    """The names of the bits set; bits that this version does not know are called by their place."""
+    bits = [bit for bit in range(64) if number(mask) >> bit & 1]
+    return tuple(_REASONS[bit] if bit < len(_REASONS) else f"bit-{bit}" for bit in bits)
+
+
+def _processes(used: list[int | None]) -> tuple[int | None, ...]:
+    return tuple(None if nbytes is None else number(nbytes) for nbytes in used)
+
+
+def _fabric(info: dict[str, Any]) -> GpuFabric:
+    digits = bytes(info["clusterUuid"]).hex()
+    mask = info.get("healthMask")
+    old = Absent("NVML nvmlDeviceGetGpuFabricInfo does not tell", Missing.__name__)
+    return GpuFabric(
+        state=_FABRIC_STATES[number(info["state"])],
+        status=number(info["status"]),
+        cluster="-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
+        clique=number(info["cliqueId"]),
+        troubles=old if mask is None else _troubles(number(mask)),
+    )
+
+
+def _troubles(mask: int) -> tuple[str, ...]:
+    configuration = mask >> 8 & 0xF  # 0: not supported, 1: none wrong, else which
+    wrong = (f"incorrect-configuration-{configuration}",) if configuration > 1 else ()
+    return tuple(name for shift, name in _TROUBLES.items() if mask >> shift & 3 == 1) + wrong
+
+
+def _why_lost(gpu: Gpu) -> str:
+    """NVML keeps names and addresses, so a GPU may be lost to every question but those."""
+    seen = [getattr(gpu, field.name) for field in fields(gpu)]
+    return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(_GONE)), "")

@@ -137,7 +137,7 @@ def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None]
     if row.cut or not columns or not row.device.startswith("GPU"):
         return {}, []
     always = "gpu_numa_id" in columns
-    if lacking and ((always and not values) or (row.line == end and not row.wide)):
+    if lacking and ((always and not values) or row.line == end):
         return {}, [f"row {row.device}: affinities"]
     blank = ("",) * lacking
     texts = blank + values if always or row.wide or "N/A" in values else values + blank

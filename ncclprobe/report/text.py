@@ -18,11 +18,16 @@ def unstyled(text: str, _status: str) -> str:
     return text
 
 
-def render(report: Report, *, verbose: bool = False, width: int = 100, style: Style = unstyled) -> str:
-    """The whole report as text, lines no wider than `width` where words allow. Ends with a newline."""
+def render(
+    report: Report, *, rows: bool = True, verbose: bool = False, width: int = 100, style: Style = unstyled
+) -> str:
+    """The whole report as text, lines no wider than `width` where words allow. Ends with a newline.
+
+    `rows` is False where the measurements have been shown already, as they came.
+    """
     blocks = [
         [_headline(report)],
-        _measurements(report.measurements),
+        _measurements(report.measurements) if rows else [],
         *_findings(report, width, style),
         _folded(report, Status.UNKNOWN, verbose, width, style),
         _folded(report, Status.SKIP, verbose, width, style),
@@ -59,11 +64,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def measurement_header() -> str:
-    """The two header lines above :func:`measurement_row`: names and units. GB/s is 1e9 bytes per second."""
+def measurement_header(first: Measurement) -> str:
+    """What stands above rows like `first`: how they were measured, and the columns with their units (GB/s is 1e9)."""
+    about = (
+        f"{first.backend} {first.library.version}, {first.ranks} ranks on {first.nodes} node(s), {first.mode} mode, "
+        f"{first.iters} iterations x {first.batches} batches, buffers of {size(first.footprint_bytes)}"
+    )
     names = ("op", "size", "count", "type", "redop", "in", "time", "algbw", "busbw", "wrong", "verdict")
     units = ("", "(bytes)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "")
-    return _COLUMNS.format(*names).rstrip() + "\n" + _COLUMNS.format(*units).rstrip()
+    return "\n".join((about, _COLUMNS.format(*names).rstrip(), _COLUMNS.format(*units).rstrip()))
 
 
 def measurement_row(m: Measurement) -> str:
@@ -93,14 +102,7 @@ def _headline(report: Report) -> str:
 
 
 def _measurements(rows: tuple[Measurement, ...]) -> list[str]:
-    if not rows:
-        return []
-    first = rows[0]
-    about = (
-        f"{first.backend} {first.library.version}, {first.ranks} ranks on {first.nodes} node(s), {first.mode} mode, "
-        f"{first.iters} iterations x {first.batches} batches, buffers of {size(first.footprint_bytes)}"
-    )
-    return [about, measurement_header(), *map(measurement_row, rows)]
+    return [measurement_header(rows[0]), *map(measurement_row, rows)] if rows else []
 
 
 def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:

@@ -111,7 +111,6 @@ FORMS: dict[str, Callable[[str], str]] = {
     "the header's names glued": on_header(lambda line: line.replace("\tGPU", "GPU").replace("\tNIC", "NIC")),
     "the header broken": on_header(lambda line: plain(line).replace("GPU0\t", "GPU0\n", 1)),
     "a border": on_lines(lambda _, line: line + "  | |"),
-    "a pager's position": on_lines(lambda n, line: line + "\n[0/1989]" if n == 1 else line),
     "a prompt and an empty line": lambda text: "user@host:~$ nvidia-smi topo -m\n\n" + text,
     "prose that names a GPU": lambda text: "Note: GPU0 was seen at start\n" + text,
     "prose behind": lambda text: text + "\nGPU0 and GPU1 are far apart, see above.\nGPU0 mlx5_2\n",
@@ -121,6 +120,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 CARRIERS: dict[str, Callable[[str], str]] = {
     "a file": lambda text: text,
     "a file without its last newline": lambda text: text.rstrip("\n"),
+    "a pager": on_lines(lambda n, line: line + "\n[0/1989]" if n == 1 else line),
     "Windows": lambda text: text.replace("\n", "\r\n"),
     "a block of Markdown": on_lines(lambda _, line: "    " + line),
     "a quoting mail": on_lines(lambda _, line: "> " + line),

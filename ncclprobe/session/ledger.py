@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ncclprobe import __version__, engine, output
@@ -35,11 +35,11 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
-from ncclprobe.progress import Progress
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from ncclprobe.selflaunch import VERDICT_FILE
-from ncclprobe.watch import Ending
+from ncclprobe.session.progress import Progress
+from ncclprobe.session.selflaunch import VERDICT_FILE
+from ncclprobe.session.watch import Ending
 
 UNJUDGED = (
     "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
@@ -97,7 +97,7 @@ class Ledger:
                 return
             row = judged(row, self._bands)
             if not self._rows and self._shows:
-                print(as_text.measurement_header(), flush=True)
+                print(as_text.measurement_header(row), flush=True)
             self._rows.append(row)
             if self._shows:
                 print(as_text.measurement_row(row), flush=True)
@@ -133,8 +133,7 @@ class Ledger:
             return
         if self._rows and self._shows:
             print(flush=True)
-        shown = replace(report, measurements=()) if self._shows else report  # the rows were printed as they came
-        output.deliver(shown, argparse.Namespace(**{**vars(self._options), "json": None}))
+        output.show(report, self._options, rows=not self._shows)
 
     def _write(self, report: Report) -> None:
         for path in filter(None, (self._options.json, os.environ.get(VERDICT_FILE))):

@@ -9,10 +9,10 @@ import pytest
 
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.expect.bands import Band, from_toml
-from ncclprobe.ledger import Ledger, Party
+from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report
 from ncclprobe.report import json as as_json
-from ncclprobe.watch import Ending
+from ncclprobe.session.watch import Ending
 
 ROW_OK = replace(ROW, wrong=0)
 LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbeat stopped"),)))

@@ -34,7 +34,7 @@ def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
         report = Path(folder, "report.json")
         own = {VERDICT_FILE: str(report), STARTED: repr(time.time())}
         agent = subprocess.Popen(
-            [sys.executable, "-m", "ncclprobe.selflaunch", str(nproc), *argv],
+            [sys.executable, "-m", "ncclprobe.session.selflaunch", str(nproc), *argv],
             env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
             start_new_session=True,
         )

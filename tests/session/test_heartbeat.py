@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ncclprobe.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
+from ncclprobe.session.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
 from ncclprobe.model import Attendance
 
 PATIENCE = 30

@@ -1,0 +1,114 @@
+"""Where names come from on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
+
+Everyone may read them. In a container they are the container's, and Kubernetes and docker write the first two anew for
+each. What a name resolves to is :mod:`ncclprobe.facts.resolver`'s business.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ncclprobe.errors import Missing
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+HOSTS, RESOLV_CONF, NSSWITCH = "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"
+_GLIBC_ORDER = (
+    "dns",
+    "files",
+)  # without a hosts line, nsswitch.conf(5): glibc before 2.33 put [!UNAVAIL=return] between
+
+
+@dataclass(frozen=True, slots=True)
+class HostsEntry:
+    """One line of /etc/hosts: an address and its names, the canonical one first. `line` counts from 1."""
+
+    address: str
+    names: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the three files say. `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[…]``)."""
+
+    hosts: tuple[HostsEntry, ...] = ()
+    nameservers: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    sources: tuple[str, ...] = _GLIBC_ORDER
+
+    def entries(self, name: str) -> tuple[HostsEntry, ...]:
+        """The lines of /etc/hosts that know `name`, whose case does not matter."""
+        return tuple(entry for entry in self.hosts if name.lower() in map(str.lower, entry.names))
+
+
+@collector
+def names(host: Host) -> Names:
+    """Three files; one that is not there says nothing, as to the resolver itself."""
+    nameservers, search, options = resolv_conf(_text(host, RESOLV_CONF))
+    return Names(
+        hosts=hosts(_text(host, HOSTS)),
+        nameservers=nameservers,
+        search=search,
+        options=options,
+        sources=sources(_text(host, NSSWITCH)),
+    )
+
+
+def _text(host: Host, path: str) -> str:
+    try:
+        return host.ask("read", path)
+    except Missing:
+        return ""
+
+
+def hosts(text: str) -> tuple[HostsEntry, ...]:
+    """What hosts(5) of this text defines. A line that glibc skips is skipped: no error, no entry."""
+    entries = []
+    for number, words in _lines(text):
+        if len(words) > 1 and _is_address(words[0]):
+            entries.append(HostsEntry(words[0], tuple(words[1:]), number))
+    return tuple(entries)
+
+
+def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The nameservers, the search list and the options of resolv.conf(5). The last search or domain line counts."""
+    nameservers: list[str] = []
+    search: list[str] = []
+    options: list[str] = []
+    for _, words in _lines(text, comments="#;"):
+        keyword, values = words[0], words[1:]
+        if keyword == "nameserver":
+            nameservers += values[:1]
+        elif keyword in ("search", "domain"):
+            search = values
+        elif keyword == "options":
+            options += values
+    return tuple(nameservers), tuple(search), tuple(options)
+
+
+def sources(text: str) -> tuple[str, ...]:
+    """The words of the hosts line of nsswitch.conf(5), without one those that glibc assumes."""
+    for _, words in _lines(text):
+        database, colon, first = words[0].partition(":")
+        if database == "hosts" and (colon or words[1:2] == [":"]):
+            return tuple(filter(None, (first, *words[1 if colon else 2 :])))
+    return _GLIBC_ORDER
+
+
+def _lines(text: str, comments: str = "#") -> Iterator[tuple[int, list[str]]]:
+    """Numbered lines as words, without comments and without lines that have none."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        cut = min((at for mark in comments if (at := line.find(mark)) >= 0), default=len(line))
+        words = line[:cut].split()
+        if words:
+            yield number, words
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,212 @@
+"""Routes and policy rules: the main table from /proc/net, rules and further tables from ip(8) where it is installed.
+
+Everyone may read all of it. Rules are in no file: without iproute2 they are not known, and the main table may not be
+what decides.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Any
+
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.facts.field import attempt, learn
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+_UP, _REJECT = 0x1, 0x200  # linux/route.h
+_ANYCAST, _LOCAL = 0x0010_0000, 0x8000_0000  # linux/ipv6_route.h
+_USUAL = {("local", "all"), ("main", "all"), ("default", "all")}  # what every namespace starts with
+_ORDINARY = "unicast"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``) go. No `gateway`: they are neighbours.
+
+    `interface` is empty for a route over several next hops, and where a table says no: see `kind` (``unicast``,
+    ``unreachable`` …). `source` is the address that packets get, where the route says so.
+    """
+
+    destination: str
+    interface: str
+    gateway: str = ""
+    metric: int = 0
+    source: str = ""
+    table: str = "main"
+    kind: str = _ORDINARY
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One policy rule: packets from `source` to `destination` ("all" or a prefix) look into `table`.
+
+    `interface` restricts it to packets that come in or go out there; `action` is set instead of a table where packets
+    are refused. Smaller priorities are asked first.
+    """
+
+    priority: int
+    table: str
+    source: str = "all"
+    destination: str = "all"
+    interface: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Routes of this network namespace: IPv4's main table, and those of IPv6 but to itself, multicast and anycast.
+
+    `rules` are IPv4's. `tables` are the routes of every table of IPv4, asked for only where there are `policy` rules.
+    """
+
+    main: tuple[Route, ...]
+    rules: tuple[Rule, ...] | Absent
+    tables: tuple[Route, ...] | Absent = ()
+
+    @property
+    def default_interfaces(self) -> tuple[str, ...]:
+        """Interfaces with a default route in the main tables."""
+        names = [route.interface for route in self.main if route.destination in ("0.0.0.0/0", "::/0")]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def policy(self) -> tuple[Rule, ...]:
+        """The rules that somebody added."""
+        rules = () if isinstance(self.rules, Absent) else self.rules
+        return tuple(rule for rule in rules if (rule.table, rule.source) not in _USUAL)
+
+
+@collector
+def routes(host: Host) -> Routes:
+    """Two files and ``ip rule``; ``ip route`` only where rules make other tables than the main one matter."""
+    found = Routes(
+        (*main4(host.ask("read", "/proc/net/route")), *_main6(host)), learn(host, rules, "run", *_IP, "rule")
+    )
+    if not found.policy:
+        return found
+    return Routes(
+        found.main, found.rules, attempt(lambda: tables(host.ask("run", *_IP, "route", "show", "table", "all")))
+    )
+
+
+_IP = ("ip", "-j", "-4")
+
+
+def _main6(host: Host) -> tuple[Route, ...]:
+    try:
+        return main6(host.ask("read", "/proc/net/ipv6_route"))
+    except Missing:  # a kernel without IPv6: known to have none
+        return ()
+
+
+def main4(text: str) -> tuple[Route, ...]:
+    """The routes of /proc/net/route that are up and refuse nothing. Its addresses are little-endian numbers."""
+    lines = text.splitlines()
+    if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
+        raise ParseError(f"/proc/net/route: {text[:80]!r}")
+    return tuple(route for line in lines[1:] if (route := _route4(line)))
+
+
+def _route4(line: str) -> Route | None:
+    try:
+        name, destination, gateway, flags, _refs, _use, metric, mask = line.split()[:8]
+        if not int(flags, 16) & _UP or int(flags, 16) & _REJECT:
+            return None
+        network = IPv4Network((_ipv4(destination), str(_ipv4(mask))))
+        hop = _ipv4(gateway)
+        return Route(str(network), name, str(hop) if int(hop) else "", int(metric))
+    except (ValueError, struct.error):
+        raise ParseError(f"/proc/net/route: {line[:120]!r}") from None
+
+
+def _ipv4(text: str) -> IPv4Address:
+    return IPv4Address(struct.pack("<I", int(text, 16)))
+
+
+def main6(text: str) -> tuple[Route, ...]:
+    """The routes of /proc/net/ipv6_route that lead to other machines: not to itself, multicast, anycast or refused."""
+    return tuple(route for line in text.splitlines() if (route := _route6(line)))
+
+
+def _route6(line: str) -> Route | None:
+    try:
+        destination, bits, _source, _source_bits, gateway, metric, _refs, _use, flags, name = line.split()
+        network = IPv6Network((_ipv6(destination), int(bits, 16)))
+        hop, state = _ipv6(gateway), int(flags, 16)
+        if not state & _UP or state & (_REJECT | _ANYCAST | _LOCAL) or network.is_multicast:
+            return None
+        return Route(str(network), name, str(hop) if int(hop) else "", int(metric, 16))
+    except ValueError:
+        raise ParseError(f"/proc/net/ipv6_route: {line[:120]!r}") from None
+
+
+def _ipv6(text: str) -> IPv6Address:
+    return IPv6Address(bytes.fromhex(text))
+
+
+def rules(text: str) -> tuple[Rule, ...]:
+    """``ip -j rule``. (iproute2 before 4.17 ignores -j here and prints text: a ParseError.)"""
+    return tuple(_rule(row) for row in _rows(text, "ip rule"))
+
+
+def _rule(row: dict[str, Any]) -> Rule:
+    return Rule(
+        priority=_number(row.get("priority")),
+        table=str(row.get("table", "")),
+        source=_selector(row, "src"),
+        destination=_selector(row, "dst"),
+        interface=str(row.get("iif") or row.get("oif") or ""),
+        action=str(row.get("action", "")),
+    )
+
+
+def _selector(row: dict[str, Any], key: str) -> str:
+    """``{"src": "10.2.0.0", "srclen": 16}`` as a prefix; one address has no length, and "all" is a word."""
+    address, length = str(row.get(key, "all")), row.get(f"{key}len")
+    return address if address == "all" else _prefix(address if length is None else f"{address}/{length}")
+
+
+def tables(text: str) -> tuple[Route, ...]:
+    """``ip -j -4 route show table all`` without the table of this node's own addresses."""
+    rows = _rows(text, "ip route")
+    return tuple(_route(row) for row in rows if row.get("table") != "local")
+
+
+def _route(row: dict[str, Any]) -> Route:
+    destination = str(row.get("dst", "default"))
+    return Route(
+        destination="0.0.0.0/0" if destination == "default" else _prefix(destination),
+        interface=str(row.get("dev", "")),
+        gateway=str(row.get("gateway", "")),
+        metric=_number(row.get("metric", 0)),
+        source=str(row.get("prefsrc", "")),
+        table=str(row.get("table", "main")),
+        kind=str(row.get("type", _ORDINARY)),
+    )
+
+
+def _prefix(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        raise ParseError(f"ip: no prefix: {text[:60]!r}") from None
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ParseError(f"ip: no number: {value!r:.60}")
+    return value
+
+
+def _rows(text: str, what: str) -> list[dict[str, Any]]:
+    """The objects of one JSON array. Raises ParseError."""
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ParseError(f"{what}: not JSON: {text[:80]!r}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ParseError(f"{what}: not an array of objects: {text[:80]!r}")
+    return rows

@@ -1,0 +1,130 @@
+"""The kernel's settings that decide whether connections succeed and how fast they get: /proc/sys/net.
+
+Every user may read them. Some belong to the first network namespace and are not shown in others (the maxima of socket
+buffers, before Linux 6.15): absent is then not known.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from typing import TypeVar
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.field import learn
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+T = TypeVar("T")
+ROOT = "/proc/sys/net"
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Ipv4Settings:
+    """How one interface treats addresses, as the kernel applies it: the greater of its own setting and that of "all".
+
+    `rp_filter`: 0 off, 1 strict, 2 loose. `arp_ignore`, `arp_announce`: 0 is the default, which answers for and
+    announces the addresses of the other interfaces too (Documentation/networking/ip-sysctl.rst).
+    """
+
+    rp_filter: int | Absent
+    arp_ignore: int | Absent
+    arp_announce: int | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctls:
+    """Sizes in bytes; `tcp_rmem` and `tcp_wmem` are least, default and greatest.
+
+    `ephemeral_ports` are first and last; `reserved_ports` the ranges in it that the kernel does not give out.
+    `interfaces` has those whose settings can matter: two or more with addresses of one IPv4 subnet.
+    """
+
+    ephemeral_ports: tuple[int, int] | Absent
+    reserved_ports: tuple[tuple[int, int], ...] | Absent
+    somaxconn: int | Absent
+    rmem_max: int | Absent
+    wmem_max: int | Absent
+    tcp_rmem: tuple[int, int, int] | Absent
+    tcp_wmem: tuple[int, int, int] | Absent
+    interfaces: Mapping[str, Ipv4Settings] = field(default_factory=dict)
+
+
+@collector
+def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
+    """Seven files, and where interfaces share a subnet three more and three per interface."""
+    shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
+    return Sysctls(
+        ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),
+        reserved_ports=_ask(host, "ipv4/ip_local_reserved_ports", port_list),
+        somaxconn=_ask(host, "core/somaxconn", number),
+        rmem_max=_ask(host, "core/rmem_max", number),
+        wmem_max=_ask(host, "core/wmem_max", number),
+        tcp_rmem=_ask(host, "ipv4/tcp_rmem", three),
+        tcp_wmem=_ask(host, "ipv4/tcp_wmem", three),
+        interfaces={interface.name: _ipv4(host, interface.name) for interface in shared},
+    )
+
+
+def sharing_a_subnet(interfaces: Interfaces) -> list[Interface]:
+    """The interfaces that have an IPv4 address in a subnet of another one: there ARP and filters choose the wrong."""
+    subnets = {i.name: _subnets(i) for i in interfaces.all if not i.loopback}
+    owners = Counter(subnet for found in subnets.values() for subnet in found)
+    return [i for i in interfaces.all if any(owners[subnet] > 1 for subnet in subnets.get(i.name, ()))]
+
+
+def _subnets(interface: Interface) -> set[str]:
+    own = [a for a in interface.addresses if a.family == "inet" and a.netmask]
+    return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in own}
+
+
+def _ipv4(host: Host, name: str) -> Ipv4Settings:
+    def effective(setting: str) -> int | Absent:
+        found = [_ask(host, f"ipv4/conf/{where}/{setting}", number) for where in ("all", name)]
+        numbers = [value for value in found if not isinstance(value, Absent)]
+        return max(numbers) if len(numbers) == len(found) else next(v for v in found if isinstance(v, Absent))
+
+    return Ipv4Settings(effective("rp_filter"), effective("arp_ignore"), effective("arp_announce"))
+
+
+def _ask(host: Host, name: str, parse: Callable[[str], T]) -> T | Absent:
+    return learn(host, parse, "read", f"{ROOT}/{name}")
+
+
+def number(text: str) -> int:
+    """One whole number. Raises ParseError."""
+    return _numbers(text, 1)[0]
+
+
+def three(text: str) -> tuple[int, int, int]:
+    """Three whole numbers, blank-separated. Raises ParseError."""
+    least, default, greatest = _numbers(text, 3)
+    return least, default, greatest
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """``32768\\t60999``. Raises ParseError."""
+    first, last = _numbers(text, 2)
+    return first, last
+
+
+def port_list(text: str) -> tuple[tuple[int, int], ...]:
+    """The kernel's list of ports, ``29500,40000-40010``, as ranges; empty is none. Raises ParseError."""
+    ranges = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
+        if not match or int(match[2] or match[1]) > _MAX_PORT:
+            raise ParseError(f"list of ports: {text[:80]!r}")
+        ranges.append((int(match[1]), int(match[2] or match[1])))
+    return tuple(ranges)
+
+
+def _numbers(text: str, count: int) -> list[int]:
+    words = text.split()
+    if len(words) != count or not all(re.fullmatch(r"-?\d{1,20}", word, re.ASCII) for word in words):
+        raise ParseError(f"{count} whole numbers expected: {text[:80]!r}")
+    return [int(word) for word in words]

@@ -1,0 +1,79 @@
+"""What GPUDirect needs of the kernel, from the files NCCL looks at and those that tell of DMA-BUF."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from conftest import answers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe import engine
+from ncclprobe.errors import Denied, Missing, ParseError
+from ncclprobe.facts import gpudirect
+from ncclprobe.facts.gpudirect import DRIVER, PATHS, GpuDirect
+from ncclprobe.facts.system import System
+from ncclprobe.host import Question
+from ncclprobe.model import Absent
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+LINUX = System("n0", "6.8.0-45-generic", "x86_64", "Ubuntu", None)
+NONE: dict[Question, Any] = {
+    **{("read", path): Missing("not there") for path in PATHS},
+    ("read", DRIVER): Missing("not there"),
+    ("list", "/dev/infiniband"): Missing("not there"),
+}
+
+
+def read(said: dict[Question, Any], system: System | Absent = LINUX) -> GpuDirect:
+    seen = gpudirect.gpudirect.run(answers(NONE | said), system)
+    assert isinstance(seen, GpuDirect)
+    return seen
+
+
+def test_a_machine_without_any_of_it_is_known_to_have_none() -> None:
+    seen = read({})
+    assert seen == GpuDirect(peer_memory={}, kernel=(6, 8), driver=None, rdma_cm=False)
+    assert seen.dma_buf is False
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_of_the_three_paths_counts(path: str) -> None:
+    assert read({("read", path): "1.3-0\n"}).peer_memory == {path: "1.3-0"}
+
+
+def test_a_module_nobody_may_look_for_is_unknown() -> None:
+    assert read({("read", PATHS[1]): Denied("no")}).peer_memory == Absent("no", "Denied")
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel", "works"),
+    [(OPEN, "6.8.0", True), (CLOSED, "6.8.0", False), (OPEN, "4.18.0-513.el8", None), (OPEN, "5.12.0-rc1", True)],
+)
+def test_dma_buf_takes_the_open_driver_and_a_kernel_that_has_it(text: str, kernel: str, works: bool | None) -> None:
+    system = System("n0", kernel, "x86_64", "", None)
+    assert read({("read", DRIVER): text}, system).dma_buf is works
+
+
+def test_a_driver_that_cannot_be_read_leaves_dma_buf_unknown() -> None:
+    assert read({("read", DRIVER): Denied("no")}).dma_buf is None
+    assert read({("read", DRIVER): OPEN}, Absent("no")).dma_buf is None
+
+
+def test_the_connection_manager_is_a_node() -> None:
+    assert read({("list", "/dev/infiniband"): ["rdma_cm", "uverbs0"]}).rdma_cm is True
+    assert read({("list", "/dev/infiniband"): ["uverbs0"]}).rdma_cm is False
+    assert read({("list", "/dev/infiniband"): Denied("no")}).rdma_cm == Absent("no", "Denied")
+
+
+def test_it_is_learned_even_where_the_system_is_not() -> None:
+    facts = engine.collect(answers(NONE), [gpudirect.gpudirect])
+    assert isinstance(facts[GpuDirect], GpuDirect)
+
+
+@given(st.one_of(st.text(), st.from_regex(r"NVRM version: NVIDIA UNIX [\w ]*"), st.from_regex(r"\d{0,6}\.\d{0,6}")))
+def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
+    for parse in (gpudirect.flavour, gpudirect.kernel_version):
+        with contextlib.suppress(ParseError):
+            parse(text)

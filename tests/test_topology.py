@@ -1,0 +1,224 @@
+"""Distances between GPUs and NICs, by NCCL's rules and in nvidia-smi's words."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_sysfs import BRIDGE, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, two_sockets
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, Place, pci
+from ncclprobe.model import Absent
+from ncclprobe.topology import PathType, Topology, topology
+
+LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
+NOT_READ = Absent("not read")
+LEGEND = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": PHB, "SYS": SYS}
+
+
+def device(
+    address: str, class_code: int, place: Place | Absent, numa: int | Absent = 0, vendor: int = 0x10DE
+) -> Device:
+    return Device(address, Identity(class_code, vendor, 0), place, NOT_READ, numa)
+
+
+def machine(*devices: Device, bridges: Sequence[Bridge] = ()) -> Pci:
+    return Pci({d.address: d for d in devices}, {b.address: b for b in bridges})
+
+
+def flat(gpus: int, per_socket: int, nics: int = 0) -> tuple[Pci, dict[str, str], dict[str, str]]:
+    """GPUs, each with its own root bus, and `nics` NICs, NIC n behind one switch with GPU n."""
+    names, cards, found = {}, {}, []
+    for n in range(gpus):
+        place, numa = Place(f"pci{n:04x}:00", (f"r{n}", f"u{n}", f"d{n}")), n // per_socket
+        found.append(device(f"g{n}", GPU_3D, place, numa))
+        names[f"GPU{n}"] = f"g{n}"
+        if n < nics:
+            found.append(device(f"n{n}", INFINIBAND, place._replace(bridges=(f"r{n}", f"u{n}", f"e{n}")), numa, 0x15B3))
+            cards[f"mlx5_{n}"] = f"n{n}"
+    return machine(*found), names, cards
+
+
+def nvswitched(gpus: dict[str, str], links: int = 18) -> dict[str, tuple[str, ...]]:
+    """Every GPU's links lead to NVSwitches that this machine does not show."""
+    return dict.fromkeys(gpus.values(), ("ffff:ff:ff.0",) * links)
+
+
+def words(seen: Topology, one: str) -> dict[str, str]:
+    return {b: f"{path.name}/{seen.smi[a, b]}" for (a, b), path in seen.paths.items() if a == one and path is not None}
+
+
+def test_a_tree_on_disk_gives_both_sets_of_words(tmp_path: Path) -> None:
+    tree = Sysfs(tmp_path)
+    names = two_sockets(tree)
+    gpus = {name: address for name, address in names.items() if name.startswith("GPU")}
+    nics = {name: address for name, address in names.items() if name not in gpus}
+    seen = topology(pci.run(tree.finish()), gpus, nics)
+    far = dict.fromkeys(("GPU2", "GPU3", "mlx5_2", "mlx5_3"), "SYS/SYS")
+    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "PXB/PXB", "mlx5_0": "PIX/PIX", "mlx5_1": "PHB/NODE", **far}
+    assert seen.smi["mlx5_0", "mlx5_1"] == "NODE"
+    assert seen.smi["mlx5_0", "mlx5_3"] == "SYS"
+    assert [seen.near(gpu) for gpu in gpus] == [("mlx5_0",), ("mlx5_0",), ("mlx5_2",), ("mlx5_2",)]
+
+
+def test_a_guest_that_shows_one_flat_bus_is_phb_everywhere() -> None:
+    found = [device(f"0000:00:0{n}.0", GPU_3D, Place("pci0000:00"), -1) for n in (5, 6)]
+    seen = topology(machine(*found), {"GPU0": found[0].address, "GPU1": found[1].address}, {})
+    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "PHB/PHB"}
+
+
+def test_two_functions_of_one_card_share_every_bridge() -> None:
+    place = Place("pci0000:00", ("r", "u", "d"))
+    found = [device(f"c.{n}", INFINIBAND, place, vendor=0x15B3) for n in range(2)]
+    assert topology(machine(*found), {}, {"mlx5_0": "c.0", "mlx5_1": "c.1"}).smi["mlx5_0", "mlx5_1"] == "PIX"
+
+
+def test_nvswitches_make_every_pair_nvl_and_count_the_links() -> None:
+    tree, gpus, _ = flat(8, 4)
+    links = nvswitched(gpus)
+    links["g3"] = links["g3"][:17]
+    seen = topology(tree, gpus, {}, links)
+    assert {seen.paths["GPU0", f"GPU{n}"] for n in range(1, 8)} == {NVL}
+    assert (seen.smi["GPU0", "GPU7"], seen.smi["GPU0", "GPU3"], seen.smi["GPU3", "GPU0"]) == ("NV18", "NV17", "NV17")
+
+
+def test_nvswitches_on_the_bus_are_the_same_one_to_nccl(tmp_path: Path) -> None:
+    tree = Sysfs(tmp_path)
+    switches = [tree.pci(f"pci0000:00/0000:00:0{n}.0", NVSWITCH) for n in (1, 2)]
+    gpus = [tree.pci(f"pci0000:00/0000:00:0{n}.0", GPU_3D) for n in (3, 4)]
+    links = {gpus[0]: (switches[0],) * 6, gpus[1]: (switches[1],) * 6}
+    seen = topology(pci.run(tree.finish()), {"GPU0": gpus[0], "GPU1": gpus[1]}, {}, links)
+    assert words(seen, "GPU0")["GPU1"] == "NVL/NV6"
+
+
+def test_a_cube_mesh_relays_over_one_gpu_but_no_further() -> None:
+    tree, gpus, _ = flat(4, 2)
+    chain = {"g0": ("g1", "g1"), "g1": ("g0", "g0", "g2"), "g2": ("g1", "g3"), "g3": ("g2",)}
+    seen = topology(tree, gpus, {}, chain)
+    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NV2", "GPU2": "NVB/SYS", "GPU3": "SYS/SYS"}
+
+
+def test_power9_reaches_its_cpu_over_nvlink() -> None:
+    npu = device("npu", 0x068001, Place("pci0004:00"), vendor=0x1014)
+    tree, gpus, _ = flat(2, 2)
+    links = {"g0": ("npu",) * 3, "g1": ("npu",) * 3}
+    assert topology(machine(*tree.devices.values(), npu), gpus, {}, links).paths["GPU0", "GPU1"] is NVL
+
+
+def test_a_nic_of_another_gpu_is_reached_over_nvlink() -> None:
+    tree, gpus, nics = flat(4, 2, nics=4)
+    seen = topology(tree, gpus, nics, nvswitched(gpus))
+    assert words(seen, "GPU0") | {"GPU0": ""} == {
+        "GPU0": "",
+        **dict.fromkeys(("GPU1", "GPU2", "GPU3"), "NVL/NV18"),
+        "mlx5_0": "PIX/PIX",
+        "mlx5_1": "PHB/NODE",
+        "mlx5_2": "SYS/SYS",
+        "mlx5_3": "SYS/SYS",
+    }
+    assert [seen.path("GPU0", f"mlx5_{n}") for n in range(4)] == [PIX, PXN, PXN, PXN]
+    assert seen.relays["GPU0", "mlx5_3"] == "GPU3"
+    assert seen.near("GPU0") == ("mlx5_0",)
+
+
+def test_without_nvlink_there_is_no_relay() -> None:
+    tree, gpus, nics = flat(4, 2, nics=4)
+    seen = topology(tree, gpus, nics)
+    assert seen.relays == {}
+    assert seen.path("GPU0", "mlx5_3") is SYS
+
+
+def test_a_gpu_too_far_from_the_nic_is_no_relay() -> None:
+    tree, gpus, nics = flat(2, 2, nics=1)
+    lone = replace(tree.devices["n0"], place=Place("pci00ff:00", ("r",)))
+    seen = topology(machine(*(tree.devices | {"n0": lone}).values()), gpus, nics, nvswitched(gpus))
+    assert (seen.relays, seen.path("GPU0", "mlx5_0")) == ({}, PHB)
+
+
+def test_chip_to_chip_links_bring_the_cpus_nics_near() -> None:
+    tree, gpus, _ = flat(2, 1)
+    cards = [device(f"n{n}", INFINIBAND, Place(f"pci00f{n}:00", ("r",)), n, 0x15B3) for n in range(2)]
+    nics = {"mlx5_0": "n0", "mlx5_1": "n1"}
+    seen = topology(machine(*tree.devices.values(), *cards), gpus, nics, c2c=gpus.values())
+    assert [seen.paths["GPU0", nic] for nic in nics] == [P2C, SYS]
+    assert [seen.paths["GPU1", nic] for nic in nics] == [SYS, P2C]
+
+
+def broadcom(address: str, chip: int, board: int) -> Bridge:
+    return Bridge(address, Identity(BRIDGE, 0x1000, chip, (0x1000, board)))
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "path"),
+    [
+        ((0xC010, 0xA096), (0xC010, 0xA096), PIX),  # Gen 4: both levels look alike
+        ((0xC030, 0x0144), (0xC030, 0x1144), PIX),  # Gen 5: the board's id tells them apart
+        ((0xC030, 0x1144), (0xC030, 0x0144), PXB),
+        ((0xC010, 0xA096), (0xC030, 0x1144), PXB),
+        ((0xC010, 0xB096), (0xC010, 0xB096), PXB),
+    ],
+)
+def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl(
+    upper: tuple[int, int], lower: tuple[int, int], path: PathType
+) -> None:
+    found = [device(name, GPU_3D, Place("pci0000:00", ("r", "u", f"d{name}", f"v{name}", f"e{name}"))) for name in "ab"]
+    bridges = [broadcom("u", *upper), *(broadcom(f"v{name}", *lower) for name in "ab")]
+    seen = topology(machine(*found, bridges=bridges), {"GPU0": "a", "GPU1": "b"}, {})
+    assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (path, "PXB")
+
+
+def test_a_numa_node_that_was_not_read_makes_only_far_paths_unknown() -> None:
+    tree, gpus, nics = flat(2, 1, nics=2)
+    blind = {name: replace(d, numa_node=NOT_READ) if name in ("g0", "n0") else d for name, d in tree.devices.items()}
+    seen = topology(machine(*blind.values()), gpus, nics)
+    assert [seen.paths["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, PIX, None]
+    assert [seen.smi["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, "PIX", None]
+    assert (seen.near("GPU0"), seen.near("GPU1")) == (("mlx5_0",), ("mlx5_1",))
+
+
+def test_firmware_that_names_no_numa_node_is_one_cpu_to_nccl_and_no_word_of_nvidia_smi() -> None:
+    tree, gpus, _ = flat(2, 1)
+    silent = [replace(d, numa_node=-1) for d in tree.devices.values()]
+    seen = topology(machine(*silent), gpus, {})
+    assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (PHB, None)
+
+
+def test_devices_that_are_not_on_the_bus_have_no_distance() -> None:
+    tree, gpus, _ = flat(1, 1)
+    lost = device("n", INFINIBAND, NOT_READ)
+    seen = topology(machine(*tree.devices.values(), lost), gpus, {"rxe0": "", "mlx5_0": "n", "mlx5_1": "unheard"})
+    assert {seen.paths["GPU0", nic] for nic in seen.nics} == {None}
+    assert seen.near("GPU0") == ()
+
+
+def test_path_types_are_ordered_as_in_nccl() -> None:
+    assert LOC < NVL < NVB < C2C < PIX < PXB < P2C < PXN < PHB < SYS
+
+
+PORTS = st.lists(st.integers(0, 1), max_size=4)
+PLACES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), PORTS), min_size=2, max_size=5)
+
+
+@given(PLACES)
+def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
+    places: list[tuple[int, int, list[int]]],
+) -> None:
+    """semantics: NODE of nvidia-smi is NCCL's PHB, the others carry over; paths are symmetric."""
+    found = []
+    for n, (socket, root, ports) in enumerate(places):
+        bridges, way = [f"{socket}.{root}"], f"{socket}.{root}"
+        for port in [*ports, f"end{n}"] if ports else []:
+            bridges += [f"{way}u", f"{way}u{port}"]
+            way = f"{way}u{port}"
+        found.append(device(f"g{n}", GPU_3D, Place(f"pci{socket}.{root}", tuple(bridges)), socket))
+        if not ports:  # alone below a root port of its own
+            found[n] = replace(found[n], place=Place(f"pci{socket}.{root}", (f"{way}.{n}",)))
+    gpus = {d.address.upper(): d.address for d in found}
+    seen = topology(machine(*found), gpus, {})
+    for (one, other), path in seen.paths.items():
+        word = seen.smi[one, other]
+        assert path is (LOC if one == other else LEGEND[str(word)])
+        assert path is seen.paths[other, one]
+        assert word == seen.smi[other, one]
