@@ -85,7 +85,7 @@ class Library:
 
 
 def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:
-    """Every one of `fields` for every one of `scopes` (links, say), in one call: the first field of each scope first."""
+    """All `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
     wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
     return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
 

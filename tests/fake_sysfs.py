@@ -1,6 +1,7 @@
 """A small machine on disk: a /sys that both our collectors and lstopo read, and a host that reads below its root."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from ncclprobe import live
@@ -145,7 +146,7 @@ def two_sockets(tree: Sysfs) -> dict[str, str]:
     names = {}
     tree.numa({0: range(2), 1: range(2, 4)})
     for socket, bus in enumerate((0x10, 0x80)):
-        where = {"numa": socket, "cpus": range(2 * socket, 2 * socket + 2)}
+        add = partial(tree.pci, numa=socket, cpus=range(2 * socket, 2 * socket + 2))
 
         def at(offset: int, slot: int = 0, bus: int = bus) -> str:
             return f"0000:{bus + offset:02x}:{slot:02x}.0"
@@ -155,12 +156,12 @@ def two_sockets(tree: Sysfs) -> dict[str, str]:
         ports = [f"{up}/{at(2, slot)}" for slot in range(3)]
         deep = f"{ports[2]}/{at(5)}"
         for bridge in (root, up, *ports, deep, f"{deep}/{at(6)}"):
-            tree.pci(bridge, acs=0 if bridge == root else 0x1D if bridge in ports else None, **where)
-        names[f"GPU{2 * socket}"] = tree.pci(f"{ports[0]}/{at(3)}", GPU_3D, **where)
-        names[f"mlx5_{2 * socket}"] = tree.pci(f"{ports[1]}/{at(4)}", INFINIBAND, width=8, **where)
-        names[f"GPU{2 * socket + 1}"] = tree.pci(f"{deep}/{at(6)}/{at(7)}", GPU_3D, **where)
+            add(bridge, acs=0 if bridge == root else 0x1D if bridge in ports else None)
+        names[f"GPU{2 * socket}"] = add(f"{ports[0]}/{at(3)}", GPU_3D)
+        names[f"mlx5_{2 * socket}"] = add(f"{ports[1]}/{at(4)}", INFINIBAND, width=8)
+        names[f"GPU{2 * socket + 1}"] = add(f"{deep}/{at(6)}/{at(7)}", GPU_3D)
         lonely = f"pci0000:{bus + 0x20:02x}/{at(0x20, 1)}"
-        tree.pci(lonely, **where)
-        names[f"mlx5_{2 * socket + 1}"] = tree.pci(f"{lonely}/{at(0x21)}", ETHERNET, **where)
+        add(lonely)
+        names[f"mlx5_{2 * socket + 1}"] = add(f"{lonely}/{at(0x21)}", ETHERNET)
     tree.pci("pci0000:10/0000:10:1f.0", 0x060100, (0x8086, 0x1BC1))  # an ISA bridge, which is nobody's business
     return names

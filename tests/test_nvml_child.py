@@ -1,18 +1,20 @@
-"""NVML through the child, against a fake ``libnvidia-ml.so.1`` of our own that drives the real nvidia-ml-py."""
+"""NVML through the child: what it says, and that nobody is held when it does not."""
 
 import json
-import os
-import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fake_nvml
 import pytest
 
-SOURCE = Path(__file__).parent / "fake_nvml.c"
+from ncclprobe import nvml_child
+from ncclprobe.errors import Failed, TimedOut
+from ncclprobe.nvml_child import NvmlChild
 
 ASK = """
-import json, sys, time
+import json, sys
 from ncclprobe.errors import HostError
 from ncclprobe.nvml_child import NvmlChild
 child, said = NvmlChild(), []
@@ -28,69 +30,163 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fake library, compiled once."""
-    if not shutil.which("gcc"):
-        pytest.skip("gcc is not installed: the fake libnvidia-ml.so.1 cannot be built")
-    folder = tmp_path_factory.mktemp("nvml")
-    soname = "-Wl,-soname,libnvidia-ml.so.1"
-    output = str(folder / "libnvidia-ml.so.1")
-    subprocess.run(["gcc", "-Wall", "-Werror", "-shared", "-fPIC", soname, "-o", output, str(SOURCE)], check=True)
-    return folder
+    return fake_nvml.build(tmp_path_factory.mktemp("nvml"))
 
 
-def ask(library: Path | None, *questions: list[str | int], patience_s: float = 30, **fake: str) -> list[list[object]]:
-    environment = {**os.environ, **{f"FAKE_NVML_{name.upper()}": value for name, value in fake.items()}}
-    if library:
-        environment["LD_LIBRARY_PATH"] = str(library)
-    command = [sys.executable, "-c", ASK, json.dumps(questions), str(patience_s)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
-    answers: list[list[object]] = json.loads(done.stdout)
-    return answers
+def ask(library: Path | None, *questions: list[str | int], patience_s: float = 30, **fake: object) -> list[Any]:
+    said: list[Any] = json.loads(fake_nvml.run(library, ASK, json.dumps(questions), str(patience_s), **fake))
+    return said
 
 
 def test_gpus_are_counted_and_named(library: Path) -> None:
-    said = ask(library, ["nvmlDeviceGetCount"], ["nvmlDeviceGetName", 7], ["nvmlDeviceGetPciInfo", 7], gpus="8")
+    said = ask(library, ["nvmlDeviceGetCount"], ["nvmlDeviceGetName", 7], ["nvmlDeviceGetPciInfo", 7], gpus=8)
     assert said[:2] == [["said", 8], ["said", "Fake H200"]]
-    assert said[2][1]["busId"] == "00000000:07:00.0"  # type: ignore[index]
+    assert said[2][1]["busId"] == "00000000:07:00.0"
 
 
 def test_a_lost_gpu_does_not_hide_the_others(library: Path) -> None:
-    said = ask(library, *(["nvmlDeviceGetName", n] for n in range(3)), gpus="3", lost="1")
-    assert [row[0] for row in said] == ["said", "Failed", "said"]
-    assert "GPU is lost" in str(said[1][1])
+    said = ask(library, *(["nvmlDeviceGetName", n] for n in range(3)), gpus=3, lost=1)
+    assert [kind for kind, _ in said] == ["said", "Failed", "said"]
+    assert "GPU is lost" in said[1][1]
+
+
+def test_one_question_asks_about_many_links(library: Path) -> None:
+    ((_, states),) = ask(library, ["nvmlDeviceGetNvLinkState", 0, "0,1,2"], links=2, down="0:1")
+    assert states == [1, 0, {"refused": "Failed", "why": "Invalid Argument"}]
+
+
+def test_one_question_asks_about_many_peers(library: Path) -> None:
+    ((_, statuses),) = ask(library, ["nvmlDeviceGetP2PStatus", 0, "1,2", 0], gpus=3, lost=2)
+    assert statuses == [0, {"refused": "Failed", "why": "GPU is lost"}]
+
+
+def test_a_list_of_one_is_a_list(library: Path) -> None:
+    assert ask(library, ["nvmlDeviceGetNvLinkState", 0, "0"], ["nvmlDeviceGetNvLinkState", 0, 0], links=1) == [
+        ["said", [1]],
+        ["said", 1],
+    ]
+
+
+def test_fields_come_in_one_call_each_with_its_own_refusal(library: Path, tmp_path: Path) -> None:
+    question: list[str | int] = ["nvmlDeviceGetFieldValues", 1, "164,999,161", "0,1"]
+    ((_, values),) = ask(library, question, gpus=2, links=2, log=tmp_path / "log")
+    refusal = {"refused": "Failed", "why": "Invalid Argument"}
+    assert values == [26562, 26562, refusal, refusal, 100, 101]
+    assert (tmp_path / "log").read_text().count("nvmlDeviceGetFieldValues") == 1
+
+
+def test_processes_are_amounts_of_memory_and_nothing_else(library: Path) -> None:
+    assert ask(library, ["nvmlDeviceGetComputeRunningProcesses", 0], busy=0) == [["said", [5 << 30]]]
 
 
 def test_no_driver_is_a_failure_in_nvmls_own_words(library: Path) -> None:
-    ((kind, why),) = ask(library, ["nvmlDeviceGetCount"], error="9")
+    ((kind, why),) = ask(library, ["nvmlDeviceGetCount"], error=9)
     assert kind == "Failed"
-    assert "Driver Not Loaded" in str(why)
+    assert "Driver Not Loaded" in why
 
 
 def test_no_permission_is_denied(library: Path) -> None:
-    assert ask(library, ["nvmlDeviceGetCount"], error="4")[0][0] == "Denied"
+    assert ask(library, ["nvmlDeviceGetCount"], error=4)[0][0] == "Denied"
 
 
 def test_a_function_that_an_older_library_lacks_is_missing(library: Path) -> None:
-    said = ask(library, ["nvmlDeviceGetGpuFabricInfoV", 0], ["nvmlDeviceGetCount"])
-    assert [row[0] for row in said] == ["Missing", "said"]
+    said = ask(library, ["nvmlDeviceGetSerial", 0], ["nvmlDeviceGetCount"])
+    assert [kind for kind, _ in said] == ["Missing", "said"]
 
 
 def test_a_function_that_nvidia_ml_py_lacks_is_missing(library: Path) -> None:
     assert ask(library, ["nvmlNoSuchFunction"])[0][0] == "Missing"
 
 
+def test_without_nvidia_ml_py_everything_is_missing(library: Path) -> None:
+    said = json.loads(
+        fake_nvml.run(
+            library, f"import sys; sys.path[:] = {nothing_but_us()!r}\n{ASK}", '[["nvmlDeviceGetCount"]]', "30"
+        )
+    )
+    assert said == [["Missing", "nvidia-ml-py: No module named 'pynvml'"]]
+
+
+def nothing_but_us() -> list[str]:
+    standard = [path for path in sys.path if path and "site-packages" not in path and "tests" not in path]
+    return [str(Path(nvml_child.__file__).parent.parent), *standard]
+
+
+def test_what_the_driver_prints_is_no_answer(library: Path) -> None:
+    assert ask(library, ["nvmlDeviceGetCount"], gpus=8, chatty=1) == [["said", 8]]
+
+
+def test_a_file_in_the_working_directory_is_not_imported(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    away = f"import sys; sys.path[0:1] = [{str(Path(nvml_child.__file__).parent.parent)!r}]\n"
+    assert json.loads(fake_nvml.run(library, away + ASK, '[["nvmlDeviceGetCount"]]', "30")) == [["said", 1]]
+
+
 def test_a_wedged_driver_is_abandoned_and_not_asked_again(library: Path) -> None:
-    said = ask(library, ["nvmlDeviceGetCount"], ["nvmlDeviceGetCount"], patience_s=1, hang="1")
-    assert [row[0] for row in said] == ["TimedOut", "TimedOut"]
+    said = ask(library, ["nvmlDeviceGetCount"], ["nvmlDeviceGetName", 0], patience_s=1, hang=1)
+    assert [kind for kind, _ in said] == ["TimedOut", "TimedOut"]
+    assert said[0] == said[1]
 
 
-def test_a_driver_that_kills_the_asker_is_survived(library: Path) -> None:
-    ((kind, why),) = ask(library, ["nvmlDeviceGetCount"], crash="1")
-    assert (kind, "died" in str(why)) == ("TimedOut", True)
+def test_a_driver_that_kills_the_asker_is_survived_and_its_end_told(library: Path) -> None:
+    ((kind, why),) = ask(library, ["nvmlDeviceGetCount"], crash=1)
+    assert kind == "TimedOut"
+    assert "died (SIGABRT)" in why
 
 
 def test_without_the_library_no_child_is_started() -> None:
     ((kind, why),) = ask(None, ["nvmlDeviceGetCount"])
     if kind == "said":
         pytest.skip("this machine has a real NVML")
-    assert (kind, "libnvidia-ml.so.1" in str(why)) == ("Missing", True)
+    assert kind == "Missing"
+    assert "libnvidia-ml.so.1" in why
+
+
+@pytest.fixture
+def child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlChild]:
+    """A child that runs the test's own script instead of NVML; libc stands in for the library."""
+    monkeypatch.setattr(nvml_child, "_LIBRARY", "libc.so.6")
+    monkeypatch.setattr(nvml_child, "_SERVE", f"import sys, time\nout = sys.stdout.write\n{request.param}")
+    started = NvmlChild()
+    yield started
+    started.close()
+
+
+HALF = "input(); out('{\"said\":'); sys.stdout.flush(); time.sleep(0.1); out(' 8}\\n'); sys.stdout.flush(); input()"
+LONG = "input(); out('{\"said\": \"' + 'x' * 500_000 + '\"}\\n'); sys.stdout.flush(); input()"
+
+
+@pytest.mark.parametrize(("child", "length"), [(HALF, 1), (LONG, 500_002)], indirect=["child"])
+def test_an_answer_in_pieces_is_put_together(child: NvmlChild, length: int) -> None:
+    assert len(child.call("nvmlDeviceGetCount", patience_s=30)) == length
+
+
+@pytest.mark.parametrize(
+    ("child", "words"),
+    [
+        ("input(); out('{\"said\": '); sys.stdout.flush(); time.sleep(60)", "no answer within 1 s"),
+        ("input(); out('{\"said\": ')", "died (exit code 0)"),
+        ("raise SystemExit(7)", "died (exit code 7)"),
+        ("while True: out('x' * 4096)", "more than 1 MiB"),
+        ("out('Segmentation fault\\n'); sys.stdout.flush(); input()", "nonsense"),
+        ("out('[' * 100_000 + '\\n'); sys.stdout.flush(); input()", "nonsense"),
+        ('out(\'{"refused": "Exception"}\\n\'); sys.stdout.flush(); input()', "nonsense"),
+    ],
+    indirect=["child"],
+)
+def test_whatever_the_child_does_the_call_returns_and_is_the_last(child: NvmlChild, words: str) -> None:
+    for _ in range(2):
+        with pytest.raises(TimedOut, match=words.replace("(", r"\(").replace(")", r"\)")):
+            child.call("nvmlDeviceGetCount", patience_s=1 if "within" in words else 30)
+
+
+@pytest.mark.parametrize(
+    "child", ['input(); out(\'{"refused": "Failed", "why": "no"}\\n\'); sys.stdout.flush(); input()'], indirect=True
+)
+def test_a_refusal_keeps_the_child(child: NvmlChild) -> None:
+    with pytest.raises(Failed, match="no"):
+        child.call("nvmlDeviceGetCount", patience_s=30)
+    assert child._dead is None

@@ -133,7 +133,7 @@ def test_without_nvlink_there_is_no_relay() -> None:
 def test_a_gpu_too_far_from_the_nic_is_no_relay() -> None:
     tree, gpus, nics = flat(2, 2, nics=1)
     lone = replace(tree.devices["n0"], place=Place("pci00ff:00", ("r",)))
-    seen = topology(machine(*(tree.devices | {"n0": lone}).values()), gpus, nics, nvswitched(gpus))
+    seen = topology(machine(*{**tree.devices, "n0": lone}.values()), gpus, nics, nvswitched(gpus))
     assert (seen.relays, seen.path("GPU0", "mlx5_0")) == ({}, PHB)
 
 

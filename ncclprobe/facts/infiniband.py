@@ -64,7 +64,8 @@ class Port:
 
     `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE, `physical` LinkUp, Polling (no cable) or Disabled
     among others. `lid` and `sm_lid` are 0 without a subnet manager, and on Ethernet. `pkeys` are those that are not
-    zero, by index; bit 15 is full membership. Counters are since the driver was loaded, or the last reset.
+    zero, by index; bit 15 is full membership. Counters are since the driver was loaded, or the last reset; one that
+    the driver does not keep is not among them (soft-RoCE has no `counters` at all).
     """
 
     device: str
@@ -185,7 +186,7 @@ def _port(host: Host, device: str, number: int) -> Port:
         sm_lid=learn(host, hexadecimal, "read", f"{folder}/sm_lid"),
         pkeys=learn(host, pkeys, "files", f"{folder}/pkeys", NO_PKEY),
         gids=_gids(host, folder),
-        counters=learn(host, counters, "files", f"{folder}/counters"),
+        counters=_unless_missing(learn(host, counters, "files", f"{folder}/counters"), {}),
         hw_counters=_unless_missing(learn(host, counters, "files", f"{folder}/hw_counters"), {}),
     )
 

@@ -13,10 +13,6 @@ from ncclprobe.host import Host
 from ncclprobe.registry import collector
 
 HOSTS, RESOLV_CONF, NSSWITCH = "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"
-_GLIBC_ORDER = (
-    "dns",
-    "files",
-)  # without a hosts line, nsswitch.conf(5): glibc before 2.33 put [!UNAVAIL=return] between
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +26,17 @@ class HostsEntry:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the three files say. `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[…]``)."""
+    """What the three files say.
+
+    `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[NOTFOUND=return]``). Empty: there is none,
+    and glibc takes ``files dns``, or before 2.35 ``dns [!UNAVAIL=return] files`` (glibc bug 28700).
+    """
 
     hosts: tuple[HostsEntry, ...] = ()
     nameservers: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    sources: tuple[str, ...] = _GLIBC_ORDER
+    sources: tuple[str, ...] = ()
 
     def entries(self, name: str) -> tuple[HostsEntry, ...]:
         """The lines of /etc/hosts that know `name`, whose case does not matter."""
@@ -89,12 +89,12 @@ def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str,
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """The words of the hosts line of nsswitch.conf(5), without one those that glibc assumes."""
+    """The words of the hosts line of nsswitch.conf(5); without one, none."""
     for _, words in _lines(text):
         database, colon, first = words[0].partition(":")
         if database == "hosts" and (colon or words[1:2] == [":"]):
             return tuple(filter(None, (first, *words[1 if colon else 2 :])))
-    return _GLIBC_ORDER
+    return ()
 
 
 def _lines(text: str, comments: str = "#") -> Iterator[tuple[int, list[str]]]:

@@ -50,9 +50,10 @@ class GpuFabric:
 class Gpu:
     """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
 
-    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the next
-    reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …), `processes` the
-    bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are the nearest of the machine.
+    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the
+    next reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
+    `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
+    the machine that are nearest.
     """
 
     index: int
@@ -125,11 +126,12 @@ def _gpu(host: Host, index: int) -> Gpu:
 
 
 def _memory(host: Host, index: int) -> dict[str, Any]:
-    size = learn(host, lambda memory: (number(memory["total"]), number(memory["used"])), "nvmlDeviceGetMemoryInfo", index)
-    rows = learn(host, lambda counts: tuple(map(bool, counts))[2:4], "nvmlDeviceGetRemappedRows", index)
+    size = learn(
+        host, lambda memory: (number(memory["total"]), number(memory["used"])), "nvmlDeviceGetMemoryInfo", index
+    )
     return {
         **_both(("memory_bytes", "memory_used_bytes"), size),
-        **_both(("remap_pending", "remap_failed"), rows),
+        **_both(("remap_pending", "remap_failed"), learn(host, _remaps, "nvmlDeviceGetRemappedRows", index)),
         **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
         "bar1_bytes": learn(host, lambda bar1: number(bar1["bar1Total"]), "nvmlDeviceGetBAR1MemoryInfo", index),
     }
@@ -158,7 +160,7 @@ def _use(host: Host, index: int) -> dict[str, Any]:
 
     Not nvmlDeviceGetNumaNodeId: that is the node of the GPU's own memory, where that is one (Grace).
     """
-    reasons = "nvmlDeviceGetCurrentClocksEventReasons"  # as it is called since R535
+    reasons = "nvmlDeviceGetCurrentClocksEventReasons"
     return {
         "throttle": learn(host, _reasons, reasons, index, older="nvmlDeviceGetCurrentClocksThrottleReasons"),
         "processes": learn(host, _processes, "nvmlDeviceGetComputeRunningProcesses", index),
@@ -177,6 +179,11 @@ def _now_and_next(modes: list[int]) -> tuple[bool, bool]:
     return bool(current), bool(pending)
 
 
+def _remaps(counts: list[int]) -> tuple[bool, bool]:
+    _corrected, _uncorrected, pending, failed = map(number, counts)
+    return bool(pending), bool(failed)
+
+
 def _reasons(mask: Any) -> tuple[str, ...]:
     """The names of the bits set; bits that this version does not know are called by their place."""
     bits = [bit for bit in range(64) if number(mask) >> bit & 1]
@@ -188,7 +195,7 @@ def _processes(used: list[int | None]) -> tuple[int | None, ...]:
 
 
 def _fabric(info: dict[str, Any]) -> GpuFabric:
-    digits = bytes(info["clusterUuid"]).hex()
+    digits = bytes(map(number, info["clusterUuid"])).hex()
     mask = info.get("healthMask")
     old = Absent("NVML nvmlDeviceGetGpuFabricInfo does not tell", Missing.__name__)
     return GpuFabric(

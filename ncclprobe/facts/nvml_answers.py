@@ -1,11 +1,11 @@
 """Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
 
-A field says of itself why it is absent: ``unsupported`` (this GPU has no such thing: usually knowledge), a function that
-the installed library lacks (``refused`` is "Missing"), no permission ("Denied"), anything else ("Failed", "TimedOut").
+A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
+``refused`` is "Missing" where the library is too old for the function, "Denied" where it takes privilege, else "Failed".
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ncclprobe.errors import REFUSALS, ParseError
@@ -32,14 +32,38 @@ def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str 
     return learn(host, parse, older, *arguments) if older and missing(field) else field
 
 
+def several(
+    host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
+) -> tuple[T | Absent, ...]:
+    """`count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
+
+    def one(item: Any) -> T | Absent:
+        if isinstance(item, dict) and item.get("refused") in REFUSALS:
+            return Absent(f"NVML {function}: {item['why']}", item["refused"])
+        return parse(item)
+
+    def all_of(items: Any) -> tuple[T | Absent, ...]:
+        if not isinstance(items, list) or len(items) != count:
+            raise ValueError(f"not a list of {count}")
+        return tuple(map(one, items))
+
+    found = learn(host, all_of, function, *arguments)
+    return (found,) * count if isinstance(found, Absent) else found
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers as an argument: the question is about each of them."""
+    return ",".join(map(str, numbers))
+
+
 def unsupported(field: object) -> bool:
     """Whether NVML says that this GPU has no such thing, in the words nvidia-ml-py has for NVML_ERROR_NOT_SUPPORTED."""
     return isinstance(field, Absent) and field.why.endswith("Not Supported")
 
 
 def number(value: Any) -> int:
-    """A whole number. Raises TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """A whole number, which NVML never has below 0. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError("not a whole number")
     return value
 
@@ -49,17 +73,6 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not text")
     return value
-
-
-def fields(function: str, parse: Callable[[Any], T]) -> Callable[[Any], tuple[T | Absent, ...]]:
-    """A parser of lists: each item becomes a field."""
-
-    def one(item: Any) -> T | Absent:
-        if isinstance(item, dict) and item.get("refused") in REFUSALS:
-            return Absent(f"NVML {function}: {item['why']}", item["refused"])
-        return parse(item)
-
-    return lambda items: tuple(one(item) for item in items)
 
 
 def members(words: list[int]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class Ports:
     """Every listening TCP socket of this network namespace, and how many closed connections still hold a port."""
 
     listeners: tuple[Listener, ...]
-    time_wait: int | Absent = Absent("never asked")
+    time_wait: int | Absent
 
     def on(self, port: int) -> tuple[Listener, ...]:
         """The sockets that listen on `port`."""
@@ -70,7 +70,7 @@ def _listener(row: str) -> Listener:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """An address printed as one or four 32-bit numbers, each in the host's order: little-endian on all that run CUDA."""
+    """One or four 32-bit numbers, each in the machine's own order: little-endian on all that run CUDA."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = struct.pack(f"<{len(words)}I", *words)
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)

@@ -1,7 +1,7 @@
 """The kernel's settings that decide whether connections succeed and how fast they get: /proc/sys/net.
 
-Every user may read them. Some belong to the first network namespace and are not shown in others (the maxima of socket
-buffers, before Linux 6.15): absent is then not known.
+Every user may read them. Older kernels show the maxima of socket buffers in the first network namespace only: in a
+container they are then not known, though they hold there too.
 """
 
 import re

@@ -19,7 +19,8 @@ _TAB = 6
 class Line:
     """One line: its number in the text, its words, and the width of the blank before each.
 
-    A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces. A line without a letter or digit, or with a pager's position alone, has no words.
+    A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces. A line
+    without a letter or digit, or with a pager's position alone, has no words.
     """
 
     number: int

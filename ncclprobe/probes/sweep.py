@@ -6,6 +6,7 @@ back to back with nothing between them. Every rank makes the same steps in the s
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from ncclprobe.probes.data import Pattern, pattern
 from ncclprobe.registry import discover
 
 Beat = Callable[[str], None]
+
+_SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 _PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -194,6 +197,7 @@ def _refusal(bench: _Bench, op: Op, probe: Probe, shape: Shape) -> str:
         here = f"rank {bench.plan.rank}: {why or 'succeeded'}"
         raise ProbeError(f"{op.name} first call: failed on {refused:g} of {bench.plan.ranks} ranks; {here}")
     if refused:
+        time.sleep(_SETTLE_S)
         with bench.phase(f"barrier after {op.name} failed with {why!r}"):
             bench.clock.barrier()
     return why

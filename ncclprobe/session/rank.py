@@ -185,7 +185,8 @@ class Rank:
             if self._seat.rank:
                 continue
             if isinstance(row, sweep.Skipped):
-                self._ledger.remark(f"{row.op} was skipped: {row.why}")
+                tell = self._ledger.doubt if row.nbytes is None else self._ledger.remark
+                tell(f"{row.op} was skipped: {row.why}")
             else:
                 self._ledger.add(row)
 

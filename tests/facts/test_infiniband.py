@@ -96,9 +96,9 @@ def test_a_class_that_may_not_be_listed_is_unknown() -> None:
 
 
 def test_soft_roce_has_no_pci_address_and_may_say_little() -> None:
-    gone = [("link", f"{DEVICE}/device"), ("read", f"{DEVICE}/fw_ver"), ("files", f"{PORT}/hw_counters")]
+    gone = [("link", f"{DEVICE}/device"), ("read", f"{DEVICE}/fw_ver"), ("files", f"{PORT}/counters")]
     (card,) = read(CARD | {question: Missing("not there") for question in gone}).devices
-    assert (card.pci, card.firmware, card.ports[0].hw_counters) == (None, "", {})
+    assert (card.pci, card.firmware, card.ports[0].counters) == (None, "", {})
 
 
 def test_a_parent_that_is_no_pci_function_is_no_address() -> None:

@@ -1,0 +1,218 @@
+"""What control groups leave this process of processors and memory, version 1 and 2.
+
+A limit may sit at any level above the process, and the least of them holds. Everyone may read them, but a container
+with a cgroup namespace of its own does not see the levels above it: its limits are at its root, those of its pod are
+hidden. Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.facts.field import attempt
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+_UNLIMITED = 1 << 60  # version 1 writes the greatest multiple of a page for "no limit"
+_DEEPEST = 16
+
+
+class Throttling(NamedTuple):
+    """How often a quota stopped its group: of how many periods, and for how many seconds of all its threads' time."""
+
+    periods: int
+    throttled: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The narrowest limit on processor time: how many processors' worth, and what it has done so far."""
+
+    cpus: float
+    group: str
+    throttling: Throttling | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The narrowest limit on memory, in bytes, and how much of it is used, the page cache included."""
+
+    nbytes: int
+    group: str
+    used_bytes: int | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """`cpu` and `memory`: the narrowest limits that can be seen from here; None: no level has one."""
+
+    cpu: Quota | Absent | None
+    memory: MemoryLimit | Absent | None
+
+
+class Names(NamedTuple):
+    """What one version of control groups calls its files."""
+
+    quota: str
+    period: str
+    memory: str
+    used: str
+
+
+V1 = Names("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
+V2 = Names("cpu.max", "", "memory.max", "memory.current")
+
+
+class Place(NamedTuple):
+    """One controller's folders, from this process's own group up to the topmost that is mounted here."""
+
+    names: Names
+    folders: tuple[str, ...]
+
+
+NOWHERE = Place(V2, ())
+
+
+@collector
+def cgroup(host: Host) -> Cgroup:
+    """/proc/self/cgroup and mountinfo, then one file per level and controller (two in version 1), and two more."""
+    where = places(host.ask("read", "/proc/self/cgroup"), host.ask("read", "/proc/self/mountinfo"))
+    return Cgroup(
+        attempt(lambda: _quota(host, where["cpu"])),
+        attempt(lambda: _memory(host, where["memory"])),
+    )
+
+
+def places(groups: str, mounts: str) -> dict[str, Place]:
+    """Where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under /proc/self.
+
+    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers.
+    Raises ParseError.
+    """
+    own = _groups(groups)
+    found = dict.fromkeys(("cpu", "memory"), NOWHERE)
+    for root, point, kind, controllers in _mounts(mounts):
+        names = V1 if kind == "cgroup" else V2
+        for controller in found:
+            group = own.get(controller if names is V1 else "")
+            wanted = controller in controllers if names is V1 else controller not in own
+            if wanted and group and found[controller] is NOWHERE:
+                found[controller] = Place(names, tuple(_upwards(point, _below(root, group))))
+    return found
+
+
+def _groups(text: str) -> dict[str, str]:
+    """The group of each controller; that of version 2 under the empty name."""
+    own: dict[str, str] = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"\d+:([^:]*):(/.*)", line)
+        if not match:
+            raise ParseError(f"/proc/self/cgroup: {line[:120]!r}")
+        own |= dict.fromkeys(match[1].split(","), match[2])
+    return own
+
+
+def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
+    for line in text.splitlines():
+        place, dash, device = line.partition(" - ")
+        fields, super_fields = place.split(" "), device.split(" ")
+        if not dash or len(fields) < 5 or len(super_fields) < 3:
+            raise ParseError(f"/proc/self/mountinfo: {line[:120]!r}")
+        if super_fields[0] in ("cgroup", "cgroup2"):
+            yield fields[3], fields[4], super_fields[0], super_fields[2].split(",")
+
+
+def _below(root: str, group: str) -> str:
+    """The group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies elsewhere."""
+    try:
+        return str(PurePosixPath(group).relative_to(root))
+    except ValueError:  # docker without a cgroup namespace: its group is what is mounted
+        return "."
+
+
+def _upwards(point: str, group: str) -> Iterator[str]:
+    folder = PurePosixPath(point) / group
+    for level in (folder, *folder.parents)[:_DEEPEST]:
+        yield str(level)
+        if str(level) == point:
+            return
+
+
+def _quota(host: Host, place: Place) -> Quota | None:
+    """The level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
+    _demand(place, "cpu")
+    found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
+    if not found:
+        return None
+    cpus, folder = min(found)
+    return Quota(cpus, folder, attempt(lambda: throttling(host.ask("read", f"{folder}/cpu.stat"))))
+
+
+def _demand(place: Place, controller: str) -> None:
+    if not place.folders:
+        raise Missing(f"control group of {controller}: not mounted here, so its limits cannot be seen")
+
+
+def _cpus(host: Host, names: Names, folder: str) -> float | None:
+    try:
+        text = host.ask("read", f"{folder}/{names.quota}")
+        return quota(text, host.ask("read", f"{folder}/{names.period}") if names.period else "")
+    except Missing:  # the root of the hierarchy has no such file, nor a level below which the controller is off
+        return None
+
+
+def quota(text: str, period: str = "") -> float | None:
+    """How many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises ParseError."""
+    words = f"{text} {period}".split()
+    if words[:1] in (["max"], ["-1"]):
+        return None
+    if len(words) != 2 or not all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in words) or not int(words[1]):
+        raise ParseError(f"processor quota: {text[:40]!r} {period[:40]!r}")
+    return int(words[0]) / int(words[1])
+
+
+def throttling(text: str) -> Throttling:
+    """What ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
+    found = counters(text)
+    try:
+        seconds = found["throttled_usec"] / 1e6 if "throttled_usec" in found else found["throttled_time"] / 1e9
+        return Throttling(found["nr_periods"], found["nr_throttled"], seconds)
+    except KeyError as missing:
+        raise ParseError(f"cpu.stat: no {missing.args[0]}: {text[:80]!r}") from None
+
+
+def counters(text: str) -> Mapping[str, int]:
+    """Lines of a name and a number."""
+    return {name: int(value) for name, value in re.findall(r"^(\w+) (\d{1,20})$", text, re.MULTILINE | re.ASCII)}
+
+
+def _memory(host: Host, place: Place) -> MemoryLimit | None:
+    """The level with the least memory, if any has a limit. Raises Missing where none can be seen."""
+    _demand(place, "memory")
+    found = []
+    for folder in place.folders:
+        try:
+            limit = nbytes(host.ask("read", f"{folder}/{place.names.memory}"))
+        except Missing:  # as above
+            continue
+        if limit is not None:
+            found.append((limit, folder))
+    if not found:
+        return None
+    limit, folder = min(found)
+    return MemoryLimit(limit, folder, attempt(lambda: nbytes(host.ask("read", f"{folder}/{place.names.used}")) or 0))
+
+
+def nbytes(text: str) -> int | None:
+    """A number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
+    if text.strip() == "max":
+        return None
+    if not re.fullmatch(r"\d{1,20}\s*", text, re.ASCII):
+        raise ParseError(f"memory limit: {text[:40]!r}")
+    return int(text) if int(text) < _UNLIMITED else None

@@ -1,0 +1,164 @@
+"""NVLink, link by link, as NVML shows it.
+
+One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope), which is where NCCL's
+RAS too reads state and speed (rasDiagnosticsNvLinkData). Where the library is too old for these fields, what they replaced
+is asked: a function per link, and fields per link that exist for links 0 to 11, all that GPUs of that time have.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_answers import NOT_ASKED, listed, number, several, text, unsupported
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+State = Literal["inactive", "active", "sleep", "traffic-disabled"]
+Remote = Literal["gpu", "ibm-npu", "switch", "unknown"]
+Column = tuple[int | Absent, ...]
+"""One field, of every link."""
+
+_STATES: tuple[State, ...] = ("inactive", "active", "sleep", "traffic-disabled")  # NVML_NVLINK_STATE_…
+_REMOTES: dict[int, Remote] = {0: "gpu", 1: "ibm-npu", 2: "switch"}  # NVML_NVLINK_DEVICE_TYPE_…
+_LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
+_FIELDS = {  # NVML_FI_DEV_NVLINK_…, the link being the scope
+    "state": 165,  # GET_STATE
+    "version": 166,  # GET_VERSION
+    "speed": 164,  # GET_SPEED
+    "replays": 161,  # ERROR_DL_REPLAY, as the next two up to NVLink 4
+    "recoveries": 162,  # ERROR_DL_RECOVERY
+    "crc_errors": 163,  # ERROR_DL_CRC
+    "recovery_events": 215,  # COUNT_LINK_RECOVERY_EVENTS, as the next from NVLink 5
+    "effective_errors": 219,  # COUNT_EFFECTIVE_ERRORS
+}
+_LANES = {  # the same without scope: the numbers of links 0 and 6, each followed by those of five more
+    "speed": (84, 132),  # SPEED_MBPS_L0 and _L6
+    "replays": (46, 108),  # REPLAY_ERROR_COUNT_L0 and _L6
+    "recoveries": (53, 114),  # RECOVERY_ERROR_COUNT_L0 and _L6
+    "crc_errors": (32, 96),  # CRC_FLIT_ERROR_COUNT_L0 and _L6
+}
+_MOST_LANES = 12
+_FUNCTIONS = {"state": "nvmlDeviceGetNvLinkState", "version": "nvmlDeviceGetNvLinkVersion"}
+_FIELD_VALUES = "nvmlDeviceGetFieldValues"
+_MOST_LINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 so far
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """One link of one GPU, the counters since the driver was loaded.
+
+    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_…, not the one on the box (7 is 5.0, and
+    an H100 says so). `speed_MBps` is 1e6 bytes per second in each direction on the wire, coding included (26562 where
+    25 GB/s of payload pass). `remote` is asked of links that are not inactive. `recoveries` are NVLink 5's recovery
+    events where there are no older ones, `effective_errors` what its forward error correction let through.
+    """
+
+    link: int
+    state: State | Absent
+    version: int | Absent = NOT_ASKED
+    speed_MBps: int | Absent = NOT_ASKED
+    remote: Remote | Absent = NOT_ASKED
+    remote_pci: str | Absent = NOT_ASKED
+    replays: int | Absent = NOT_ASKED
+    recoveries: int | Absent = NOT_ASKED
+    crc_errors: int | Absent = NOT_ASKED
+    effective_errors: int | Absent = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinks:
+    """The links of each GPU, by its index: none is known to be none, Absent is a GPU whose links cannot be counted."""
+
+    gpus: tuple[tuple[NvLink, ...] | Absent, ...]
+
+
+@collector
+def nvlink(host: Host, gpus: Gpus) -> NvLinks:
+    """Every link of every GPU that is not lost."""
+    return NvLinks(tuple(Absent(gpu.lost, "Failed") if gpu.lost else _links(host, gpu) for gpu in gpus.all))
+
+
+def _links(host: Host, gpu: Gpu) -> tuple[NvLink, ...] | Absent:
+    (count,) = several(host, _count, 1, _FIELD_VALUES, gpu.index, listed([_LINK_COUNT]), listed([0]))
+    if unsupported(count) or count == 0:
+        return ()
+    if isinstance(count, Absent):
+        return count
+    columns = _columns(host, gpu.index, count)
+    states = [_state(value) for value in columns["state"]]
+    remotes = _remotes(host, gpu.index, [link for link, state in enumerate(states) if state != "inactive"])
+    return tuple(
+        NvLink(
+            link=link,
+            state=states[link],
+            version=columns["version"][link],
+            speed_MBps=columns["speed"][link],
+            replays=columns["replays"][link],
+            recoveries=columns["recoveries"][link],
+            crc_errors=columns["crc_errors"][link],
+            effective_errors=columns["effective_errors"][link],
+            **remotes.get(link, {}),
+        )
+        for link in range(count)
+    )
+
+
+def _count(value: Any) -> int:
+    if number(value) > _MOST_LINKS:
+        raise ValueError(f"more than {_MOST_LINKS} links")
+    return number(value)
+
+
+def _columns(host: Host, gpu: int, count: int) -> dict[str, Column]:
+    """Every field of every link, each from the newest source that has it."""
+    columns = _ask_fields(host, gpu, list(_FIELDS), _FIELDS.values(), range(count), count)
+    columns["recoveries"] = _first_known(columns["recoveries"], columns["recovery_events"])
+    lacking = [name for name in _LANES if _unknown(columns[name])]
+    if lacking and count <= _MOST_LANES:
+        lanes = [_LANES[name][link // 6] + link % 6 for name in lacking for link in range(count)]
+        older = _ask_fields(host, gpu, lacking, lanes, [0], count)
+        columns |= {name: _first_known(columns[name], older[name]) for name in lacking}
+    for name, function in _FUNCTIONS.items():
+        if _unknown(columns[name]):
+            older_ones = several(host, number, count, function, gpu, listed(range(count)))
+            columns[name] = _first_known(columns[name], older_ones)
+    return columns
+
+
+def _ask_fields(
+    host: Host, gpu: int, names: Sequence[str], numbers: Iterable[int], scopes: Iterable[int], count: int
+) -> dict[str, Column]:
+    """`count` values for each of `names`, from one call."""
+    values = several(host, number, len(names) * count, _FIELD_VALUES, gpu, listed(numbers), listed(scopes))
+    return {name: values[place * count : (place + 1) * count] for place, name in enumerate(names)}
+
+
+def _remotes(host: Host, gpu: int, links: Sequence[int]) -> dict[int, dict[str, Any]]:
+    if not links:
+        return {}
+    kinds = several(host, _remote, len(links), "nvmlDeviceGetNvLinkRemoteDeviceType", gpu, listed(links))
+    addresses = several(host, text, len(links), "nvmlDeviceGetNvLinkRemotePciInfo", gpu, listed(links))
+    ends = zip(links, kinds, addresses, strict=True)
+    return {link: {"remote": kind, "remote_pci": address} for link, kind, address in ends}
+
+
+def _remote(kind: Any) -> Remote:
+    return _REMOTES.get(number(kind), "unknown")
+
+
+def _state(value: int | Absent) -> State | Absent:
+    if isinstance(value, Absent):
+        return value
+    return _STATES[value] if value < len(_STATES) else Absent(f"NVML calls the state {value}, which is not known here")
+
+
+def _first_known(column: Column, older: Column) -> Column:
+    """`column`, with what `older` knows where it knows nothing."""
+    pairs = zip(column, older, strict=True)
+    return tuple(b if isinstance(a, Absent) and not isinstance(b, Absent) else a for a, b in pairs)
+
+
+def _unknown(column: Column) -> bool:
+    return all(isinstance(value, Absent) for value in column)
