@@ -60,7 +60,8 @@ class LiveHost:
     def ask(self, *question: str | int) -> str:
         """The machine's answer, or the HostError that says why there is none."""
         kind, *rest = (str(part) for part in question)
-        patience_s = min(_PATIENCE_S.get(kind, 2.0), self._deadline - time.monotonic())
+        wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
+        patience_s = min(wanted_s, self._deadline - time.monotonic())
         if kind == "env":
             return self._env()
         if kind == "run":
@@ -258,7 +259,8 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "module": _module,
 }
 _PATIENCE_S = {
-    "run": 60.0,  # nvidia-smi without persistence mode takes 1-3 s per GPU to start (checks.md, Corrections)
+    "run": 10.0,
+    "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,

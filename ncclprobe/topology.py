@@ -6,7 +6,7 @@ graph/topo.cc (its links) and graph/paths.cc (a path's type is that of its worst
 and the virtual links of Broadcom's switch module.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -43,9 +43,10 @@ class Node(NamedTuple):
     id: str = ""
 
 
-UNKNOWN_CPU = Node("cpu", "?")
+UNKNOWN_CPU, NVSWITCH = Node("cpu", "?"), Node("nvs")
 Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
 Ways = Mapping[Node, tuple[Node, ...]]
+Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
 Pair = tuple[str, str]
 
 
@@ -87,11 +88,15 @@ def topology(
     `nvlinks`: per GPU's address the remote address of each active NVLink, as NVML gives them. `c2c`: addresses of the
     GPUs that have a chip-to-chip link to their CPU. Addresses are spelled as sysfs does.
     """
-    links = nvlinks or {}
     ends = {name: Node("gpu", address) for name, address in gpus.items()}
     ends |= {name: Node("nic", address) for name, address in nics.items()}
     ways = {end: _way_up(pci, end) for end in ends.values()}
-    graph = _graph(pci, ways, links, c2c)
+    links = {
+        end.id: Counter(_nvlink_end(pci, remote, way[-1]) for remote in (nvlinks or {}).get(end.id, ()))
+        for end, way in ways.items()
+        if end.kind == "gpu"
+    }
+    graph = _graph(ways, links, c2c)
     found = {name: search(ends[name], graph) for name in gpus}
     paths = {(gpu, other): _sure(found[gpu], ends[gpu], end, ways) for gpu in gpus for other, end in ends.items()}
     bare = Topology(gpus, nics, paths, smi=_smi(pci, gpus, nics, links))
@@ -99,7 +104,7 @@ def topology(
     return replace(whole, relays=_relays(whole))
 
 
-def _graph(pci: Pci, ways: Ways, nvlinks: Mapping[str, Sequence[str]], c2c: Collection[str]) -> Graph:
+def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
     edges: defaultdict[Node, set[tuple[Node, PathType]]] = defaultdict(set)
 
     def connect(one: Node, other: Node, kind: PathType) -> None:
@@ -110,8 +115,8 @@ def _graph(pci: Pci, ways: Ways, nvlinks: Mapping[str, Sequence[str]], c2c: Coll
         for below, above in pairwise((end, *way)):
             connect(below, above, PathType.PIX)
         if end.kind == "gpu":
-            for remote in nvlinks.get(end.id, ()):
-                connect(end, _nvlink_end(pci, remote, way[-1]), PathType.NVL)
+            for remote in links[end.id]:
+                connect(end, remote, PathType.NVL)
         if end.kind == "gpu" and end.id in c2c:
             connect(end, way[-1], PathType.C2C)
     for one, other in combinations({way[-1] for way in ways.values() if way}, 2):
@@ -160,7 +165,7 @@ def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
     kind = pci.devices[remote].identity.kind if remote in pci.devices else None
     if kind == "gpu":
         return Node("gpu", remote)
-    return cpu if kind == "npu" else Node("nvs")
+    return cpu if kind == "npu" else NVSWITCH
 
 
 def search(start: Node, graph: Graph) -> dict[Node, PathType]:
@@ -228,27 +233,20 @@ def _relays(topology: Topology) -> dict[Pair, str]:
     return relays
 
 
-def _smi(
-    pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], nvlinks: Mapping[str, Sequence[str]]
-) -> dict[Pair, str | None]:
+def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Links) -> dict[Pair, str | None]:
     """What `nvidia-smi topo -m` prints for each pair."""
     names = {**gpus, **nics}
     matrix: dict[Pair, str | None] = {}
     for one, other in product(names, names):
-        links = nvlink_count(pci, nvlinks, gpus[one], gpus[other]) if one in gpus and other in gpus else 0
+        count = nvlink_count(links, gpus[one], gpus[other]) if one in gpus and other in gpus else 0
         tree = tree_word(pci.devices.get(names[one]), pci.devices.get(names[other]))
-        matrix[one, other] = "X" if one == other else f"NV{links}" if links else tree
+        matrix[one, other] = "X" if one == other else f"NV{count}" if count else tree
     return matrix
 
 
-def nvlink_count(pci: Pci, nvlinks: Mapping[str, Sequence[str]], one: str, other: str) -> int:
+def nvlink_count(links: Links, one: str, other: str) -> int:
     """The n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
-    straight = list(nvlinks.get(one, ())).count(other)
-    switch, anywhere = Node("nvs"), UNKNOWN_CPU
-    return straight or min(
-        sum(_nvlink_end(pci, remote, anywhere) == switch for remote in nvlinks.get(address, ()))
-        for address in (one, other)
-    )
+    return links[one][Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
 
 
 def tree_word(one: Device | None, other: Device | None) -> str | None:

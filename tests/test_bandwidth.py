@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import bandwidth, selflaunch
+from ncclprobe import bandwidth
 from ncclprobe.errors import UsageError
 from ncclprobe.report import json as as_json
+from ncclprobe.session import selflaunch
 
 LAUNCHERS = (
     "RANK",

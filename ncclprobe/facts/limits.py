@@ -1,14 +1,27 @@
-"""What this process may lock and share: memlock, /dev/shm, and the capability that lifts the first."""
+"""What this process may lock, share and open: memlock and what lifts it, /dev/shm and its leftovers, device nodes.
+
+All of it is this process's own and needs no privilege. Whether a leftover in /dev/shm is still in use shows in the maps
+of its owner's processes, which only that owner and root may read.
+"""
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ncclprobe.errors import ParseError
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.facts.field import attempt, learn
+from ncclprobe.facts.process import namespace
 from ncclprobe.host import Host
+from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
+SHM = "/dev/shm"
 _CAP_IPC_LOCK = 14  # linux/capability.h
+_FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
+_MOST_SEGMENTS = 64
+_MOST_CHANNELS = 16  # an IMEX domain may have 2048 of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +33,49 @@ class Memlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """One of NCCL's files in /dev/shm: its size, and how long ago it was written.
+
+    `held`: some process has it mapped; False: none has, and it is a leftover; None: not every process that might have
+    it could be looked at. NCCL removes the file as soon as the last peer has attached (ncclShmOpen in
+    src/misc/shmutils.cc, v2.30.7), so one that stays belongs to a job that just starts, or died. Its name is random.
+    """
+
+    name: str
+    nbytes: int
+    age_s: float
+    held: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The file system at /dev/shm: size and what is still free, in bytes."""
+    """The file system at /dev/shm: size and what is still free, in bytes.
+
+    `device` is its number: NCCL takes two ranks for neighbours only where theirs are the same. `segments` are NCCL's
+    files, the newest first; None: not known.
+    """
 
     total_bytes: int
     available_bytes: int
+    device: int | None = None
+    segments: tuple[Segment, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node, and whether its permissions let this process read and write it. A device cgroup still may not."""
+
+    path: str
+    usable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and the RDMA nodes under /dev/infiniband."""
+
+    nvidia: tuple[Node, ...] | Absent
+    imex_channels: tuple[Node, ...] | Absent
+    infiniband: tuple[Node, ...] | Absent
 
 
 @collector
@@ -46,6 +97,61 @@ def may_lock(text: str) -> bool:
 
 @collector
 def shared_memory(host: Host) -> SharedMemory:
-    """statvfs(3) of /dev/shm."""
-    seen = json.loads(host.ask("statvfs", "/dev/shm"))
-    return SharedMemory(seen["total"], seen["available"])
+    """statvfs(3) and stat(2) of /dev/shm, and a look at NCCL's files in it."""
+    seen = json.loads(host.ask("statvfs", SHM))
+    device = learn(host, lambda text: int(json.loads(text)["device"]), "stat", SHM)
+    segments = attempt(lambda: _segments(host))
+    return SharedMemory(
+        seen["total"],
+        seen["available"],
+        device=None if isinstance(device, Absent) else device,
+        segments=None if isinstance(segments, Absent) else segments,
+    )
+
+
+def _segments(host: Host) -> tuple[Segment, ...]:
+    names = json.loads(host.ask("list", SHM, "nccl-*"))[:_MOST_SEGMENTS]
+    if not names:
+        return ()
+    mapped = json.loads(host.ask("mapped", f"{SHM}/nccl-"))
+    everyone = learn(host, namespace, "link", "/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+    found = []
+    for name in names:
+        seen = learn(host, json.loads, "stat", f"{SHM}/{name}")
+        if not isinstance(seen, Absent):  # it may be gone by now
+            held = is_held(f"{SHM}/{name}", seen["mine"], mapped, everyone)
+            found.append(Segment(name, seen["bytes"], seen["age_s"], held))
+    return tuple(sorted(found, key=lambda segment: segment.age_s))
+
+
+def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bool | None:
+    """Whether a process has `path` mapped, given what could be seen of all of them.
+
+    `everyone`: the processes of all containers can be seen from here. Of one's own file the other users' hidden
+    processes do not matter: NCCL makes it for its owner alone (mkstemp(3): mode 0600).
+    """
+    if path in mapped["paths"]:
+        return True
+    return False if everyone and (mine or not mapped["hidden"]) else None
+
+
+@collector
+def devices(host: Host) -> Devices:
+    """Names in three folders, and access(2) to each. No node is opened: opening a GPU's may wake it."""
+    return Devices(
+        nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", "nvidia-caps-imex-channels"))),
+        imex_channels=attempt(lambda: _nodes(host, "/dev/nvidia-caps-imex-channels", "channel*", most=_MOST_CHANNELS)),
+        infiniband=attempt(lambda: _nodes(host, "/dev/infiniband", "*", but=("by-path", "by-ibdev"))),
+    )
+
+
+def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most: int = 256) -> tuple[Node, ...]:
+    try:
+        names = [name for name in json.loads(host.ask("list", folder, pattern)) if name not in but]
+    except Missing:  # known to have none
+        return ()
+    found = []
+    for path in (f"{folder}/{name}" for name in names[:most]):
+        may = json.loads(host.ask("access", path))
+        found.append(Node(path, usable=may["read"] and may["write"]))
+    return tuple(found)

@@ -37,7 +37,7 @@ _HYPERVISORS = {  # how they name themselves in DMI (dmi_vendor_table of systemd
 
 @dataclass(frozen=True, slots=True)
 class Dmi:
-    """What the firmware says; a field is empty where it says nothing. `asset_tag` is the chassis'."""
+    """What the firmware says; a field is empty where it says nothing. `asset_tag` is that of the chassis."""
 
     vendor: str = ""
     product: str = ""
@@ -94,7 +94,9 @@ def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
     hypervisor = xen or _hypervisor(dmi)
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     virtual: bool | None = " hypervisor" in f"{flags[1]} " if flags else bool(hypervisor) or None
-    if flags and not virtual:  # bare metal of a cloud carries the cloud's name too (*.metal, BM.*)
+    if ".metal" in dmi.product and cloud == "aws":
+        virtual = False
+    if virtual is False:  # bare metal of a cloud carries the cloud's name too
         hypervisor = ""
     instance = dmi.product if cloud == "aws" and "." in dmi.product else ""
     return Machine(dmi, cloud, instance, virtual, hypervisor)

@@ -1,8 +1,8 @@
 """NVLink, link by link, as NVML shows it.
 
 One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope), which is where NCCL's
-RAS too reads state and speed (rasDiagnosticsNvLinkData). Where the library is too old for these fields, what they replaced
-is asked: a function per link, and fields per link that exist for links 0 to 11, all that GPUs of that time have.
+RAS too reads state and speed (rasDiagnosticsNvLinkData). Where the library is too old for these fields, what they
+replaced is asked: functions, and a field for each of links 0 to 11, which are all that GPUs of that time have.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,10 +49,10 @@ _MOST_LINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 so far
 class NvLink:
     """One link of one GPU, the counters since the driver was loaded.
 
-    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_…, not the one on the box (7 is 5.0, and
-    an H100 says so). `speed_MBps` is 1e6 bytes per second in each direction on the wire, coding included (26562 where
-    25 GB/s of payload pass). `remote` is asked of links that are not inactive. `recoveries` are NVLink 5's recovery
-    events where there are no older ones, `effective_errors` what its forward error correction let through.
+    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and no generation to judge by: H100s
+    have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire, coding
+    included (26562 where 25 GB/s of payload pass). `remote` is asked of links that are not inactive. `recoveries` are
+    NVLink 5's recovery events where there are no older ones, `effective_errors` what its error correction let through.
     """
 
     link: int

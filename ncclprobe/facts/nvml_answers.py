@@ -1,7 +1,7 @@
 """Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
 
 A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
-``refused`` is "Missing" where the library is too old for the function, "Denied" where it takes privilege, else "Failed".
+``refused`` is "Missing" where the library is too old for the function and "Denied" where it takes privilege.
 """
 
 import json

@@ -1,64 +1,202 @@
-"""Which torch and NCCL a job started from this interpreter gets, without importing either."""
+"""Which torch and NCCL a job started from this interpreter gets, without importing or running either.
+
+All of it is readable to everyone who can run the job. It holds for this interpreter and these variables: a job that
+another script starts, with modules loaded or in a container, may get others.
+"""
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-from ncclprobe.errors import Missing, ParseError
+from ncclprobe.errors import HostError, Missing, ParseError
+from ncclprobe.facts.field import attempt, learn
+from ncclprobe.facts.loader import Elf, Loader, cached, choose, elf, libraries, usr
 from ncclprobe.host import Host
+from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
 Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""
 
+NCCL = "libnccl.so.2"
 _WRITTEN = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[-+].*)?")
 _FIRST_LONG_CODE = 10_000  # 2.9.0 is 20900; 2.8.4, the last of the old form, is 2804
 _VERSIONED = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
-_SYSTEM_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
+_FURTHER_FOLDERS = ("/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nccl/lib", "/usr/local/nvidia/lib64")
+_WHEEL_FOLDER = "nvidia/nccl/lib"
 
 
 @dataclass(frozen=True, slots=True)
 class NcclLibrary:
-    """One libnccl on this machine. `source` is the wheel or the file it was read from."""
+    """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
-    version: Version
+    `version` is None where neither a wheel nor the name of the file tells it. `path` is the file, where it is known.
+    """
+
+    version: Version | None
     source: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The libnccl that a torch process maps, and why that one: ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``LD_PRELOAD`` …
+
+    ``static``: `path` has NCCL inside. Without a torch for CUDA: what a program without a path of its own would map.
+    """
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The installed torch: its folder, and the CUDA version it was built for, None for a build without CUDA."""
+
+    folder: str
+    cuda: str | Absent | None
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """`packages`: installed distributions. `nccl`: every libnccl found, the wheel that torch depends on first."""
+    """`packages`: installed distributions. `nccl`: every libnccl found, the one a job would map first, then wheels.
+
+    `mapped` None: the loader would find none. `torch` None: not installed. `toolkit` is what /usr/local/cuda says it
+    is, `cudnn` the version that the loader's cache leads to; both empty where there is none.
+    """
 
     packages: dict[str, str]
     nccl: tuple[NcclLibrary, ...] = ()
+    mapped: Mapped | Absent | None = None
+    torch: Torch | None = None
+    toolkit: str = ""
+    cudnn: str = ""
 
     @property
     def nccl_version(self) -> Version | None:
-        """The version a job most likely loads, or None where no libnccl was found."""
+        """The version a job most likely loads, or None where no libnccl was found, or not its version."""
         return self.nccl[0].version if self.nccl else None
 
 
 @collector
-def software(host: Host) -> Software:
-    """Wheels of this interpreter, then shared libraries in the system's folders."""
+def software(host: Host, loader: Loader | Absent) -> Software:
+    """Wheels of this interpreter, what torch links to, then shared libraries in the folders of the loader."""
+    known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
+    torch = _torch(host)
+    needer = attempt(lambda: _cuda_library(host, torch))
+    mapped = attempt(lambda: _mapped(host, known, torch, needer))
+    built = learn(host, toolkit, "read", "/usr/local/cuda/version.json")
+    files = list(
+        _files(host, [*(needer.rpath if isinstance(needer, Elf) else ()), *known.folders(), *_FURTHER_FOLDERS])
+    )
+    return Software(
+        packages=packages,
+        nccl=tuple(_in_order(packages, files, mapped)),
+        mapped=mapped,
+        torch=torch,
+        toolkit="" if isinstance(built, Absent) else built,
+        cudnn=_cudnn(host),
+    )
+
+
+def _torch(host: Host) -> Torch | None:
+    """Where torch lies, and torch/version.py."""
+    try:
+        folder = str(PurePosixPath(host.ask("module", "torch")).parent)
+    except Missing:
+        return None
+    return Torch(folder, learn(host, torch_cuda, "read", f"{folder}/version.py"))
+
+
+def torch_cuda(text: str) -> str | None:
+    """The CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
+    match = re.search(r"^cuda(?::[^=\n]*)? = (?:None|'([^'\n]*)')$", text, re.MULTILINE)
+    if not match:
+        raise ParseError(f"torch/version.py: no cuda in {text[:80]!r}")
+    return match[1]
+
+
+def _cuda_library(host: Host, torch: Torch | None) -> Elf | None:
+    """What torch's CUDA library needs; None where torch is not installed or has none: nobody needs NCCL then."""
+    if torch is None:
+        return None
+    path = f"{torch.folder}/lib/libtorch_cuda.so"
+    try:
+        return elf(host.ask("elf", path), path)
+    except Missing:
+        return None
+
+
+def _mapped(host: Host, loader: Loader, torch: Torch | None, needer: Elf | Absent | None) -> Mapped | None:
+    if isinstance(needer, Absent):
+        raise Missing(f"what libtorch_cuda.so needs is not known: {needer.why}")
+    if torch and needer and not any(name.startswith("libnccl.so") for name in needer.needed):
+        return Mapped(f"{torch.folder}/lib/libtorch_cuda.so", "static")
+    found = choose(host, NCCL, loader, needer)
+    return Mapped(*found) if found else None
+
+
+def _files(host: Host, folders: Sequence[str]) -> Iterator[NcclLibrary]:
+    """Every libnccl in `folders`, by its versioned name, else by the name that the loader asks for."""
+    for folder in dict.fromkeys(map(usr, folders)):
+        names = _names(host, folder)
+        versioned = [match for match in map(_VERSIONED.fullmatch, names) if match]
+        for match in versioned:
+            yield NcclLibrary(parse_version(match[1]), f"{folder}/{match[0]}", f"{folder}/{match[0]}")
+        if NCCL in names and not versioned:
+            yield NcclLibrary(None, f"{folder}/{NCCL}", f"{folder}/{NCCL}")
+
+
+def _names(host: Host, folder: str) -> list[str]:
+    try:
+        return [name for name in libraries(host, folder) if name.startswith("libnccl.so")]
+    except HostError:  # a folder that does not answer: what would be mapped is then not known, and says so
+        return []
+
+
+def _in_order(
+    packages: dict[str, str], files: Sequence[NcclLibrary], mapped: Mapped | Absent | None
+) -> Iterator[NcclLibrary]:
+    """The library that would be mapped, then wheels, then files; each once, a wheel's file with the wheel's version."""
     wheels = [NcclLibrary(parse_version(v), name) for name, v in packages.items() if name.startswith("nvidia-nccl")]
-    return Software(packages, (*wheels, *_system_libraries(host)))
+    own = [file for file in files if _WHEEL_FOLDER in file.path]
+    if len(wheels) == 1 and len(own) == 1:
+        wheels = [NcclLibrary(wheels[0].version, wheels[0].source, own[0].path)]
+        files = [file for file in files if file is not own[0]]
+    found = [*wheels, *files]
+    if isinstance(mapped, Mapped):
+        first = next((library for library in found if _same(library.path, mapped.path)), None)
+        yield first or NcclLibrary(None, f"{mapped.path} ({mapped.why})", mapped.path)
+        found = [library for library in found if library is not first]
+    yield from found
 
 
-def _system_libraries(host: Host) -> list[NcclLibrary]:
-    found = []
-    for folder in _SYSTEM_FOLDERS:
-        try:
-            names = json.loads(host.ask("list", folder))
-        except Missing:
-            continue
-        found += [
-            NcclLibrary(parse_version(match[1]), f"{folder}/{match[0]}")
-            for match in map(_VERSIONED.fullmatch, names)
-            if match
-        ]
-    return found
+def _same(path: str, mapped: str) -> bool:
+    """Whether a file is the one mapped: `libnccl.so.2` is a link to the versioned name beside it."""
+    path, mapped = usr(path), usr(mapped)
+    return path == mapped or (PurePosixPath(mapped).name == NCCL and path.startswith(f"{mapped}."))
+
+
+def toolkit(text: str) -> str:
+    """The version in the CUDA toolkit's version.json, which it has since 11.1. Raises ParseError."""
+    try:
+        return str(json.loads(text)["cuda"]["version"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ParseError(f"CUDA's version.json: {text[:80]!r}") from None
+
+
+def _cudnn(host: Host) -> str:
+    """The version in the name of the file behind the loader's cache entry for cuDNN."""
+    files = attempt(lambda: cached(host, "libcudnn.so."))
+    for _, file in () if isinstance(files, Absent) else files:
+        target = learn(host, str, "link", file)
+        match = None if isinstance(target, Absent) else re.search(r"\.so\.(\d+(?:\.\d+)+)$", target)
+        if match:
+            return match[1]
+    return ""
 
 
 def parse_version(text: str | int) -> Version:

@@ -1,0 +1,81 @@
+"""NVIDIA's kernel driver and the fabric manager, by their own word.
+
+The driver's version is for everyone to read. The fabric manager is a service of the host: in a container neither its
+program nor its process can be seen, and that says nothing.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.facts.field import attempt
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+VERSION = "/proc/driver/nvidia/version"
+PID_FILE = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
+_PROCESS = "nv-fabricmanager"[:15]  # what the kernel keeps of a name (TASK_COMM_LEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The loaded kernel module: its version, and whether it is the open one, which dma-buf needs."""
+
+    version: str
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FabricManager:
+    """The fabric manager installed here: its version, and whether its process runs; Absent: it cannot be seen."""
+
+    version: str
+    running: bool | Absent
+
+
+@collector
+def driver(host: Host) -> Driver:
+    """/proc/driver/nvidia/version. No such file: the module is not loaded, or this container was given no GPU."""
+    return loaded(host.ask("read", VERSION))
+
+
+def loaded(text: str) -> Driver:
+    """The "NVRM version" line, of which there are two forms. Raises ParseError.
+
+    ``NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug …`` and ``NVIDIA UNIX Open Kernel Module for x86_64
+    570.158.01  Release Build  (…)``.
+    """
+    match = re.search(r"^NVRM version: (NVIDIA UNIX .*?)\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE | re.ASCII)
+    if not match:
+        raise ParseError(f"{VERSION}: {text[:120]!r}")
+    return Driver(match[2], "Open Kernel Module" in match[1])
+
+
+@collector
+def fabric_manager(host: Host) -> FabricManager:
+    """``nv-fabricmanager --version``, and the process that its pid file names."""
+    version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
+    return FabricManager(version, attempt(lambda: _running(host)))
+
+
+def fabric_manager_version(text: str) -> str:
+    """``Fabric Manager version is : 535.104.05``. Raises ParseError."""
+    match = re.search(r"Fabric Manager version is\s*:\s*(\d+(?:\.\d+)+)", text, re.ASCII)
+    if not match:
+        raise ParseError(f"nv-fabricmanager --version: {text[:120]!r}")
+    return match[1]
+
+
+def _running(host: Host) -> bool:
+    """Whether the process of the pid file is there and is the fabric manager. No file: it was not started."""
+    try:
+        pid = int(host.ask("read", PID_FILE))
+    except Missing:
+        return False
+    except ValueError:
+        raise ParseError(f"{PID_FILE}: no number") from None
+    try:
+        return host.ask("read", f"/proc/{pid}/comm").strip() == _PROCESS
+    except Missing:
+        return False

@@ -1,0 +1,152 @@
+"""Where the dynamic loader looks for a shared library, and which of several it takes: ld.so(8).
+
+Everyone may read the cache and list the folders. In programs that gain privileges the loader ignores the variables.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from ncclprobe.errors import Denied, Missing, ParseError
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.field import attempt
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+READS = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
+"""Variables read here: their values may be recorded."""
+
+LIBRARIES = "libnccl*"
+"""NCCL and its plugins: what is looked for in a folder, always at once, so that each folder is listed once."""
+
+DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib is /usr/lib wherever there is a CUDA
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """`preload`: files that are mapped before any other. `library_path`: LD_LIBRARY_PATH's folders.
+
+    `cached`: (name, file) of the libraries of NCCL and its plugins that ldconfig found, the preferred first.
+    """
+
+    preload: tuple[str, ...] = ()
+    library_path: tuple[str, ...] = ()
+    cached: tuple[tuple[str, str], ...] | Absent = ()
+
+    def folders(self) -> tuple[str, ...]:
+        """Every folder in which it finds a library by its bare name, in order."""
+        files = () if isinstance(self.cached, Absent) else self.cached
+        known = (*self.library_path, *(str(PurePosixPath(file).parent) for _, file in files), *DEFAULT_FOLDERS)
+        return tuple(dict.fromkeys(map(usr, known)))
+
+
+class Elf(NamedTuple):
+    """What a library says of itself: what it needs, and where it says to look for that (elf(5))."""
+
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+
+
+class Step(NamedTuple):
+    """One place where the loader looks: its name for people, and the folders or files there."""
+
+    name: str
+    folders: tuple[str, ...]
+
+
+@collector
+def loader(host: Host, environment: Environment | Absent) -> Loader:
+    """Two variables and /etc/ld.so.cache."""
+    variables = {} if isinstance(environment, Absent) else environment.variables
+    return Loader(
+        preload=tuple(filter(None, re.split(r"[\s:]+", variables.get("LD_PRELOAD") or ""))),
+        library_path=tuple(filter(None, re.split("[:;]", variables.get("LD_LIBRARY_PATH") or ""))),
+        cached=attempt(lambda: cached(host, "libnccl")),
+    )
+
+
+def cached(host: Host, prefix: str) -> tuple[tuple[str, str], ...]:
+    """(name, file) of those libraries in the loader's cache whose name starts with `prefix`, the preferred first."""
+    return tuple((str(name), str(file)) for name, file in json.loads(host.ask("ld_cache", prefix)))
+
+
+def elf(text: str, path: str) -> Elf:
+    """The host's answer for the library at `path`, with ``$ORIGIN`` written out. Raises ParseError."""
+    try:
+        seen = json.loads(text)
+        paths = [tuple(_origin(folder, path) for folder in filter(None, seen[key].split(":"))) for key in _PATHS]
+        return Elf(tuple(map(str, seen["needed"])), *paths)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ParseError(f"{path}: no dynamic section: {text[:80]!r}") from None
+
+
+_PATHS = ("rpath", "runpath")
+
+
+def _origin(folder: str, path: str) -> str:
+    """A folder of a library's own search path, relative to where that library lies."""
+    origin = str(PurePosixPath(path).parent)
+    parts: list[str] = []
+    for part in re.sub(r"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder).split("/"):
+        if part == ".." and parts and parts[-1] not in ("", ".."):
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts) or "/"
+
+
+def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
+    """Where the loader looks for what `needer` needs (None: a program without a path of its own), in order.
+
+    A DT_RPATH comes before LD_LIBRARY_PATH, and is void where there is a DT_RUNPATH, which comes after.
+    """
+    own = needer or Elf((), (), ())
+    return (
+        Step("DT_RPATH", own.rpath if not own.runpath else ()),
+        Step("LD_LIBRARY_PATH", loader.library_path),
+        Step("DT_RUNPATH", own.runpath),
+    )
+
+
+def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> tuple[str, str] | None:
+    """The file that the loader maps for `name`, a library of NCCL, and what makes it; None where it finds none.
+
+    Raises the HostError of a folder that does not answer: the loader would wait for it, too.
+    """
+    for file in loader.preload:
+        if PurePosixPath(file).name.startswith(name):
+            return file, "LD_PRELOAD"
+    for step in steps(loader, needer):
+        for folder in step.folders:
+            if name in libraries(host, folder):
+                return f"{folder}/{name}", step.name
+    for soname, file in () if isinstance(loader.cached, Absent) else loader.cached:
+        if soname == name:
+            return file, "/etc/ld.so.cache"
+    for folder in DEFAULT_FOLDERS:
+        if name in libraries(host, folder):
+            return f"{folder}/{name}", "the loader's default folders"
+    return None
+
+
+def usr(path: str) -> str:
+    """One name for a folder that has two since /lib is a link to /usr/lib."""
+    return f"/usr{path}" if path.startswith(("/lib/", "/lib64")) else path
+
+
+def libraries(host: Host, folder: str) -> Sequence[str]:
+    """NCCL's libraries in a folder; none where it is not there, or closed, which the loader passes over."""
+    try:
+        return list(map(str, json.loads(host.ask("list", folder, LIBRARIES))))
+    except (Missing, Denied):
+        return ()

@@ -1,0 +1,134 @@
+"""Run as root in a guest: processes in uninterruptible sleep hold nobody up.
+
+Whoever creates a file on a frozen file system sleeps in the kernel (``percpu_rwsem_wait``), survives SIGKILL and keeps
+its pipes open, as the users of a wedged driver do. Prints a line per step; exits with 0 if every step came back in time.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ncclprobe import command
+from ncclprobe.errors import TimedOut
+from ncclprobe.nvml_child import NvmlChild
+
+PATIENCE_S = 2.0
+START_S = 15.0  # until a child has reached NVML; the processor is emulated
+BOUND_S = 60.0  # what is wrong here lasts for ever
+OUTLIVING = """
+import sys
+from ncclprobe.errors import TimedOut
+from ncclprobe.nvml_child import NvmlChild
+try:
+    NvmlChild().call("nvmlDeviceGetCount", patience_s=float(sys.argv[1]))
+except TimedOut:
+    print("timed out")
+"""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder, frozen(Path(folder)) as mount:
+        os.environ["FAKE_NVML_WRITE"] = str(mount / "by-nvml")
+        steps = {
+            "command.run of a sleeper": lambda: times_out(lambda: command.run(touch(mount / "a"), PATIENCE_S)),
+            "command.run whose child sleeps and holds its pipes": lambda: times_out(
+                lambda: command.run(["sh", "-c", f"touch {mount}/b & echo started; wait"], PATIENCE_S)
+            ),
+            "command.run whose parent has ended": lambda: times_out(
+                lambda: command.run(["sh", "-c", f"touch {mount}/c & echo started"], PATIENCE_S)
+            ),
+            "command.abandon": lambda: abandons(touch(mount / "d")),
+            "NvmlChild.call": lambda: times_out(lambda: NvmlChild().call("nvmlDeviceGetCount", patience_s=START_S)),
+            "a program that ends after NvmlChild.call": outlives,
+        }
+        late = [name for name, step in steps.items() if not in_time(name, step)]
+        left = sleepers()
+        print(f"{len(left)} processes still sleep uninterruptibly: {', '.join(left.values())}")
+        sleeping_with_signal = [pid for pid in left if pending_kill(pid)]
+        print(f"{len(sleeping_with_signal)} of them have been sent SIGKILL")
+    time.sleep(3)
+    print(f"{len(sleepers())} are left after the thaw")
+    good = not late and len(sleeping_with_signal) == len(left) == len(steps)
+    print("every step came back in time" if good else "NOT as it must be")
+    return int(not good)
+
+
+@contextmanager
+def frozen(folder: Path) -> Iterator[Path]:
+    """A small ext4, mounted and frozen, thawed again afterwards."""
+    image, mount = folder / "image", folder / "mount"
+    mount.mkdir()
+    for argv in (
+        ["truncate", "-s", "16M", image],
+        ["mkfs.ext4", "-q", "-F", image],
+        ["modprobe", "loop"],
+        ["mount", "-o", "loop", image, mount],
+        ["fsfreeze", "--freeze", mount],
+    ):
+        subprocess.run(argv, check=True)
+    try:
+        yield mount
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
+        time.sleep(1)
+        subprocess.run(["umount", mount], check=True)
+
+
+def touch(path: Path) -> list[str]:
+    return ["touch", str(path)]
+
+
+def times_out(work: Callable[[], object]) -> str:
+    try:
+        return f"returned {work()!r}, which it must not"
+    except TimedOut as error:
+        return f"timed out: {error}"
+
+
+def abandons(argv: list[str]) -> str:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
+    time.sleep(1)
+    command.abandon(process)
+    return f"timed out: abandoned, still there: {process.poll() is None}"
+
+
+def outlives() -> str:
+    argv = [sys.executable, "-c", OUTLIVING, str(START_S)]
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=2 * BOUND_S, check=True).stdout.strip()
+
+
+def in_time(name: str, step: Callable[[], str]) -> bool:
+    started = time.monotonic()
+    outcome = step()
+    seconds = time.monotonic() - started
+    good = seconds < BOUND_S and outcome.startswith("timed out")
+    print(f"{'ok' if good else 'BAD'}  {seconds:5.1f} s  {name}: {outcome}", flush=True)
+    return good
+
+
+def sleepers() -> dict[int, str]:
+    """Processes in uninterruptible sleep on a frozen file system, with their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "stat").read_text().rpartition(")")[2].split()[0] == "D":
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")[:60].strip()
+        except OSError:
+            continue
+    return {pid: line for pid, line in found.items() if line}  # kernel threads have no command line
+
+
+def pending_kill(pid: int) -> bool:
+    """Whether SIGKILL waits for the process, to itself or to all its threads."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> 8 & 1 for mask in masks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
