@@ -139,7 +139,7 @@ def _text_or_none(path: Path) -> str | None:
 
 def _open(path: str) -> str:
     """Whether a device node opens for reading and writing. access(2) does not know of a container's device cgroup."""
-    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    os.close(os.open(path, os.O_RDWR))
     return "true"
 
 

@@ -12,9 +12,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
     **dict.fromkeys(("errors", "model", "registry", "units", "ops", "stats"), 0),
-    **dict.fromkeys(("host", "live", "command", "nvml_child", "elf", "kernel_ring"), 1),
+    **dict.fromkeys(("host", "live", "command", "nvml_child", "nvml_server", "elf", "kernel_ring"), 1),
     "facts": 2,
-    **dict.fromkeys(("nccl", "expect"), 3),
+    **dict.fromkeys(("nccl", "topology", "expect"), 3),
     **dict.fromkeys(("checks", "probes"), 4),
     "engine": 5,
     "report": 6,

@@ -45,7 +45,7 @@ def test_gpus_are_counted_and_named(library: Path) -> None:
 
 
 def test_a_lost_gpu_does_not_hide_the_others(library: Path) -> None:
-    said = ask(library, *(["nvmlDeviceGetName", n] for n in range(3)), gpus=3, lost=1)
+    said = ask(library, ["nvmlDeviceGetName", 0], ["nvmlDeviceGetName", 1], ["nvmlDeviceGetName", 2], gpus=3, lost=1)
     assert [kind for kind, _ in said] == ["said", "Failed", "said"]
     assert "GPU is lost" in said[1][1]
 

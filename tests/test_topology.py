@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, Place, pci
 from ncclprobe.model import Absent
-from ncclprobe.topology import PathType, Topology, topology
+from ncclprobe.topology import PathType, Topology, topology, tree_word
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
@@ -100,11 +100,11 @@ def test_a_cube_mesh_relays_over_one_gpu_but_no_further() -> None:
     assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NV2", "GPU2": "NVB/SYS", "GPU3": "SYS/SYS"}
 
 
-def test_power9_reaches_its_cpu_over_nvlink() -> None:
+def test_power9_reaches_its_cpu_over_nvlink_and_the_other_socket_over_both() -> None:
     npu = device("npu", 0x068001, Place("pci0004:00"), vendor=0x1014)
-    tree, gpus, _ = flat(2, 2)
-    links = {"g0": ("npu",) * 3, "g1": ("npu",) * 3}
-    assert topology(machine(*tree.devices.values(), npu), gpus, {}, links).paths["GPU0", "GPU1"] is NVL
+    tree, gpus, _ = flat(3, 2)
+    seen = topology(machine(*tree.devices.values(), npu), gpus, {}, dict.fromkeys(gpus.values(), ("npu",) * 3))
+    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NODE", "GPU2": "SYS/SYS"}
 
 
 def test_a_nic_of_another_gpu_is_reached_over_nvlink() -> None:
@@ -135,6 +135,19 @@ def test_a_gpu_too_far_from_the_nic_is_no_relay() -> None:
     lone = replace(tree.devices["n0"], place=Place("pci00ff:00", ("r",)))
     seen = topology(machine(*{**tree.devices, "n0": lone}.values()), gpus, nics, nvswitched(gpus))
     assert (seen.relays, seen.path("GPU0", "mlx5_0")) == ({}, PHB)
+
+
+def test_a_gpu_that_shares_a_switch_with_the_nic_needs_no_relay() -> None:
+    near, deep = Place("pci0000:00", ("r", "u", "d")), Place("pci0000:00", ("r", "u", "e", "v", "f"))
+    found = [device("g0", GPU_3D, near), device("g1", GPU_3D, deep), device("n", INFINIBAND, near, vendor=0x15B3)]
+    gpus = {"GPU0": "g0", "GPU1": "g1"}
+    seen = topology(machine(*found), gpus, {"mlx5_0": "n"}, nvswitched(gpus))
+    assert (seen.relays, seen.path("GPU1", "mlx5_0")) == ({}, PXB)
+
+
+def test_a_nic_behind_the_gpus_own_switch_is_nearer_than_chip_to_chip() -> None:
+    tree, gpus, nics = flat(1, 1, nics=1)
+    assert topology(tree, gpus, nics, c2c=gpus.values()).paths["GPU0", "mlx5_0"] is PIX
 
 
 def test_chip_to_chip_links_bring_the_cpus_nics_near() -> None:
@@ -169,6 +182,28 @@ def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl(
     assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (path, "PXB")
 
 
+def test_a_third_level_of_broadcom_switches_stays_a_level() -> None:
+    chain = ("r", "u", "d", "v", "e", "w", "f")
+    found = [device("a", GPU_3D, Place("pci0000:00", chain)), device("b", GPU_3D, Place("pci0000:00", chain[:5]))]
+    seen = topology(machine(*found, bridges=[broadcom(n, 0xC010, 0xA096) for n in "uvw"]), {"A": "a", "B": "b"}, {})
+    assert seen.paths["A", "B"] is PXB
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "word"),
+    [
+        (("r", "u", "d"), ("r", "u", "e"), "PIX"),
+        (("r", "u", "d"), ("r", "u", "d"), "PIX"),
+        (("r", "u", "d"), ("r", "u", "e", "p"), "PXB"),
+        (("r",), ("s",), "PHB"),
+        ((), (), "PHB"),
+    ],
+)
+def test_bridges_below_the_last_shared_one_are_counted(one: tuple[str, ...], other: tuple[str, ...], word: str) -> None:
+    pair = [device("x", GPU_3D, Place("pci0000:00", bridges)) for bridges in (one, other)]
+    assert tree_word(*pair) == word
+
+
 def test_a_numa_node_that_was_not_read_makes_only_far_paths_unknown() -> None:
     tree, gpus, nics = flat(2, 1, nics=2)
     blind = {name: replace(d, numa_node=NOT_READ) if name in ("g0", "n0") else d for name, d in tree.devices.items()}
@@ -176,6 +211,12 @@ def test_a_numa_node_that_was_not_read_makes_only_far_paths_unknown() -> None:
     assert [seen.paths["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, PIX, None]
     assert [seen.smi["GPU0", other] for other in ("GPU1", "mlx5_0", "mlx5_1")] == [None, "PIX", None]
     assert (seen.near("GPU0"), seen.near("GPU1")) == (("mlx5_0",), ("mlx5_1",))
+
+
+def test_two_numa_nodes_that_were_not_read_are_not_taken_for_the_same() -> None:
+    tree, gpus, _ = flat(2, 1)
+    blind = [replace(d, numa_node=NOT_READ) for d in tree.devices.values()]
+    assert topology(machine(*blind), gpus, {}).paths["GPU0", "GPU1"] is None
 
 
 def test_firmware_that_names_no_numa_node_is_one_cpu_to_nccl_and_no_word_of_nvidia_smi() -> None:

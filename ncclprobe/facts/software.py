@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ncclprobe.errors import HostError, Missing, ParseError
+from ncclprobe.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.loader import Elf, Loader, cached, choose, elf, libraries, usr
 from ncclprobe.host import Host
@@ -21,6 +21,7 @@ Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""
 
 NCCL = "libnccl.so.2"
+_TORCH_CUDA = "libtorch_cuda.so"
 _WRITTEN = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[-+].*)?")
 _FIRST_LONG_CODE = 10_000  # 2.9.0 is 20900; 2.8.4, the last of the old form, is 2804
 _VERSIONED = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
@@ -70,7 +71,7 @@ class Software:
     packages: dict[str, str]
     nccl: tuple[NcclLibrary, ...] = ()
     mapped: Mapped | Absent | None = None
-    torch: Torch | None = None
+    torch: Torch | Absent | None = None
     toolkit: str = ""
     cudnn: str = ""
 
@@ -85,9 +86,9 @@ def software(host: Host, loader: Loader | Absent) -> Software:
     """Wheels of this interpreter, what torch links to, then shared libraries in the folders of the loader."""
     known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
-    torch = _torch(host)
+    torch = attempt(lambda: _torch(host))
     needer = attempt(lambda: _cuda_library(host, torch))
-    mapped = attempt(lambda: _mapped(host, known, torch, needer))
+    mapped = attempt(lambda: _mapped(host, loader, torch, needer))
     built = learn(host, toolkit, "read", "/usr/local/cuda/version.json")
     files = list(
         _files(host, [*(needer.rpath if isinstance(needer, Elf) else ()), *known.folders(), *_FURTHER_FOLDERS])
@@ -119,22 +120,28 @@ def torch_cuda(text: str) -> str | None:
     return match[1]
 
 
-def _cuda_library(host: Host, torch: Torch | None) -> Elf | None:
+def _cuda_library(host: Host, torch: Torch | Absent | None) -> Elf | None:
     """What torch's CUDA library needs; None where torch is not installed or has none: nobody needs NCCL then."""
+    if isinstance(torch, Absent):
+        raise Failed(f"which torch is installed is not known: {torch.why}")
     if torch is None:
         return None
-    path = f"{torch.folder}/lib/libtorch_cuda.so"
+    path = f"{torch.folder}/lib/{_TORCH_CUDA}"
     try:
         return elf(host.ask("elf", path), path)
     except Missing:
         return None
 
 
-def _mapped(host: Host, loader: Loader, torch: Torch | None, needer: Elf | Absent | None) -> Mapped | None:
+def _mapped(
+    host: Host, loader: Loader | Absent, torch: Torch | Absent | None, needer: Elf | Absent | None
+) -> Mapped | None:
+    if isinstance(loader, Absent):
+        raise Failed(f"where the loader looks is not known: {loader.why}")
     if isinstance(needer, Absent):
-        raise Missing(f"what libtorch_cuda.so needs is not known: {needer.why}")
-    if torch and needer and not any(name.startswith("libnccl.so") for name in needer.needed):
-        return Mapped(f"{torch.folder}/lib/libtorch_cuda.so", "static")
+        raise Failed(f"what {_TORCH_CUDA} needs is not known: {needer.why}")
+    if isinstance(torch, Torch) and needer and not any(name.startswith("libnccl.so") for name in needer.needed):
+        return Mapped(f"{torch.folder}/lib/{_TORCH_CUDA}", "static")
     found = choose(host, NCCL, loader, needer)
     return Mapped(*found) if found else None
 

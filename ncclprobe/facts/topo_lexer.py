@@ -11,36 +11,40 @@ from dataclasses import dataclass
 _COLOUR = re.compile(r"\x1b?\[[0-9;]*[mK]")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>")
 _WORD = re.compile(r"[^\s:>\]]*[:>\]]+|[^\s:>\]]+")
+_SPEAKING = re.compile(r"[^\W_]")
 _PAGER = re.compile(r"\s*\[[0-9]+/[0-9]+\]\s*")
-_TAB = 6
+_TAB = " " * 6
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its number in the text, its words, and the width of the blank before each.
-
-    A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces. A line
-    without a letter or digit, or with a pager's position alone, has no words.
-    """
+    """One line with at least one letter or digit: its number in the text, the text, its words."""
 
     number: int
-    words: tuple[str, ...] = ()
-    gaps: tuple[int, ...] = ()
+    text: str
+    words: tuple[str, ...]
+
+    def gap(self, index: int) -> int:
+        """The width of the blank before the word of that index.
+
+        A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
+        """
+        spans = [match.span() for match in _WORD.finditer(self.text)]
+        start = spans[index - 1][1] if index else 0
+        return len(self.text[start : spans[index][0]].replace("\t", _TAB))
 
 
-def lex(text: str) -> tuple[Line, ...]:
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number."""
+
+    speaking: tuple[Line, ...]
+    size: int
+
+
+def lex(text: str) -> Lines:
     """Every line of `text`, in linear time."""
-    plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ")
-    return tuple(_line(number, line) for number, line in enumerate(plain.splitlines(), start=1))
-
-
-def _line(number: int, text: str) -> Line:
-    if _PAGER.fullmatch(text) or not any(map(str.isalnum, text)):
-        return Line(number)
-    words, gaps, end = [], [], 0
-    for match in _WORD.finditer(text):
-        blank = text[end : match.start()]
-        words.append(match[0])
-        gaps.append(len(blank) + (_TAB - 1) * blank.count("\t"))
-        end = match.end()
-    return Line(number, tuple(words), tuple(gaps))
+    plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
+    numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
+    speaking = [Line(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
+    return Lines(tuple(speaking), len(plain))

@@ -92,7 +92,10 @@ def _names(table: Table) -> dict[str, str]:
         entries = [(one[:-1], two) for one, two in pairwise(words) if re.fullmatch("NIC[0-9]+:", one)]
         if words and not entries:
             break
-        names |= {label: name for label, name in entries if label in names}
+        for label, name in entries:
+            if names.get(label, label) not in (label, name):
+                raise ParseError(f"the NIC Legend calls {label} both {names[label]} and {name}")
+            names[label] = name
     if len(set(names.values())) < len(names):
         raise ParseError("the NIC Legend gives one name to two devices")
     return names
@@ -117,13 +120,12 @@ def _missing(table: Table, present: Sequence[Row]) -> list[str]:
         return []
     if missing != wanted[-len(missing) :] or any("Legend:" in line.words for line in table.body):
         raise ParseError(f"the row of {missing[0]} is missing, though the text goes on after it")
-    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return [f"the row of {missing[0]}{others}: the text ends before"]
+    return [f"rows {missing[0]} to {missing[-1]} are missing" if missing[1:] else f"row {missing[0]} is missing"]
 
 
 def _cut(header: Header, present: Sequence[Row]) -> list[str]:
     size = len(header.devices)
-    return [f"row {row.device} after {len(row.cells)} of {size} cells: the text ends" for row in present if row.cut]
+    return [f"row {row.device} is cut after {len(row.cells)} of {size} cells" for row in present if row.cut]
 
 
 def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
@@ -138,7 +140,7 @@ def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None]
         return {}, []
     always = "gpu_numa_id" in columns
     if lacking and ((always and not values) or row.line == end):
-        return {}, [f"row {row.device}: affinities"]
+        return {}, [f"row {row.device}: its affinities are missing"]
     blank = ("",) * lacking
     texts = blank + values if always or row.wide or "N/A" in values else values + blank
     odd = [text for text in texts if not _is_list(text)]

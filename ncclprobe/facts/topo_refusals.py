@@ -1,9 +1,8 @@
 """Why there is no matrix in a text that should hold one: the cause, in words that help."""
 
 import re
-from collections.abc import Sequence
 
-from ncclprobe.facts.topo_lexer import Line
+from ncclprobe.facts.topo_lexer import Lines
 from ncclprobe.facts.topo_tables import Header, split_links
 
 _OWN = re.compile(
@@ -41,19 +40,20 @@ def no_row(text: str, header: Header) -> str:
         return own
     if _GLUED.search(text):
         return f"the rows under the header in line {header.line} have lost the white space between their cells"
-    return (
-        f"no row follows the header in line {header.line}: "
-        "the text is cut off, its lines are wrapped, or several outputs are interleaved"
-    )
+    return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
 
 
-def no_matrix(text: str, lines: Sequence[Line]) -> str:
+def no_matrix(text: str, lines: Lines) -> str:
     """Why there is neither a header nor, below it, a row."""
     if cause := _own_words(text) or _foreign(text):
         return cause
     what = "no `nvidia-smi topo -m` matrix found"
-    if not any(line.words for line in lines):
+    if not lines.speaking:
         return f"{what}: the text is empty"
-    if any(line.words[0].startswith(("GPU", "NIC")) and split_links(line.words[1]) for line in lines if line.words[1:]):
+    if any(
+        line.words[0].startswith(("GPU", "NIC")) and split_links(line.words[1])
+        for line in lines.speaking
+        if line.words[1:]
+    ):
         return f"{what}: there are rows, but the header above them is missing or damaged"
     return what

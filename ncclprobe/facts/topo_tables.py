@@ -8,10 +8,10 @@ as many link words as its header has devices; anything less is a cut text if the
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.topo_lexer import Line
+from ncclprobe.facts.topo_lexer import Line, Lines
 
 TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
 """The affinity columns by their title. The longest first: titles share words."""
@@ -28,13 +28,17 @@ _WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the columns are. `label` are the words before them, numbers taken out; `columns` keys of the affinities."""
+    """What the columns are.
+
+    `label` are the words before them, numbers taken out; `columns` are keys of TITLES; `joined`: of two lines.
+    """
 
     line: int
     label: tuple[str, ...]
     devices: tuple[str, ...]
     columns: tuple[str, ...]
     columns_first: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A header with the lines above it (to the header before) and below it (to the next), those without words left out.
+    """A header with the lines above it (to the header before) and below it (to the next).
 
-    `end` is the number of the text's last line with words, `size` that of its last line.
+    `end` is the number of the text's last line that says anything, `size` that of its last line.
     """
 
     header: Header
@@ -68,21 +72,22 @@ class Table:
     body: list[Line] = field(default_factory=list)
 
 
-def tables(lines: Sequence[Line]) -> list[Table]:
-    """Every header with its surroundings, in their order."""
-    worded = [line for line in lines if line.words]
-    end, size = (worded[-1].number if worded else 0), len(lines)
+def tables(lines: Lines) -> list[Table]:
+    """Every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
+    end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
-    above: list[Line] = []
-    for line in worded:
-        before = found[-1] if found else None
-        joined = _continued(before, line) if before else None
-        if before and joined:
-            found[-1] = Table(joined, before.above, end, size)
+    between: list[Line] = []
+    for line in lines.speaking:
+        joined = None if between or not found else _continued(found[-1].header, line)
+        if joined:
+            found[-1] = Table(joined, found[-1].above, end, lines.size, between)
         elif header := _header(line):
-            found.append(Table(header, before.body if before else above, end, size))
+            if found and not between and header.devices == found[-1].header.devices:
+                raise ParseError(f"line {line.number}: the header comes twice in a row: several outputs are interleaved")
+            above, between = between, []
+            found.append(Table(header, above, end, lines.size, between))
         else:
-            (before.body if before else above).append(line)
+            between.append(line)
     return found
 
 
@@ -100,15 +105,15 @@ def _opens(words: Sequence[str], at: int) -> bool:
     return (words[at].startswith("GPU") and words[at][3:4].isdigit()) or " ".join(words[at : at + 2]) in TITLES
 
 
-def _continued(table: Table, line: Line) -> Header | None:
-    """The header of a table without rows yet, continued on this line: pastes break long headers."""
-    if table.body:
+def _continued(header: Header, line: Line) -> Header | None:
+    """A header that goes on in the line right below it: pastes break long headers, once."""
+    size = len(header.label)
+    if header.joined or header.columns or _label(line.words[:size]) != header.label:
         return None
-    header, size = table.header, len(table.header.label)
     read = _columns(line.words[size:])
-    if not read or _label(line.words[:size]) != header.label or header.columns or set(read[0]) & set(header.devices):
+    if not read or not set(read[0]).isdisjoint(header.devices):
         return None
-    return Header(line.number, header.label, header.devices + read[0], read[1], header.columns_first)
+    return replace(header, line=line.number, devices=header.devices + read[0], columns=read[1], joined=True)
 
 
 def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -159,7 +164,7 @@ def rows(table: Table) -> list[Row]:
             raise ParseError(f"line {line.number} continues the row of {found[-1].device}: the table is hard-wrapped")
         elif words and not row:
             stray = stray or line
-    _once([row.device for row in found], "two outputs may be interleaved")
+    _check_once(found)
     return found
 
 
@@ -169,12 +174,12 @@ def _sound(row: Row) -> Row:
     return row
 
 
-def _once(names: Sequence[str], why: str) -> None:
+def _check_once(found: Sequence[Row]) -> None:
     seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ParseError(f"the row of {name} comes twice: {why}")
-        seen.add(name)
+    for row in found:
+        if row.device in seen:
+            raise ParseError(f"line {row.line}: a second row of {row.device}: two outputs may be interleaved")
+        seen.add(row.device)
 
 
 def _continues(row: Row, number: int, words: Sequence[str], header: Header) -> bool:
@@ -204,7 +209,7 @@ def _row(table: Table, line: Line, known: frozenset[str]) -> Row | None:
         return _stranger(line, device, rest, len(known))
     cells, used = _cells(rest, len(known))
     front, values = line.words[skip:first], rest[used:]
-    wide = bool(values) and line.gaps[first + 1 + used] >= _WIDE
+    wide = bool(values) and line.gap(first + 1 + used) >= _WIDE
     if line.number == table.end and (cut := _cut(device, cells, values, header, line.number)):
         return cut
     if not cells and sum(map(bool, map(split_links, rest))) * 2 < len(known):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import engine
 from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
-from ncclprobe.facts import cpu, environment, interfaces, limits, nvidia_smi, nvml, resolver, software, system
+from ncclprobe.facts import cpu, environment, interfaces, limits, nvidia_smi, nvml, resolver, system
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model import Absent, Collector
 
@@ -150,7 +150,7 @@ NVML = {
     **{("nvml", "nvmlDeviceGetName", n): '"NVIDIA H200"' for n in (0, 1)},
     **{("nvml", "nvmlDeviceGetUUID", n): f'"GPU-{n}"' for n in (0, 1)},
     **{("nvml", "nvmlDeviceGetPciInfo", n): {"busId": f"00000000:0{n}:00.0"} for n in (0, 1)},
-    **{("nvml", "nvmlDeviceGetMemoryInfo", n): {"total": 1 << 37} for n in (0, 1)},
+    **{("nvml", "nvmlDeviceGetMemoryInfo", n): {"total": 1 << 37, "used": 0} for n in (0, 1)},
 }
 
 
@@ -180,16 +180,6 @@ def test_nvidia_smi_that_does_not_come_back_is_knowledge() -> None:
     assert learn(nvidia_smi.nvidia_smi, {ask: "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"}).gpus == 1
     assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: "no devices\n"}), Absent)
     assert isinstance(learn(nvidia_smi.nvidia_smi, {ask: Failed("exit code 9")}), Absent)
-
-
-def test_software_lists_the_wheel_before_system_libraries() -> None:
-    folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
-    said: dict[Any, Any] = {("list", folder): Missing("not there") for folder in folders}
-    said[("list", folders[0])] = ["libnccl.so", "libnccl.so.2", "libnccl.so.2.26.2", "libc.so.6"]
-    said[("packages",)] = {"torch": "2.8.0", "nvidia-nccl-cu12": "2.27.3"}
-    seen = learn(software.software, said)
-    assert seen.nccl_version == (2, 27, 3)
-    assert [n.source for n in seen.nccl] == ["nvidia-nccl-cu12", f"{folders[0]}/libnccl.so.2.26.2"]
 
 
 def test_resolving_is_asked_only_where_there_is_a_master() -> None:

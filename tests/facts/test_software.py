@@ -1,13 +1,174 @@
-"""NCCL's version numbers, in all the spellings that reach us."""
+"""Which NCCL a job would get, and its version numbers in all the spellings that reach us."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
+from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import ParseError
-from ncclprobe.facts.software import parse_version, reaches
+from ncclprobe import engine
+from ncclprobe.errors import Missing, ParseError, TimedOut
+from ncclprobe.facts import loader as loader_module
+from ncclprobe.facts.loader import DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
+from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
+from ncclprobe.host import Question
+from ncclprobe.model import Absent, Collector
+
+SITE = "/venv/lib/python3.12/site-packages"
+RPATH = "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
+WHEEL = f"{SITE}/nvidia/nccl/lib"
+NOTHING = Missing("not there")
+TORCH: dict[Question, Any] = {
+    ("packages",): {"torch": "2.14.1", "nvidia-nccl-cu13": "2.30.7"},
+    ("module", "torch"): f"{SITE}/torch/__init__.py",
+    ("read", f"{SITE}/torch/version.py"): "cuda: Optional[str] = '13.0'\n",
+    ("elf", f"{SITE}/torch/lib/libtorch_cuda.so"): {
+        "soname": "libtorch_cuda.so",
+        "needed": ["libcudart.so.13", "libnccl.so.2"],
+        "rpath": RPATH,
+        "runpath": "",
+    },
+    ("list", f"{SITE}/nvidia/cudnn/lib", LIBRARIES): [],
+    ("list", WHEEL, LIBRARIES): ["libnccl.so.2", "libnccl_device.bc"],
+    ("ld_cache", "libcudnn.so."): [],
+    **{("list", folder, LIBRARIES): NOTHING for folder in DEFAULT_FOLDERS},
+}
+
+
+NO_VARIABLES = Loader()
+
+
+def learned(said: dict[Question, Any], loader: Loader | Absent = NO_VARIABLES) -> Software:
+    given = Collector(run=lambda host: loader, produces=Loader)
+    fact = engine.collect(answers(said), [software, given])[Software]
+    assert isinstance(fact, Software)
+    return fact
+
+
+def test_torchs_own_rpath_beats_ld_library_path() -> None:
+    seen = learned(TORCH | {("list", "/site/lib", LIBRARIES): ["libnccl.so.2"]}, Loader(library_path=("/site/lib",)))
+    assert seen.mapped == Mapped(f"{WHEEL}/libnccl.so.2", "DT_RPATH")
+    assert seen.nccl_version == (2, 30, 7)
+    assert [(n.version, n.source) for n in seen.nccl] == [
+        ((2, 30, 7), "nvidia-nccl-cu13"),
+        (None, "/site/lib/libnccl.so.2"),
+    ]
+
+
+def test_a_runpath_comes_after_ld_library_path_and_voids_the_rpath() -> None:
+    says = {"soname": "", "needed": ["libnccl.so.2"], "rpath": "/old", "runpath": "/new"}
+    said = TORCH | {
+        ("elf", f"{SITE}/torch/lib/libtorch_cuda.so"): says,
+        ("list", "/site/lib", LIBRARIES): ["libnccl.so.2", "libnccl.so.2.28.9"],
+        ("list", "/new", LIBRARIES): ["libnccl.so.2"],
+    }
+    seen = learned(said, Loader(library_path=("/site/lib",)))
+    assert seen.mapped == Mapped("/site/lib/libnccl.so.2", "LD_LIBRARY_PATH")
+    assert seen.nccl_version == (2, 28, 9)
+    assert learned(said).mapped == Mapped("/new/libnccl.so.2", "DT_RUNPATH")
+
+
+def test_a_preloaded_library_beats_all() -> None:
+    seen = learned(TORCH, Loader(preload=("/x/libfoo.so", "/x/libnccl.so.2.27.3")))
+    assert seen.mapped == Mapped("/x/libnccl.so.2.27.3", "LD_PRELOAD")
+    assert seen.nccl_version is None, "its version is not known, and the wheel's is not it"
+
+
+def test_nccl_inside_torch_is_told_apart_from_none() -> None:
+    says = {"soname": "", "needed": ["libcudart.so.13"], "rpath": "", "runpath": ""}
+    seen = learned(TORCH | {("elf", f"{SITE}/torch/lib/libtorch_cuda.so"): says})
+    assert seen.mapped == Mapped(f"{SITE}/torch/lib/libtorch_cuda.so", "static")
+    assert seen.nccl_version is None
+
+
+def test_without_torch_the_loaders_cache_decides() -> None:
+    said = TORCH | {("packages",): {}, ("module", "torch"): NOTHING}
+    known = Loader(cached=(("libnccl.so.2", "/lib/x86_64-linux-gnu/libnccl.so.2"),))
+    said[("list", "/usr/lib/x86_64-linux-gnu", LIBRARIES)] = ["libnccl.so", "libnccl.so.2", "libnccl.so.2.26.2"]
+    seen = learned(said, known)
+    assert seen.torch is None
+    assert seen.mapped == Mapped("/lib/x86_64-linux-gnu/libnccl.so.2", "/etc/ld.so.cache")
+    assert [(n.version, n.source) for n in seen.nccl] == [((2, 26, 2), "/usr/lib/x86_64-linux-gnu/libnccl.so.2.26.2")]
+
+
+def test_a_machine_without_nccl_is_known_to_have_none() -> None:
+    seen = learned(TORCH | {("packages",): {}, ("module", "torch"): NOTHING})
+    assert (seen.mapped, seen.nccl, seen.nccl_version) == (None, (), None)
+
+
+def test_a_folder_that_does_not_answer_leaves_open_what_would_be_mapped() -> None:
+    seen = learned(TORCH | {("list", WHEEL, LIBRARIES): TimedOut("no answer within 2 s")})
+    assert isinstance(seen.mapped, Absent)
+    assert seen.nccl_version == (2, 30, 7)
+
+
+def test_an_older_capture_still_tells_its_wheels() -> None:
+    seen = learned({("packages",): {"torch": "2.8.0", "nvidia-nccl-cu12": "2.27.3"}}, Absent("never asked"))
+    assert seen.nccl_version == (2, 27, 3)
+    assert isinstance(seen.mapped, Absent)
+    assert isinstance(seen.torch, Absent)
+
+
+def test_two_wheels_that_share_one_file_are_both_named() -> None:
+    said = TORCH | {("packages",): {"nvidia-nccl-cu12": "2.27.3", "nvidia-nccl-cu13": "2.30.7"}}
+    seen = learned(said)
+    assert [n.source for n in seen.nccl] == [f"{WHEEL}/libnccl.so.2", "nvidia-nccl-cu12", "nvidia-nccl-cu13"]
+    assert seen.nccl_version is None, "the wheel that was installed last wrote the file"
+
+
+def test_the_versions_of_the_toolkit_and_of_cudnn_are_read() -> None:
+    said = TORCH | {
+        ("read", "/usr/local/cuda/version.json"): '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}',
+        ("ld_cache", "libcudnn.so."): [["libcudnn.so.9", "/lib/x86_64-linux-gnu/libcudnn.so.9"]],
+        ("link", "/lib/x86_64-linux-gnu/libcudnn.so.9"): "libcudnn.so.9.1.0",
+    }
+    assert (learned(said).toolkit, learned(said).cudnn) == ("12.4.1", "9.1.0")
+    assert (learned(TORCH).toolkit, learned(TORCH).cudnn) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda"),
+    [
+        ("cuda: Optional[str] = '13.0'\n", "13.0"),
+        ("__version__ = '2.1.0'\ncuda = '12.1'\nhip = None\n", "12.1"),
+        ("cuda: Optional[str] = None\n", None),
+    ],
+)
+def test_the_cuda_that_torch_was_built_for_is_read(text: str, cuda: str | None) -> None:
+    assert torch_cuda(text) == cuda
+
+
+@given(st.text())
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    for parse in (torch_cuda, toolkit, lambda text: elf(text, "/x/lib.so")):
+        with suppress(ParseError):
+            parse(text)
+
+
+def test_origin_is_the_folder_of_the_library_itself() -> None:
+    text = '{"needed": [], "rpath": "$ORIGIN/../../nvidia/nccl/lib:${ORIGIN}:/abs//x", "runpath": ""}'
+    assert elf(text, "/v/torch/lib/a.so").rpath == ("/v/nvidia/nccl/lib", "/v/torch/lib", "/abs//x")
+
+
+def test_the_loader_reads_its_variables_as_ld_so_does() -> None:
+    environment = Collector(
+        run=lambda host: loader_module.Environment({"LD_LIBRARY_PATH": "/a::/b;/c", "LD_PRELOAD": "/x.so:/y.so /z.so"}),
+        produces=loader_module.Environment,
+    )
+    said: dict[Question, Any] = {("ld_cache", "libnccl"): [["libnccl.so.2", "/opt/lib/libnccl.so.2"]]}
+    seen = engine.collect(answers(said), [loader_module.loader, environment])[Loader]
+    assert seen.library_path == ("/a", "/b", "/c")
+    assert seen.preload == ("/x.so", "/y.so", "/z.so")
+    assert seen.folders()[:4] == ("/a", "/b", "/c", "/opt/lib")
+
+
+def test_the_default_folders_are_looked_at_last() -> None:
+    said: dict[Question, Any] = {("list", folder, LIBRARIES): NOTHING for folder in DEFAULT_FOLDERS}
+    said[("list", DEFAULT_FOLDERS[0], LIBRARIES)] = ["libnccl.so.2"]
+    found = choose(answers(said), "libnccl.so.2", Loader(), Elf((), (), ()))
+    assert found == (f"{DEFAULT_FOLDERS[0]}/libnccl.so.2", "the loader's default folders")
 
 
 @pytest.mark.parametrize(

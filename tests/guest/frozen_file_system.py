@@ -1,7 +1,7 @@
 """Run as root in a guest: processes in uninterruptible sleep hold nobody up.
 
 Whoever creates a file on a frozen file system sleeps in the kernel (``percpu_rwsem_wait``), survives SIGKILL and keeps
-its pipes open, as the users of a wedged driver do. Prints a line per step; exits with 0 if every step came back in time.
+its pipes open, as the users of a wedged driver do. Prints a line per step; exits with 0 if all came back in time.
 """
 
 import os
@@ -63,14 +63,14 @@ def frozen(folder: Path) -> Iterator[Path]:
     """A small ext4, mounted and frozen, thawed again afterwards."""
     image, mount = folder / "image", folder / "mount"
     mount.mkdir()
-    for argv in (
-        ["truncate", "-s", "16M", image],
-        ["mkfs.ext4", "-q", "-F", image],
-        ["modprobe", "loop"],
-        ["mount", "-o", "loop", image, mount],
-        ["fsfreeze", "--freeze", mount],
+    for line in (
+        f"truncate -s 16M {image}",
+        f"mkfs.ext4 -q -F {image}",
+        "modprobe loop",
+        f"mount -o loop {image} {mount}",
+        f"fsfreeze --freeze {mount}",
     ):
-        subprocess.run(argv, check=True)
+        subprocess.run(line.split(), check=True)
     try:
         yield mount
     finally:

@@ -1,0 +1,137 @@
+"""What the kernel's log of this boot says of GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
+
+Open to root, to everyone where kernel.dmesg_restrict is 0, and to members of adm or systemd-journal; in a container
+usually to nobody. Then nothing is known, which is not that nothing happened.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ncclprobe.errors import ParseError
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+Kind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
+
+WANTED = r"NVRM: .*(Xid|fallen off the bus)|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
+"""The lines that are asked for: a superset of what is understood here, and nothing that speaks of users' programs."""
+
+_PCI = r"(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
+# The first as open-gpu-kernel-modules 595.45.04 prints it (src/nvidia/src/kernel/gpu/rc/kernel_rc.c), with a MIG
+# instance between address and bracket; the second from src/common/nvswitch/kernel/inc/common_nvswitch.h.
+_XID = re.compile(rf"NVRM: Xid \({_PCI}[^)]*\): (\d+)(?:, (.*))?")
+_SXID = re.compile(rf"nvidia-nvswitch\d+: SXid \({_PCI}\): (\d+), ((?:Non-fatal|Fatal)\b.*)", re.IGNORECASE)
+_LOST = re.compile(rf"NVRM: (?:.*?GPU {_PCI}.*?|.*?)fallen off the bus")
+_MLX5 = re.compile(rf"mlx5_core {_PCI}(?: (\S+))?: (.*)")
+_AER = re.compile(rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=([\w -]+?(?: \([\w-]+\))?), (?:type=(.*))?")
+_LINK = re.compile(r"(?:^|\s)([\w.@-]+):? (?:NIC )?Link is ([Uu]p|[Dd]own|UP|DOWN)\b(.*)")
+_BOND = re.compile(
+    r"(?:^|\s)([^\s:]+): (?:\(slave ([^\s)]+)\): )?link status (?:definitely )?(up|down)\b"
+    r"(?: for interface ([^\s,]+))?(.*)"
+)
+_LONGEST = 1000  # characters of a line that are looked at
+
+_MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, cmd.c, en_main.c; and mlx5_ib's ports
+    "link-down": re.compile(r"(?i)\blink down\b"),
+    "link-up": re.compile(r"(?i)\blink (up|active)\b"),
+    "health": re.compile(r"health compromised|Fatal error \d+ detected|internal error|Health issue observed"),
+    "timeout": re.compile(r"timeout\. Will cause a leak|cmd_exec timeout|Timed-out|timed out"),
+    "cable": re.compile(r"Port module event(?:\[error\])?: module \d+, (?!Cable plugged)"),
+    "power": re.compile(r"insufficient power"),
+    "temperature": re.compile(r"High temperature"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line that means something. `at_s` is in seconds since boot.
+
+    `kind` and `code`: ``xid`` and ``sxid`` with their number; ``lost``, a GPU fallen off the bus, which newer drivers
+    say without an Xid; ``mlx5`` with a word (``health``, ``timeout``, ``cable``, ``link-down`` …); ``aer`` with its
+    severity in the kernel's words; ``link`` with ``up`` or ``down``.
+    `device` is a PCI address, or an interface for ``link``; empty: the line does not say. `fatal` is what an SXid or an
+    NVLink Xid (144 to 150) says of itself; None: it does not.
+    """
+
+    at_s: float
+    kind: Kind
+    device: str
+    code: str
+    text: str = ""
+    fatal: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """The events of this boot, oldest first, of the newest 2,000 lines that could be one; `dropped` lines were older.
+
+    Nothing is known of before `oldest_s`: the ring buffer had no room for it. `uptime_s` is now, on the same clock.
+    """
+
+    events: tuple[Event, ...]
+    uptime_s: float
+    oldest_s: float = 0.0
+    dropped: int = 0
+    source: str = ""
+
+
+@collector
+def kernel_log(host: Host) -> KernelLog:
+    """/dev/kmsg, else ``journalctl -k``; and /proc/uptime."""
+    seen = json.loads(host.ask("kernel_log", WANTED))
+    lines = [(float(at), str(text)) for at, text in seen["lines"]]
+    return KernelLog(
+        events=tuple(events(lines)),
+        uptime_s=uptime(host.ask("read", "/proc/uptime")),
+        oldest_s=float(seen["oldest_s"]),
+        dropped=int(seen["dropped"]),
+        source=str(seen["source"]),
+    )
+
+
+def uptime(text: str) -> float:
+    """Seconds since boot. Raises ParseError."""
+    match = re.match(r"(\d{1,12}\.\d+) ", text, re.ASCII)
+    if not match:
+        raise ParseError(f"/proc/uptime: {text[:40]!r}")
+    return float(match[1])
+
+
+def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
+    """What these lines, each with its time, mean; a line that means nothing to us gives nothing."""
+    for at, text in lines:
+        event = _driver(at, text[:_LONGEST]) or _network(at, text[:_LONGEST])
+        if event:
+            yield event
+
+
+def _driver(at: float, text: str) -> Event | None:
+    if match := _XID.search(text):
+        return Event(at, "xid", match[1].lower(), match[2], match[3] or "", _fatal(match[3] or ""))
+    if match := _SXID.search(text):
+        return Event(at, "sxid", match[1].lower(), str(int(match[2])), match[3], _fatal(match[3]))
+    if match := _LOST.search(text):
+        return Event(at, "lost", (match[1] or "").lower(), "")
+    if match := _AER.search(text):
+        return Event(at, "aer", match[1].lower(), match[2], match[3] or "")
+    return None
+
+
+def _fatal(text: str) -> bool | None:
+    """Whether the text says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
+    match = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
+    return None if match is None else match[1] is None
+
+
+def _network(at: float, text: str) -> Event | None:
+    if match := _MLX5.search(text):
+        code = next((code for code, pattern in _MLX5_CODES.items() if pattern.search(match[3])), "")
+        return Event(at, "mlx5", match[1].lower(), code, match[3]) if code else None
+    if match := _BOND.search(text):
+        return Event(at, "link", match[2] or match[4] or match[1], match[3], match[5].strip(" ,"))
+    if match := _LINK.search(text):
+        return Event(at, "link", match[1], match[2].lower(), match[3].strip(" ,"))
+    return None
