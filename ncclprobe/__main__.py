@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from ncclprobe import __version__
 from ncclprobe.errors import UsageError
+from ncclprobe.model import ExitCode
 
-EXIT_BROKEN, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 
 COMMANDS = {
     "doctor": ("doctor", "is this machine, or a captured one, fit for an NCCL job?"),
@@ -29,19 +30,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and argv[0] in COMMANDS:
             return int(importlib.import_module(f"ncclprobe.{COMMANDS[argv[0]][0]}").main(argv[1:]))
         _parser().parse_args(argv or ["--help"])
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except UsageError as error:
         print(f"ncclprobe: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return ExitCode.USAGE
     except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN
+        return ExitCode.BROKEN
     except KeyboardInterrupt:
         print("ncclprobe: interrupted; nothing was judged", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         print(f"ncclprobe: a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", file=sys.stderr)
-        return EXIT_BROKEN
+        return ExitCode.BROKEN
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import output
 from ncclprobe.doctor import observed
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Collector
@@ -29,12 +30,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ncclprobe capture", description=__doc__, allow_abbrev=False)
+    parser = output.Parser("capture", "Write all that the doctor asks this machine, and the answers, as one file.")
     parser.add_argument(
         "-o", "--output", metavar="PATH", help="where to (default: HOSTNAME.jsonl; - is standard output)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=120.0, metavar="SECONDS", help="of the whole run (%(default)s)"
+        "--timeout", type=output.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)"
     )
     return parser
 

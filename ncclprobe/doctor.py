@@ -1,6 +1,7 @@
 """``ncclprobe doctor``: is this machine fit for an NCCL job? Also ``torchrun -m ncclprobe.doctor``."""
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -9,7 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ncclprobe import __version__, engine, output
-from ncclprobe.facts.launcher import READS, Launch
+from ncclprobe.checks import MEASURED
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import READS, Launch, detect
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
@@ -19,6 +22,7 @@ from ncclprobe.model import (
     Absent,
     Check,
     Collector,
+    ExitCode,
     Job,
     LaunchRow,
     NodeEnvironment,
@@ -31,18 +35,20 @@ from ncclprobe.model import (
 )
 from ncclprobe.registry import discover
 
-RUN_PREFIX = "run."  # judged by `ncclprobe bandwidth`, over measurements that a doctor does not make
-
 
 def main(argv: Sequence[str]) -> int:
     """Collect or replay, judge, report; returns the exit code. Raises UsageError."""
     options = _parser().parse_args(argv)
+    if options.expect_gpus and options.backend == "gloo":
+        raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    if not options.captures and _speaks_elsewhere():
+        return ExitCode.OK
     started, clock = datetime.now(timezone.utc), time.monotonic()
     collectors, checks = discover("ncclprobe.facts", Collector), doctor_checks(options.select, options.ignore)
-    snapshots = [replayed(path, collectors) for path in options.captures]
+    snapshots = replayed(options.captures, collectors)
     if not snapshots:
         snapshots = [observed(collectors, clock + options.timeout)[0]]
-    job = Job(options.backend, options.expect_gpus)
+    job = Job(options.backend, options.expect_gpus, options.local)
     verdicts, suppressed = engine.suppress(engine.judge(snapshots, checks, job), options.ignore)
     launch = _launch(snapshots[0])
     missing = _missing_nodes(launch, len(snapshots), options)
@@ -68,25 +74,42 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ncclprobe doctor", description=__doc__, allow_abbrev=False)
+    parser = output.Parser(
+        "doctor",
+        "Is this machine, or a captured one, fit for an NCCL job?",
+        "exit code: 0 nothing fails, 2 wrong usage, 3 something required could not be looked at, 4 something fails",
+    )
     add = parser.add_argument
     add("captures", nargs="*", type=Path, metavar="CAPTURE", help="judge these captures instead, one per node")
     add("--backend", choices=("nccl", "gloo"), default="nccl", help="what the job will use (default: %(default)s)")
     add("--local", action="store_true", help="this node only, whatever the launcher says")
-    add("--expect-gpus", type=int, metavar="N", help="fail with fewer usable GPUs than this")
+    add("--expect-gpus", type=output.count, metavar="N", help="fail with fewer usable GPUs than this")
     add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
     add(
-        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one finding: 'ID=SUBJECT'"
+        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
     )
-    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="of the whole run (default: %(default)g)")
+    add("--timeout", type=output.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
     output.arguments(parser)
     return parser
 
 
 def doctor_checks(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The checks that judge a machine, as far as `select` and `ignore` let them."""
-    found = [c for c in discover("ncclprobe.checks", Check) if not c.id.startswith(RUN_PREFIX)]
+    """The checks that judge a machine, as far as `select` and `ignore` let them.
+
+    Raises UsageError for a pattern that names none: a misspelt one would otherwise judge, or spare, nothing.
+    """
+    found = [c for c in discover("ncclprobe.checks", Check) if not c.id.startswith(MEASURED)]
+    for option, patterns in (("--select", select), ("--ignore", ignore)):
+        for pattern in patterns:
+            if not engine.selected(found, [pattern.partition("=")[0]]):
+                raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
     return engine.selected(found, select, ignore)
+
+
+def _speaks_elsewhere() -> bool:
+    """Whether another rank of this node speaks for it: under torchrun or srun, its local rank 0."""
+    launch = detect(os.environ)
+    return bool(launch.local_rank) and not launch.problems
 
 
 def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, str]:
@@ -105,10 +128,15 @@ def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot
     return Snapshot(node, facts), dump(host.answers, node)
 
 
-def replayed(path: Path, collectors: Sequence[Collector]) -> Snapshot:
-    """The facts of a captured machine. Raises UsageError."""
-    host = load(path)
-    return Snapshot(host.node, engine.collect(host, collectors))
+def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Snapshot]:
+    """The facts of captured machines, one per node. Raises UsageError."""
+    snapshots: dict[str, Snapshot] = {}
+    for path in paths:
+        host = load(path)
+        if host.node in snapshots:
+            raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
+        snapshots[host.node] = Snapshot(host.node, engine.collect(host, collectors))
+    return list(snapshots.values())
 
 
 def _launch(snapshot: Snapshot) -> Launch:
@@ -127,7 +155,8 @@ def _missing_nodes(launch: Launch, looked_at: int, options: argparse.Namespace) 
 def _remarks(missing: tuple[str, ...]) -> list[str]:
     if not missing:
         return []
-    return [f"{len(missing)} other nodes of this job were not looked at; with --local this node is judged alone"]
+    others = "1 other node" if len(missing) == 1 else f"{len(missing)} other nodes"
+    return [f"{others} of this job: not looked at; with --local this node is judged alone"]
 
 
 def _node_row(snapshot: Snapshot, rank: int, verdicts: Sequence[Verdict], fail_on: str) -> NodeRow:
@@ -151,7 +180,7 @@ def _versions(snapshot: Snapshot) -> dict[str, str | None]:
         versions |= {"kernel": system.kernel, "distribution": system.distribution or None}
     if isinstance(software, Software):
         nccl = ".".join(map(str, software.nccl_version or ()))
-        versions |= {**software.packages, "nccl": nccl or None}
+        versions |= {**software.packages, "nccl": nccl or "none found"}
     if isinstance(gpus, Gpus):
         versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
     return versions

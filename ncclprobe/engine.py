@@ -18,6 +18,7 @@ from ncclprobe.model import (
     Absent,
     Check,
     Collector,
+    ExitCode,
     Finding,
     Job,
     Need,
@@ -27,8 +28,6 @@ from ncclprobe.model import (
     Suppression,
     Verdict,
 )
-
-EXIT_OK, EXIT_USAGE, EXIT_INCONCLUSIVE, EXIT_FAIL = 0, 2, 3, 4
 
 Facts = dict[type, Any]
 
@@ -154,7 +153,7 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
     return tuple(kept), tuple(left_out)
 
 
-def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, int]:
+def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
     """The status of a run and the exit code a gate should see (contract, Exit codes).
 
     `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
@@ -162,13 +161,13 @@ def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: b
     """
     found = {verdict.status for verdict in verdicts}
     if Status.FAIL in found:
-        return Status.FAIL, EXIT_FAIL
+        return Status.FAIL, ExitCode.FAIL
     if Status.WARN in found and fail_on == "warn":
-        return Status.WARN, EXIT_FAIL
+        return Status.WARN, ExitCode.FAIL
     blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
     if inconclusive or blind or not found & {Status.PASS, Status.WARN}:
-        return Status.UNKNOWN, EXIT_INCONCLUSIVE
-    return (Status.WARN if Status.WARN in found else Status.PASS), EXIT_OK
+        return Status.UNKNOWN, ExitCode.INCONCLUSIVE
+    return (Status.WARN if Status.WARN in found else Status.PASS), ExitCode.OK
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:

@@ -7,7 +7,7 @@ read back and rendered anywhere. Units are in the names: ``rate_gbps`` is 1e9 bi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, Literal
 
 SCHEMA = "ncclprobe.report/1"
@@ -35,6 +35,20 @@ class Status(str, Enum):
     FAIL = "fail"
     SKIP = "skip"
     UNKNOWN = "unknown"
+
+
+class ExitCode(IntEnum):
+    """What a gate reads of a run, whatever its output format.
+
+    BROKEN is never a verdict: a broken interpreter, a missing package or a bug of ours must not look like a broken
+    machine. INCONCLUSIVE: nothing failed, but something required could not be looked at, or nothing judged a number.
+    """
+
+    OK = 0
+    BROKEN = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    FAIL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +80,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the user is about to run, as far as the command line says so. A fact like any other to a check."""
+    """What the user is about to run, as far as the command line says so. A fact like any other to a check.
+
+    `local`: only this node is asked about, whatever the launcher says.
+    """
 
     backend: Literal["nccl", "gloo"] = "nccl"
     expect_gpus: int | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,21 +323,6 @@ class Report:
     remarks: tuple[str, ...] = ()
 
 
-def fail(subject: str, message: str, **details: Any) -> Finding:
-    """A finding that stops the job: fields of :class:`Finding` by name."""
-    return Finding(Severity.FAIL, subject, message, **details)
-
-
-def warn(subject: str, message: str, **details: Any) -> Finding:
-    """A finding that costs performance or safety: fields of :class:`Finding` by name."""
-    return Finding(Severity.WARN, subject, message, **details)
-
-
-def note(subject: str, message: str, **details: Any) -> Finding:
-    """A finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
-    return Finding(Severity.NOTE, subject, message, **details)
-
-
 @dataclass(frozen=True, slots=True)
 class LostRank:
     """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
@@ -363,3 +366,18 @@ class Judged:
     """The rows of a sweep for which somebody expected a number. At least one."""
 
     rows: tuple[Measurement, ...]
+
+
+def fail(subject: str, message: str, **details: Any) -> Finding:
+    """A finding that stops the job: fields of :class:`Finding` by name."""
+    return Finding(Severity.FAIL, subject, message, **details)
+
+
+def warn(subject: str, message: str, **details: Any) -> Finding:
+    """A finding that costs performance or safety: fields of :class:`Finding` by name."""
+    return Finding(Severity.WARN, subject, message, **details)
+
+
+def note(subject: str, message: str, **details: Any) -> Finding:
+    """A finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
+    return Finding(Severity.NOTE, subject, message, **details)

@@ -87,7 +87,7 @@ def _start() -> "subprocess.Popen[bytes]":
             start_new_session=True,
         )
     except OSError as error:
-        raise Missing(f"NVML: {error}") from None
+        raise Missing(f"NVML: {error}: no NVIDIA driver here, or a container that was started without GPUs") from None
 
 
 def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:

@@ -4,30 +4,75 @@ import argparse
 import os
 import shutil
 import sys
+from pathlib import Path
+from typing import NoReturn
 
+from ncclprobe.errors import UsageError
 from ncclprobe.model import Report
 from ncclprobe.report import text as as_text
 
 
+class Parser(argparse.ArgumentParser):
+    """A command's parser: its complaints are one line, and no option may be abbreviated."""
+
+    def __init__(self, command: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=f"ncclprobe {command}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def positive(text: str) -> float:
+    """A number of seconds above zero, for argparse."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above zero")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number above zero, for argparse."""
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text} is no whole number above zero")
+    return int(text)
+
+
+def destination(text: str) -> str:
+    """A path to write to, or - for standard output, for argparse: found out before anything is looked at."""
+    folder = Path(text).parent
+    if text != "-" and not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {folder}")
+    return text
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that every reporting command has."""
-    parser.add_argument("--json", metavar="PATH", help="write the report as JSON; - is standard output")
     parser.add_argument(
-        "--fail-on", choices=("warn", "fail"), default="fail", help="what makes exit code 4 (%(default)s)"
+        "--json", type=destination, metavar="PATH", help="also write the report as JSON; -: to stdout alone"
+    )
+    parser.add_argument(
+        "--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="one line only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="also versions, settings and skipped checks")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
     parser.add_argument("--no-color", action="store_true", help="plain text (also NO_COLOR)")
 
 
 def deliver(report: Report, options: argparse.Namespace) -> None:
     """Write `report` wherever `options` ask for it. Raises UsageError."""
+    if options.json != "-":
+        show(report, options)
     if options.json:
         from ncclprobe.report import json as as_json  # msgspec costs as much as all of looking
 
         as_json.write(report, options.json)
-    if options.json != "-":
-        show(report, options)
 
 
 def show(report: Report, options: argparse.Namespace, *, rows: bool = True) -> None:

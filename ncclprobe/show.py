@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ncclprobe report", description=__doc__, allow_abbrev=False)
+    parser = output.Parser("report", "Render a saved report again; exits with the code that the report carries.")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
     output.arguments(parser)

@@ -1,6 +1,7 @@
 """Asking the machine itself: every way of not answering is told apart, nothing hangs, nothing is left behind."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_numbers_of_the_system_come_as_json(host: LiveHost) -> None:
 
 def test_a_name_is_resolved_or_refused(host: LiveHost) -> None:
     assert "127.0.0.1" in json.loads(host.ask("resolve", "127.0.0.1"))["addresses"]
-    with pytest.raises(Failed, match="resolve no-such-name.invalid"):
+    with pytest.raises(Failed, match=r"resolve no-such-name\.invalid"):
         host.ask("resolve", "no-such-name.invalid")
 
 
@@ -159,3 +160,39 @@ def test_a_module_is_located_or_missing(host: LiveHost) -> None:
     assert host.ask("module", "msgspec").endswith("__init__.py")
     with pytest.raises(Missing):
         host.ask("module", "no_such_module_of_ours")
+
+
+def test_only_the_lines_that_match_leave_a_file(host: LiveHost, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("sl header\n1: mine 0A x\n2: theirs 01 x\n")
+    assert host.ask("lines", str(tmp_path / "f"), "^sl|0A") == "sl header\n1: mine 0A x\n"
+
+
+def test_a_folder_is_listed_by_pattern_and_a_missing_one_is_no_empty_one(host: LiveHost, tmp_path: Path) -> None:
+    for name in ("nccl-1", "nccl-2", "psm_3"):
+        (tmp_path / name).touch()
+    assert json.loads(host.ask("list", str(tmp_path), "nccl-*")) == ["nccl-1", "nccl-2"]
+    assert len(json.loads(host.ask("list", str(tmp_path)))) == 3
+    with pytest.raises(Missing):
+        host.ask("list", f"{tmp_path}/none", "nccl-*")
+
+
+def test_a_mapped_file_is_told_from_one_that_is_not(host: LiveHost, tmp_path: Path) -> None:
+    for name in ("held", "left"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    with (tmp_path / "held").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        seen = json.loads(host.ask("mapped", f"{tmp_path}/"))
+    assert seen["paths"] == [f"{tmp_path}/held"]
+    assert json.loads(host.ask("stat", str(tmp_path / "left")))["mine"] is True
+
+
+def test_a_library_and_the_loaders_cache_are_read_as_json(host: LiveHost) -> None:
+    assert json.loads(host.ask("elf", sys.executable))["needed"]
+    assert isinstance(json.loads(host.ask("ld_cache", "libc.so")), list)
+
+
+def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, host: LiveHost) -> None:
+    given: dict[str, float] = {}
+    monkeypatch.setattr("ncclprobe.live.run", lambda argv, patience_s: given.setdefault(argv[0], patience_s) and "")
+    for command in ("nvidia-smi", "ip"):
+        host.ask("run", command)
+    assert given == {"nvidia-smi": 60.0, "ip": 10.0}

@@ -3,3 +3,6 @@
 A check never looks at the machine. Its docstring is its explanation: what the problem is, why it matters, how to fix
 it; its decorator holds an example that triggers it and one that does not, and both run as tests.
 """
+
+MEASURED = "run."
+"""Ids that begin so judge measurements: they are the bandwidth command's, not the doctor's."""

@@ -12,6 +12,7 @@ from ncclprobe.nccl.parameters import Parameter, nearest, table
 from ncclprobe.nccl.values import Reading, intent, read_int
 from ncclprobe.registry import applies, check
 
+_BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
 _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
 
 
@@ -33,6 +34,11 @@ NO_NCCL = Software({})
 def ifname_set(settings: Settings) -> bool:
     """where NCCL_SOCKET_IFNAME is set."""
     return bool(settings.get("NCCL_SOCKET_IFNAME"))
+
+
+def _seen(entry: Setting) -> str:
+    """A setting as evidence: as it was written, and where."""
+    return f"{entry.name}={entry.value} ({entry.origin})"
 
 
 def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]]:
@@ -62,11 +68,11 @@ def bool_word(settings: Settings) -> Iterator[Finding]:
         meant = intent(entry.value or "")
         message = f"is {entry.value!r}, which NCCL reads as 0"
         if meant is False:
-            yield note(entry.name, f"{message}, as was meant", evidence=entry.origin)
+            yield note(entry.name, f"{message}, as was meant", evidence=_seen(entry))
         else:
             tell = fail if meant else warn
             contrary = ": the opposite of what it says" if meant else ""
-            yield tell(entry.name, message + contrary, blame="job", action="fix-job", evidence=entry.origin)
+            yield tell(entry.name, message + contrary, blame="job", action="fix-job", evidence=_seen(entry))
 
 
 @check(
@@ -84,7 +90,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
         if reading.note in ("tail", "octal", "overflow"):
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=entry.origin)
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=_seen(entry))
 
 
 @check(
@@ -95,8 +101,8 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 def range(settings: Settings) -> Iterator[Finding]:
     """A number lies outside what its field can hold.
 
-    Why: some of these are bit fields of a queue pair (timeout 5 bits, retry count 3); the NIC rejects or wraps what
-    does not fit, and NCCL does not look first.
+    Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
+    does not fit, and NCCL does not look first. The others NCCL cuts down or ignores, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -106,8 +112,8 @@ def range(settings: Settings) -> Iterator[Finding]:
         if (low is not None and reading.value < low) or (high is not None and reading.value > high):
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
-            tell = warn if parameter.type == "bool" else fail
-            yield tell(entry.name, message, blame="job", action="fix-job", evidence=entry.origin)
+            tell = fail if entry.name in _BIT_FIELDS else warn
+            yield tell(entry.name, message, blame="job", action="fix-job", evidence=_seen(entry))
 
 
 @check(
@@ -128,10 +134,10 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
         better = known.instead if known else nearest(entry.name)
         if better:
             message = f"is read by nothing; did you mean {better}?"
-            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=entry.origin)
+            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=_seen(entry))
         else:
             message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
-            yield note(entry.name, message, evidence=entry.origin)
+            yield note(entry.name, message, evidence=_seen(entry))
 
 
 @check(
@@ -158,7 +164,7 @@ def ifname_match(
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
     wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
-    origin = settings.effective["NCCL_SOCKET_IFNAME"].origin
+    origin = _seen(settings.effective["NCCL_SOCKET_IFNAME"])
     version = software.nccl_version if isinstance(software, Software) else None
     family = forced_family(settings.get("NCCL_SOCKET_FAMILY") or "")
     if len(wanted) == 1:
@@ -167,7 +173,7 @@ def ifname_match(
     chosen = find_interfaces(interfaces.addresses, ifname=wanted, family=family, version=version).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
     instead = f"this node has {', '.join(usable) or 'none that is up with an address'}"
-    blamed = {"blame": "job", "action": "fix-job", "evidence": f"{origin}; psutil.net_if_addrs"}
+    blamed = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not chosen:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
     elif launch.several_nodes and {c.name for c in chosen} <= {i.name for i in interfaces.all if i.loopback}:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.facts.launcher import Launch, Problem
 from ncclprobe.facts.resolver import Master
-from ncclprobe.model import Finding, fail, warn
+from ncclprobe.model import Finding, Job, fail, warn
 from ncclprobe.registry import applies, check
 
 _SLOW_S = 1.0
@@ -14,9 +14,9 @@ TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)
 
 
 @applies
-def started_by_a_launcher(launch: Launch) -> bool:
-    """where a launcher started this process."""
-    return launch.kind != "none" or bool(launch.problems)
+def part_of_a_job(launch: Launch, job: Job) -> bool:
+    """where a launcher started this process, and not with --local."""
+    return not job.local and (launch.kind != "none" or bool(launch.problems))
 
 
 @applies
@@ -29,7 +29,7 @@ def given_a_master(master: Master) -> bool:
     bad=[(Launch("manual", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
     good=[(TWO_NODES,)],
     required=True,
-    applies=started_by_a_launcher,
+    applies=part_of_a_job,
 )
 def vars(launch: Launch) -> Iterator[Finding]:
     """The launcher's variables are incomplete or contradict each other.
@@ -38,7 +38,15 @@ def vars(launch: Launch) -> Iterator[Finding]:
     Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
     """
     for problem in launch.problems:
-        yield fail(problem.subject, problem.message, blame="job", action="fix-job", evidence="environment")
+        tell = warn if problem.harmless else fail
+        yield tell(
+            problem.subject,
+            problem.message,
+            blame="job",
+            action="fix-job",
+            evidence="environment",
+            remedy=problem.remedy,
+        )
 
 
 @check(

@@ -23,10 +23,15 @@ READS = frozenset({"NNODES", "NODE_RANK", *(f"SLURM_{name}" for name in _SLURM)}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is missing from, or contradictory in, the launcher's variables."""
+    """One thing that is missing from, or contradictory in, the launcher's variables.
+
+    `remedy` where it is not "set all or none of them"; `harmless` to whoever means this process alone.
+    """
 
     subject: str
     message: str
+    remedy: str = ""
+    harmless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +153,12 @@ def _contradictions(launch: Launch, names: Mapping[str, str]) -> Iterator[Proble
 def _batch_body(variables: Mapping[str, str | None]) -> Iterator[Problem]:
     """The body of an sbatch script has a job but no step: it runs once, on the first node only."""
     step, context = variables.get("SLURM_STEP_ID"), variables.get("SLURM_SCRIPT_CONTEXT") or ""
-    tasks = max(_integer(variables.get(name)) or 1 for name in ("SLURM_NTASKS", "SLURM_NNODES"))
-    if variables.get("SLURM_JOB_ID") and not step and tasks > 1 and not context.startswith(("prolog", "epilog")):
-        yield Problem(
-            "SLURM_STEP_ID", f"is not set: a job of {tasks} tasks, but this is no step of it (start with srun)"
-        )
+    tasks, nodes = (_integer(variables.get(name)) or 1 for name in ("SLURM_NTASKS", "SLURM_NNODES"))
+    several = f"{nodes} nodes" if nodes > 1 else f"{tasks} tasks"
+    hook = context.startswith(("prolog", "epilog"))
+    if variables.get("SLURM_JOB_ID") and not step and not hook and max(tasks, nodes) > 1:
+        message = f"is not set: this is the body of a batch script, which runs once in a job of {several}"
+        yield Problem("SLURM_STEP_ID", message, "start it with srun, --ntasks-per-node=1 for the doctor", harmless=True)
 
 
 def _integer(text: str | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_lexer import lex
-from ncclprobe.facts.topo_refusals import no_matrix, no_row
+from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
 from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, Row, Table, rows, tables
 from ncclprobe.host import Host
 from ncclprobe.registry import collector
@@ -46,8 +46,10 @@ def topo_matrix(host: Host) -> Matrix:
 def parse(text: str) -> tuple[Matrix, ...]:
     """Every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a word."""
     lines = lex(text)
-    found = []
+    found: list[Matrix] = []
     for table in tables(lines):
+        if not found and (orphan := orphans(table.above)):
+            raise ParseError(f"line {orphan} is a row above the header: lines are lost or out of order")
         if present := rows(table):
             found.append(_matrix(table, present))
         elif table.header.columns:
@@ -62,7 +64,9 @@ def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
     gpus = tuple(name for name in header.devices if name.startswith("GPU"))
     links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
     _check_symmetry(links)
-    incomplete = [*_missing(table, present), *_cut(header, present)]
+    lost = names.keys() - set(header.devices)
+    incomplete = [f"column {label} is missing: the NIC Legend names it" for label in sorted(lost)]
+    incomplete += [*_missing(table, present), *_cut(header, present)]
     affinities: dict[str, dict[str, str | None]] = {}
     for row in present:
         affinities[row.device], unknown = _affinity(row, header, table.end)
@@ -81,7 +85,7 @@ def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
 
 
 def _names(table: Table) -> dict[str, str]:
-    """What each device of the header is called by the NIC Legend below it, or in the header itself."""
+    """What each device is called by the NIC Legend, or else in the header; the legend may know more than the header."""
     skip = len(table.header.label)
     lines = iter([line.words[skip:] for line in table.body])
     names = {name: name for name in table.header.devices}

@@ -1,8 +1,9 @@
 """Why there is no matrix in a text that should hold one: the cause, in words that help."""
 
 import re
+from collections.abc import Iterable
 
-from ncclprobe.facts.topo_lexer import Lines
+from ncclprobe.facts.topo_lexer import Line, Lines
 from ncclprobe.facts.topo_tables import Header, split_links
 
 _OWN = re.compile(
@@ -50,10 +51,12 @@ def no_matrix(text: str, lines: Lines) -> str:
     what = "no `nvidia-smi topo -m` matrix found"
     if not lines.speaking:
         return f"{what}: the text is empty"
-    if any(
-        line.words[0].startswith(("GPU", "NIC")) and split_links(line.words[1])
-        for line in lines.speaking
-        if line.words[1:]
-    ):
-        return f"{what}: there are rows, but the header above them is missing or damaged"
+    if orphan := orphans(lines.speaking):
+        return f"{what}: line {orphan} is a row, but the header above it is missing, damaged or wrapped"
     return what
+
+
+def orphans(lines: Iterable[Line]) -> int:
+    """The number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
+    rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
+    return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)

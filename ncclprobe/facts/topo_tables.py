@@ -66,7 +66,7 @@ class Table:
     """
 
     header: Header
-    above: Sequence[Line]
+    above: list[Line]
     end: int
     size: int
     body: list[Line] = field(default_factory=list)
@@ -77,13 +77,16 @@ def tables(lines: Lines) -> list[Table]:
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
     between: list[Line] = []
-    for line in lines.speaking:
-        joined = None if between or not found else _continued(found[-1].header, line)
-        if joined:
-            found[-1] = Table(joined, found[-1].above, end, lines.size, between)
-        elif header := _header(line):
-            if found and not between and header.devices == found[-1].header.devices:
-                raise ParseError(f"line {line.number}: the header comes twice in a row: several outputs are interleaved")
+    for previous, line in zip((None, *lines.speaking), lines.speaking, strict=False):
+        header = _header(line)
+        if previous and found and not between:
+            if joined := _continued(found[-1].header, line):
+                found[-1] = Table(joined, found[-1].above, end, lines.size, between)
+                continue
+            if not _heads(found[-1], line, header):
+                between = found.pop().above
+                between.append(previous)
+        if header:
             above, between = between, []
             found.append(Table(header, above, end, lines.size, between))
         else:
@@ -91,9 +94,16 @@ def tables(lines: Lines) -> list[Table]:
     return found
 
 
+def _heads(table: Table, line: Line, header: Header | None) -> bool:
+    """Whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
+    if header and header.columns and header.devices == table.header.devices:
+        raise ParseError(f"line {line.number}: the header twice in a row: several outputs are interleaved")
+    return bool(table.header.columns or _row(table, line, frozenset(table.header.devices)))
+
+
 def _header(line: Line) -> Header | None:
     start = next((at for at in range(len(line.words)) if _opens(line.words, at)), None)
-    if start is None or not (read := _columns(line.words[start:])):
+    if start is None or any(map(split_links, line.words[:start])) or not (read := _columns(line.words[start:])):
         return None
     devices, columns = read
     if not any(name.startswith("GPU") for name in devices) or len({*devices, *columns}) < len(devices + columns):
@@ -160,8 +170,8 @@ def rows(table: Table) -> list[Row]:
             raise ParseError(f"line {stray.number} stands between rows and is none: is the table hard-wrapped?")
         if row and not stray:
             found.append(_sound(row))
-        elif words and found and not row and _continues(found[-1], line.number, words, table.header):
-            raise ParseError(f"line {line.number} continues the row of {found[-1].device}: the table is hard-wrapped")
+        elif words and found and not row and _continues(found[-1], line, words, table.header):
+            raise ParseError(f"line {line.number} holds cells without a device: the table is hard-wrapped")
         elif words and not row:
             stray = stray or line
     _check_once(found)
@@ -182,10 +192,13 @@ def _check_once(found: Sequence[Row]) -> None:
         seen.add(row.device)
 
 
-def _continues(row: Row, number: int, words: Sequence[str], header: Header) -> bool:
-    """Whether the line right under a row that lacks affinities holds nothing but cells and affinities."""
-    lacking = len(row.values) < len(header.columns)
-    return lacking and number == row.line + 1 and all(split_links(word) or _VALUE.fullmatch(word) for word in words)
+def _continues(row: Row, line: Line, words: Sequence[str], header: Header) -> bool:
+    """Whether the line right under a row is the rest of it, or a row whose label is lost."""
+    if line.number != row.line + 1:
+        return False
+    if len(row.values) < len(header.columns) and all(split_links(word) or _VALUE.fullmatch(word) for word in words):
+        return True
+    return 1 < len(header.devices) <= sum(map(bool, map(split_links, words)))
 
 
 def split_links(word: str) -> list[str]:

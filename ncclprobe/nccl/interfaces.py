@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Literal, Protocol
 
-from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 Family = Literal["inet", "inet6"]
 

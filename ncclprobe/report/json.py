@@ -34,7 +34,6 @@ def write(report: Report, path: str) -> None:
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_file():  # /dev/stdout, a named pipe: nothing to replace
             target.write_text(text, encoding="utf-8")
             return

@@ -9,8 +9,9 @@ from ncclprobe.units import size
 Style = Callable[[str, str], str]
 """Takes text and a status word (fail, warn, note, unknown, pass, skip) and may colour the text."""
 
+_LOUDEST_FIRST = ("fail", "warn", "unknown", "pass", "skip")
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOTE)
-_COLUMNS = "{:<15}{:>12}{:>12} {:>9}{:>6}{:>4} {:>11}{:>9}{:>9} {:>7} {:<14}"
+_COLUMNS = "{:<15}{:>11} {:>5} {:>10} {:>3} {:>9} {:>9} {:>5} {:<8}"
 
 
 def unstyled(text: str, _status: str) -> str:
@@ -42,21 +43,26 @@ def render(
 
 def verdict_line(report: Report) -> str:
     """The run in one line of at most 80 characters: status, the first problem or the counts, exit code."""
-    counts = ", ".join(f"{report.coverage[s]} {s}" for s in report.coverage if report.coverage[s])
+    counts = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST if report.coverage.get(s))
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
-    rows = f"; {len(report.measurements)} rows, {judged} judged" if report.measurements else ""
+    rows = f"; {_plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
 
 
 def quiet(report: Report) -> str:
-    """One line of at most 80 characters: the verdict, or the first failure and how many more there are."""
+    """One line of at most 80 characters: the worst finding or what is not known, how much more, and the exit code."""
     worst = [(v, f) for v, f in _all_findings(report) if f.severity is not Severity.NOTE]
-    if not worst:
-        return verdict_line(report)[:80] + "\n"
-    verdict, finding = worst[0]
-    more = f" (+{len(worst) - 1} more)" if len(worst) > 1 else ""
-    text = printable(f"{finding.severity.value.upper()} {verdict.id} {finding.subject}: {finding.message}")
-    return textwrap.shorten(text, 80 - len(more), placeholder="…") + more + "\n"
+    blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
+    if worst:
+        verdict, finding = worst[0]
+        text = f"{finding.severity.value.upper()} {verdict.id} {finding.subject}: {finding.message}"
+    elif blind:
+        text = f"UNKNOWN {blind[0].id}: {blind[0].why}"
+    else:
+        return verdict_line(report) + "\n"
+    more = len(worst or blind) - 1
+    end = f" (+{more} more, exit {report.exit_code})" if more else f" (exit {report.exit_code})"
+    return textwrap.shorten(printable(text), 80 - len(end), placeholder="…") + end + "\n"
 
 
 def printable(text: str) -> str:
@@ -67,35 +73,46 @@ def printable(text: str) -> str:
 def measurement_header(first: Measurement) -> str:
     """What stands above rows like `first`: how they were measured, and the columns with their units (GB/s is 1e9)."""
     about = (
-        f"{first.backend} {first.library.version}, {first.ranks} ranks on {first.nodes} node(s), {first.mode} mode, "
-        f"{first.iters} iterations x {first.batches} batches, buffers of {size(first.footprint_bytes)}"
+        f"{first.backend} {first.library.version}, {_plural(first.ranks, 'rank')} on {_plural(first.nodes, 'node')}, "
+        f"{first.mode}, {first.dtype}, {first.iters} calls x {first.batches} batches, "
+        f"{size(first.footprint_bytes)} buffers"
     )
-    names = ("op", "size", "count", "type", "redop", "in", "time", "algbw", "busbw", "wrong", "verdict")
-    units = ("", "(bytes)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "")
+    names = ("op", "size", "in", "time", "+-", "algbw", "busbw", "wrong", "verdict")
+    units = ("", "(bytes)", "place", "(us)", "(%)", "(GB/s)", "(GB/s)", "", "")
     return "\n".join((about, _COLUMNS.format(*names).rstrip(), _COLUMNS.format(*units).rstrip()))
 
 
 def measurement_row(m: Measurement) -> str:
-    """One measurement as a line under :func:`measurement_header`; ``in`` tells in place (x) from out of place."""
+    """One measurement as a line under :func:`measurement_header`.
+
+    ``in place`` is x where it is; ``+-`` is the standard deviation between batches, in percent of the mean.
+    """
     expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail") else ""
     return _COLUMNS.format(
-        m.op,
+        f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,
         m.nbytes,
-        m.count,
-        m.dtype,
-        m.redop or "-",
         "x" if m.place == "in" else "-",
         f"{m.time_us.mean:.2f}",
-        f"{m.algbw_GBps:.3f}",
-        f"{m.busbw_GBps:.3f}",
+        "-" if m.time_us.stdev is None else f"{100 * m.time_us.stdev / m.time_us.mean:.0f}",
+        _rate(m.algbw_GBps),
+        _rate(m.busbw_GBps),
         "-" if m.wrong is None else m.wrong,
         m.status + expected,
     ).rstrip()
 
 
+def _rate(value: float) -> str:
+    """A rate with four digits that mean something: 0.001234, 1.234, 483.2."""
+    return f"{value:#.4g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _headline(report: Report) -> str:
     launch = report.launch
-    ranks = f", {launch.world_size} ranks by {launch.kind}" if launch.world_size else ""
+    ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
     nodes = ", ".join(printable(node.name) for node in report.nodes[:4]) + (" …" if len(report.nodes) > 4 else "")
     missing = f"; not heard of: {', '.join(map(printable, report.missing_nodes[:4]))}" if report.missing_nodes else ""
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks}{missing} · {report.started}"
@@ -129,18 +146,23 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
 
 
 def _folded(report: Report, status: Status, verbose: bool, width: int, style: Style) -> list[str]:
-    """The verdicts of one quiet status: one line for all, or a line each with its reason."""
-    verdicts = [v for v in report.checks if v.status is status]
-    if not verdicts:
-        return []
-    label = style(f"{status.value:<8}", status.value)
-    if status is Status.PASS or (status is Status.SKIP and not verbose):
-        names = ", ".join(dict.fromkeys(v.id for v in verdicts))
-        return [label + "\n".join(textwrap.wrap(names, width - 8, subsequent_indent=" " * 8))]
+    """The verdicts of one quiet status: their names together, by reason where that is worth a line of its own."""
+    explained = status is Status.UNKNOWN or (status is Status.SKIP and verbose)
+    groups: dict[tuple[str, bool, str | None], list[Verdict]] = {}
+    for v in report.checks:
+        if v.status is status:
+            node = v.node if explained and len(report.nodes) > 1 else None
+            groups.setdefault((v.why if explained else "", v.required and explained, node), []).append(v)
     lines: list[str] = []
-    for v in verdicts:
-        required = "required, " if v.required and status is Status.UNKNOWN else ""
-        lines += [label + f"{v.id}", *_wrapped("        ", required + v.why, width)]
+    label = style(f"{status.value:<8}", status.value)
+    for (why, required, node), verdicts in groups.items():
+        names = ", ".join(dict.fromkeys(v.id for v in verdicts))
+        notes = "".join((" (required)" if required and status is Status.UNKNOWN else "", f" on {node}" if node else ""))
+        if verbose and status is Status.PASS:
+            lines += [f"{label}{name}" for name in dict.fromkeys(f"{v.id}  no sign of: {v.title}" for v in verdicts)]
+        else:
+            lines += [label + "\n".join(textwrap.wrap(names + notes, width - 8, subsequent_indent=" " * 8))]
+        lines += _wrapped("        ", why, width) if why else []
     return lines
 
 

@@ -72,7 +72,7 @@ def test_the_master_is_where_the_variables_say() -> None:
         (TORCHRUN | {"WORLD_SIZE": "sixteen"}, "WORLD_SIZE", "'sixteen', not a whole number"),
         (TORCHRUN | {"WORLD_SIZE": "4", "RANK": "1"}, "WORLD_SIZE", "but 8 ranks were started here"),
         (TORCHRUN | {"GROUP_WORLD_SIZE": "1", "GROUP_RANK": "0"}, "WORLD_SIZE", "on one node"),
-        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "SLURM_STEP_ID", "no step of it"),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "SLURM_STEP_ID", "body of a batch script"),
     ],
 )
 def test_what_is_half_set_or_contradictory_is_named(variables: dict[str, str], subject: str, words: str) -> None:

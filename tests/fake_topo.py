@@ -72,9 +72,7 @@ def printed(draw: st.DrawFn, *, blanks: bool = True, least: int = 1) -> Printed:
     gpus, nics = draw(st.integers(least, 4)), draw(st.integers(0, 4))
     size = gpus + nics
     above = [[draw(st.sampled_from(TOPO_LINKS)) for _ in range(size)] for _ in range(size)]
-    links = tuple(
-        tuple("X" if i == j else above[min(i, j)][max(i, j)] for j in range(size)) for i in range(size)
-    )
+    links = tuple(tuple("X" if i == j else above[min(i, j)][max(i, j)] for j in range(size)) for i in range(size))
     width = draw(st.integers(0, 3))
     cpus = st.sampled_from(("0-31,64-95", "0", "48-95", *[""] * blanks))
     numa = st.sampled_from(("0", "1", "N/A", "0,252-255", "0-1"))

@@ -1,0 +1,259 @@
+"""What a process may use: limits, control groups of both versions, /dev/shm and its leftovers, the kind of box."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from conftest import answers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe import engine
+from ncclprobe.errors import Denied, Missing, ParseError
+from ncclprobe.facts import cgroup, limits, machine, process
+from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.machine import Dmi, identify
+from ncclprobe.host import Question
+from ncclprobe.model import Absent, Collector
+
+NOTHING = Missing("not there")
+
+
+def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -> Any:
+    return engine.collect(answers(said), [collector, *others])[collector.produces]
+
+
+STATUS = "Name:\tx\nCapEff:\t0000000000004000\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"
+PROCESS: dict[Question, Any] = {
+    ("read", "/proc/self/status"): STATUS,
+    ("read", "/proc/self/uid_map"): "         0          0 4294967295\n",
+    ("rlimit", "RLIMIT_NOFILE"): [1024, 1048576],
+    ("rlimit", "RLIMIT_NPROC"): [None, None],
+    **{("link", f"/proc/self/ns/{kind}"): f"{kind}:[402653183{n}]" for n, kind in enumerate(("ipc", "mnt", "net"))},
+    ("link", "/proc/self/ns/pid"): Denied("no"),
+}
+
+
+def test_a_process_knows_its_limits_processors_and_namespaces() -> None:
+    seen = learn(process.process, PROCESS)
+    assert (seen.nofile, seen.nproc) == ((1024, 1048576), (None, None))
+    assert (seen.cpus, seen.memory_nodes, seen.capabilities) == ((0, 1, 2, 3, 8), (0,), frozenset({"ipc_lock"}))
+    assert seen.first_user_namespace
+    assert seen.namespaces["net"] == 4026531832
+    assert isinstance(seen.namespaces["pid"], Absent)
+
+
+def environment(**variables: str) -> Collector:
+    return Collector(run=lambda host: Environment(variables), produces=Environment)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said", "kind"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {("stat", "/.dockerenv"): {}}, "kubernetes"),
+        ({"APPTAINER_CONTAINER": "/x.sif"}, {}, "apptainer"),
+        ({}, {("stat", "/.dockerenv"): {}}, "docker"),
+        ({"container": "podman"}, {("stat", "/run/.containerenv"): {}}, "podman"),
+        ({"container": "lxc"}, {}, "lxc"),
+        ({}, {("read", "/proc/1/cgroup"): "0::/kubepods/besteffort/pod1\n"}, "kubernetes"),
+        ({}, {("read", "/proc/1/cgroup"): "4:memory:/docker/0123\n"}, "docker"),
+        ({}, {("read", "/proc/1/cgroup"): "0::/init.scope\n"}, ""),
+        ({}, {("read", "/proc/1/cgroup"): Denied("hidden")}, ""),
+    ],
+)
+def test_a_container_is_known_by_its_marks(variables: dict[str, str], said: dict[Question, Any], kind: str) -> None:
+    nowhere: dict[Question, Any] = {("stat", path): NOTHING for path in ("/.dockerenv", "/run/.containerenv")}
+    assert learn(process.container, nowhere | said, environment(**variables)).kind == kind
+
+
+MOUNTS2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+MOUNTS1 = (
+    "22 27 0:21 / /proc rw,relatime - proc proc rw\n"
+    "32 31 0:29 /docker/1 /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "36 31 0:33 /docker/1 /sys/fs/cgroup/memory rw shared:3 - cgroup cgroup rw,memory\n"
+    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+)
+GROUPS1 = "4:memory:/docker/1\n2:cpuacct,cpu:/docker/1\n1:name=systemd:/\n0::/\n"
+SLURM = "0::/system.slice/slurmstepd.scope/job_7/step_0/task_0\n"
+STEP = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+
+
+def test_the_narrowest_limit_of_all_levels_holds() -> None:
+    seen = learn(
+        cgroup.cgroup,
+        {
+            ("read", "/proc/self/cgroup"): SLURM,
+            ("read", "/proc/self/mountinfo"): MOUNTS2,
+            **levels({f"{STEP}/step_0": ("max 100000", "68719476736"), STEP: ("800000 100000", "137438953472")}),
+            ("read", f"{STEP}/cpu.stat"): "usage_usec 5\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1500000\n",
+            ("read", f"{STEP}/step_0/memory.current"): "1048576\n",
+        },
+    )
+    assert seen.cpu == Quota(8.0, STEP, Throttling(10, 3, 1.5))
+    assert seen.memory == MemoryLimit(64 << 30, f"{STEP}/step_0", 1 << 20)
+
+
+def levels(limits: dict[str, tuple[str, str]]) -> dict[Question, Any]:
+    """Every level of SLURM, of which only `limits` have files."""
+    step = f"{STEP}/step_0"
+    folders = [f"{step}/task_0", step, STEP, *(STEP.rsplit("/", n)[0] for n in (1, 2, 3))]
+    said: dict[Question, Any] = {}
+    for folder in folders:
+        cpu, memory = limits.get(folder, (NOTHING, NOTHING))
+        said |= {("read", f"{folder}/cpu.max"): cpu, ("read", f"{folder}/memory.max"): memory}
+    return said
+
+
+def test_a_hierarchy_without_limits_has_none() -> None:
+    said = {("read", "/proc/self/cgroup"): SLURM, ("read", "/proc/self/mountinfo"): MOUNTS2, **levels({})}
+    assert learn(cgroup.cgroup, said) == cgroup.Cgroup(None, None)
+
+
+def test_version_1_in_a_container_is_read_at_its_mount() -> None:
+    cpu, memory = "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory"
+    seen = learn(
+        cgroup.cgroup,
+        {
+            ("read", "/proc/self/cgroup"): GROUPS1,
+            ("read", "/proc/self/mountinfo"): MOUNTS1,
+            ("read", f"{cpu}/cpu.cfs_quota_us"): "150000\n",
+            ("read", f"{cpu}/cpu.cfs_period_us"): "100000\n",
+            ("read", f"{cpu}/cpu.stat"): "nr_periods 10\nnr_throttled 3\nthrottled_time 2000000000\n",
+            ("read", f"{memory}/memory.limit_in_bytes"): "9223372036854771712\n",
+        },
+    )
+    assert seen.cpu == Quota(1.5, cpu, Throttling(10, 3, 2.0))
+    assert seen.memory is None
+
+
+def test_a_hierarchy_that_is_not_mounted_here_is_not_known() -> None:
+    said: dict[Question, Any] = {("read", "/proc/self/cgroup"): "0::/\n", ("read", "/proc/self/mountinfo"): ""}
+    seen = learn(cgroup.cgroup, said)
+    assert isinstance(seen.cpu, Absent)
+    assert isinstance(seen.memory, Absent)
+
+
+def test_in_a_hybrid_hierarchy_version_1_has_the_controllers() -> None:
+    found = cgroup.places(GROUPS1, MOUNTS1)
+    assert {name: place.names for name, place in found.items()} == {"cpu": V1, "memory": V1}
+    assert cgroup.places("0::/\n", MOUNTS2)["cpu"] == (V2, ("/sys/fs/cgroup",))
+
+
+@pytest.mark.parametrize("text", ["100000", "x 100000", "100000 0", "", "-5 100000"])
+def test_what_is_no_quota_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        cgroup.quota(text)
+
+
+SHM: dict[Question, Any] = {
+    ("statvfs", "/dev/shm"): {"total": 1 << 30, "available": 1 << 20},
+    ("stat", "/dev/shm"): {"device": 27, "bytes": 60, "age_s": 1.0, "mine": False},
+    ("list", "/dev/shm", "nccl-*"): ["nccl-aaaaaa", "nccl-bbbbbb", "nccl-gone"],
+    ("stat", "/dev/shm/nccl-aaaaaa"): {"device": 27, "bytes": 9637892, "age_s": 86400.0, "mine": True},
+    ("stat", "/dev/shm/nccl-bbbbbb"): {"device": 27, "bytes": 4096, "age_s": 0.5, "mine": False},
+    ("stat", "/dev/shm/nccl-gone"): NOTHING,
+    ("mapped", "/dev/shm/nccl-"): {"paths": ["/dev/shm/nccl-bbbbbb"], "hidden": 12},
+    ("link", "/proc/self/ns/pid"): "pid:[4026531836]",
+}
+
+
+def test_a_leftover_is_told_from_a_file_in_use() -> None:
+    seen = learn(limits.shared_memory, SHM)
+    assert (seen.total_bytes, seen.available_bytes, seen.device) == (1 << 30, 1 << 20, 27)
+    assert [(s.name, s.held) for s in seen.segments] == [("nccl-bbbbbb", True), ("nccl-aaaaaa", False)]
+
+
+@pytest.mark.parametrize(
+    ("mine", "hidden", "everyone", "held"),
+    [(True, 5, True, False), (False, 0, True, False), (False, 5, True, None), (True, 0, False, None)],
+)
+def test_a_leftover_is_one_only_where_nobody_can_be_hidden(
+    mine: bool, hidden: int, everyone: bool, held: bool | None
+) -> None:
+    assert limits.is_held("/dev/shm/nccl-x", mine, {"paths": [], "hidden": hidden}, everyone) is held
+
+
+def test_an_empty_shm_asks_nobody() -> None:
+    said: dict[Question, Any] = {("statvfs", "/dev/shm"): {"total": 1, "available": 1}}
+    assert learn(limits.shared_memory, said).segments is None
+    assert learn(limits.shared_memory, said | {("list", "/dev/shm", "nccl-*"): []}).segments == ()
+
+
+def test_device_nodes_are_listed_and_never_opened() -> None:
+    seen = learn(
+        limits.devices,
+        {
+            ("list", "/dev", "nvidia*"): ["nvidia0", "nvidia-caps", "nvidiactl"],
+            ("access", "/dev/nvidia0"): {"read": True, "write": True},
+            ("access", "/dev/nvidiactl"): {"read": True, "write": False},
+            ("list", "/dev/nvidia-caps-imex-channels", "channel*"): NOTHING,
+            ("list", "/dev/infiniband", "*"): Denied("no"),
+        },
+    )
+    assert [(n.path, n.usable) for n in seen.nvidia] == [("/dev/nvidia0", True), ("/dev/nvidiactl", False)]
+    assert seen.imex_channels == ()
+    assert isinstance(seen.infiniband, Absent)
+
+
+VIRTUAL, BARE = "flags\t\t: fpu sse hypervisor lahf\n", "flags\t\t: fpu sse lahf\n"
+
+
+@pytest.mark.parametrize(
+    ("dmi", "cpuinfo", "expected"),
+    [
+        (Dmi("Amazon EC2", "p5.48xlarge"), VIRTUAL, ("aws", "p5.48xlarge", True, "amazon")),
+        (Dmi("Amazon EC2", "g4dn.metal"), BARE, ("aws", "g4dn.metal", False, "")),
+        (Dmi("Amazon EC2", "c7g.metal"), "", ("aws", "c7g.metal", False, "")),
+        (Dmi("Amazon EC2", "g5g.16xlarge"), "", ("aws", "g5g.16xlarge", True, "amazon")),
+        (Dmi("Google", "Google Compute Engine"), VIRTUAL, ("gcp", "", True, "google")),
+        (
+            Dmi("Microsoft Corporation", "Virtual Machine", asset_tag="7783-7084-3265-9085-8269-3286-77"),
+            VIRTUAL,
+            ("azure", "", True, "hyper-v"),
+        ),
+        (Dmi("Oracle Corporation", "ORACLE SERVER X9", asset_tag="OracleCloud.com"), BARE, ("oracle", "", False, "")),
+        (Dmi("NVIDIA", "DGXH100"), BARE, ("", "", False, "")),
+        (Dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)"), VIRTUAL, ("", "", True, "qemu")),
+        (Dmi("NVIDIA", "GB200 NVL"), "processor\t: 0\n", ("", "", None, "")),
+        (Dmi(), VIRTUAL, ("", "", True, "")),
+    ],
+)
+def test_a_machine_is_known_by_its_firmware(dmi: Dmi, cpuinfo: str, expected: tuple[object, ...]) -> None:
+    seen = identify(dmi, cpuinfo, "")
+    assert (seen.cloud, seen.instance_type, seen.virtual, seen.hypervisor) == expected
+
+
+def test_firmware_is_read_field_by_field_or_from_the_device_tree() -> None:
+    said: dict[Question, Any] = {
+        ("read", f"{machine.DMI}/sys_vendor"): "NVIDIA\n",
+        ("read", f"{machine.DMI}/product_name"): "DGXH100\n",
+        ("read", f"{machine.DMI}/board_name"): Denied("no"),
+    }
+    assert learn(machine.machine, said).dmi == Dmi("NVIDIA", "DGXH100")
+    tree = {("read", f"{machine.DMI}/sys_vendor"): NOTHING, ("read", machine.DEVICE_TREE): "8335-GTW\0"}
+    assert learn(machine.machine, tree).dmi == Dmi(product="8335-GTW")
+
+
+PARSERS: list[Callable[[str], object]] = [
+    process.status,
+    process.namespace,
+    limits.may_lock,
+    cgroup.quota,
+    cgroup.throttling,
+    cgroup.nbytes,
+    lambda text: cgroup.places(text, MOUNTS1),
+    lambda text: cgroup.places(GROUPS1, text),
+    lambda text: identify(Dmi(text, text, asset_tag=text), text, text),
+]
+WORDS = st.sampled_from(
+    [STATUS, GROUPS1, MOUNTS1, MOUNTS2, SLURM, "nr_periods 1\n", "max", "\n", " - ", ":/", "cgroup"]
+)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(text=st.text() | st.lists(WORDS | st.text(max_size=3)).map("".join))
+def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text: str) -> None:
+    with suppress(ParseError):
+        parse(text)

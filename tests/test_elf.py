@@ -1,0 +1,108 @@
+"""The loader's binary formats: a library as the linker made it, a cache as ldconfig did, and both damaged."""
+
+import re
+import shutil
+import struct
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ncclprobe import elf
+from ncclprobe.errors import Failed
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that needs another one, with a search path of its own."""
+    folder = tmp_path_factory.mktemp("elf")
+    (folder / "a.c").write_text("int a(void) { return 1; }\n")
+    (folder / "b.c").write_text("int a(void); int b(void) { return a(); }\n")
+    for command in (
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", "libnccl.so.2", "a.c"],
+        ["cc", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/../lib:/x", "-Wl,--disable-new-dtags", "-Wl,-soname,libb.so.1",
+         "-o", "libb.so", "b.c", "libnccl.so.2"],
+        ["cc", "-shared", "-fPIC", "-Wl,-rpath,/y", "-Wl,--enable-new-dtags", "-o", "libc.so", "b.c", "libnccl.so.2"],
+    ):  # fmt: skip
+        subprocess.run(command, cwd=folder, check=True, timeout=60)
+    return folder / "libb.so"
+
+
+@needs_compiler
+def test_a_library_says_what_it_needs_and_where_to_look(library: Path) -> None:
+    seen = elf.dynamic(str(library))
+    assert (seen.soname, seen.rpath, seen.runpath) == ("libb.so.1", "$ORIGIN/../lib:/x", "")
+    assert "libnccl.so.2" in seen.needed
+    assert elf.dynamic(str(library.with_name("libc.so")))[2:] == ("", "/y")
+
+
+@needs_compiler
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(cut=st.integers(0, 20_000), at=st.integers(0, 20_000), new=st.binary(max_size=16))
+def test_a_damaged_library_is_read_or_refused(library: Path, tmp_path: Path, cut: int, at: int, new: bytes) -> None:
+    data = bytearray(library.read_bytes()[: cut or None])
+    data[at : at + len(new)] = new
+    (tmp_path / "damaged").write_bytes(data)
+    with suppress(Failed, OSError):
+        elf.dynamic(str(tmp_path / "damaged"))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10])
+def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(Failed, match="not a whole 64-bit ELF file"):
+        elf.dynamic(str(tmp_path / "f"))
+
+
+def cache(*entries: tuple[bytes, bytes]) -> bytes:
+    """A cache of glibc's newer format."""
+    start = 48 + 24 * len(entries)
+    rows, texts = b"", b""
+    for name, file in entries:
+        key = start + len(texts)
+        texts += name + b"\0" + file + b"\0"
+        rows += struct.pack("=iIIIQ", 0x303, key, key + len(name) + 1, 0, 0)
+    return b"glibc-ld.so.cache1.1" + struct.pack("=II", len(entries), len(texts)) + b"\0" * 20 + rows + texts
+
+
+NCCL = (b"libnccl.so.2", b"/opt/nccl/lib/libnccl.so.2")
+OTHER = (b"libc.so.6", b"/lib/libc.so.6")
+
+
+def test_the_cache_gives_the_wanted_names_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(cache(OTHER, NCCL, (b"libnccl-net.so", b"/x/libnccl-net.so")))
+    seen = elf.cached("libnccl", str(tmp_path / "c"))
+    assert seen == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2"), ("libnccl-net.so", "/x/libnccl-net.so")]
+
+
+def test_the_old_format_in_front_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(b"ld.so-1.7.0\0" + b"\0" * 12 + cache(NCCL))
+    assert elf.cached("lib", str(tmp_path / "c")) == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2")]
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"ld.so-1.7.0\0", cache(NCCL)[:60], cache(NCCL)[:-4]])
+def test_what_is_no_cache_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "c").write_bytes(data)
+    with pytest.raises(Failed):
+        elf.cached("libnccl", str(tmp_path / "c"))
+
+
+@given(at=st.integers(0, 150), new=st.binary(max_size=8))
+def test_a_damaged_cache_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, at: int, new: bytes) -> None:
+    data = bytearray(cache(OTHER, NCCL))
+    data[at : at + len(new)] = new
+    path = tmp_path_factory.getbasetemp() / "damaged.cache"
+    path.write_bytes(data)
+    with suppress(Failed):
+        elf.cached("lib", str(path))
+
+
+@pytest.mark.skipif(not Path("/sbin/ldconfig").exists() or not Path(elf.CACHE).exists(), reason="no glibc's cache here")
+def test_this_machines_cache_reads_as_ldconfig_prints_it() -> None:
+    done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=30, check=True)
+    assert elf.cached("lib") == re.findall(r"^\t(lib\S*) \(.*\) => (.*)$", done.stdout, re.MULTILINE)

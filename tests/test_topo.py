@@ -1,0 +1,90 @@
+"""`ncclprobe topo`: what is printed of a saved text, and what is said where there is no matrix."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_topo import Printed
+
+from ncclprobe.__main__ import main
+
+MACHINE = Printed(
+    2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-7", "0"), ("8-15", "1"))
+)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "topo.txt"
+    path.write_text(MACHINE.text())
+    return path
+
+
+def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "matrices": [
+            {
+                "kind": "topo-m",
+                "gpus": ["GPU0", "GPU1"],
+                "nics": ["mlx5_2"],
+                "links": {
+                    "GPU0": {"GPU0": "X", "GPU1": "NV18", "mlx5_2": "PIX"},
+                    "GPU1": {"GPU0": "NV18", "GPU1": "X", "mlx5_2": "SYS"},
+                    "mlx5_2": {"GPU0": "PIX", "GPU1": "SYS", "mlx5_2": "X"},
+                },
+                "cpu_affinity": ["0-7", "8-15"],
+                "numa_affinity": ["0", "1"],
+                "gpu_numa_id": [None, None],
+                "incomplete": [],
+            }
+        ]
+    }
+
+
+def test_text_shows_the_matrix_and_the_nics_near_each_gpu(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", str(saved)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == ["topo-m: 2 GPUs, 1 NICs", "        GPU0  GPU1  mlx5_2", "GPU0    X     NV18  PIX"]
+    assert out[-2:] == ["GPU0  0-7   0     -         PIX: mlx5_2", "GPU1  8-15  1     -         SYS: mlx5_2"]
+
+
+def test_what_is_missing_is_said(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.write_text("\n".join(MACHINE.text().splitlines()[:2]) + "\n")
+    assert main(["topo", str(saved)]) == 0
+    assert "incomplete: row GPU1 is missing" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("", "the text is empty"),
+        ("Failed to run topology matrix\n", "nvidia-smi itself failed"),
+        ("\0\xff", "no `nvidia"),
+    ],
+)
+def test_a_text_that_must_be_refused_ends_with_2_and_its_cause(
+    text: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text(text, encoding="latin-1")
+    assert main(["topo", str(path)]) == 2
+    assert cause in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", str(tmp_path)]) == 2
+    assert f"{tmp_path}: cannot be read" in capsys.readouterr().err
+
+
+def test_without_a_file_this_machine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["topo"]) == 2
+    assert "name a file" in capsys.readouterr().err
+    command.write_text("#!/bin/sh\n[ \"$*\" = 'topo -m' ] && printf '\\tGPU0\\nGPU0\\t X \\n'\n")
+    command.chmod(0o755)
+    assert main(["topo"]) == 0
+    assert capsys.readouterr().out.startswith("topo-m: 1 GPUs")
