@@ -114,8 +114,8 @@ def _string(data: bytes, start: int) -> str:
     return data[start:end].decode(errors="replace")
 
 
-def cached(prefix: str, path: str = CACHE) -> list[tuple[str, str]]:
-    """The (soname, file) pairs of the loader's cache whose soname starts with `prefix`, the preferred first.
+def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
+    """The (soname, file) pairs of the loader's cache whose soname starts with one of `prefixes`, the preferred first.
 
     Raises OSError; Failed where the file is not what glibc writes.
     """
@@ -125,18 +125,18 @@ def cached(prefix: str, path: str = CACHE) -> list[tuple[str, str]]:
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
     try:
-        return _entries(data[start:], prefix)
+        return _entries(data[start:], [prefix.encode() for prefix in prefixes])
     except (struct.error, ValueError):
         raise Failed(f"{path}: truncated") from None
 
 
-def _entries(cache: bytes, prefix: str) -> list[tuple[str, str]]:
+def _entries(cache: bytes, prefixes: list[bytes]) -> list[tuple[str, str]]:
     (count,) = struct.unpack_from("=I", cache, len(_CACHE_MAGIC))
     table = cache[_CACHE_HEADER : _CACHE_HEADER + count * _CACHE_ENTRY.size]
     if len(table) != count * _CACHE_ENTRY.size:
         raise ValueError
-    wanted, found = prefix.encode(), []
+    found = []
     for _flags, key, value, _version, _hwcap in _CACHE_ENTRY.iter_unpack(table):
-        if cache.startswith(wanted, key):
+        if any(cache.startswith(prefix, key) for prefix in prefixes):
             found.append((_string(cache, key), _string(cache, value)))
     return found

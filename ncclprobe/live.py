@@ -247,7 +247,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "stat": _stat,
     "mapped": _mapped,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
-    "ld_cache": lambda prefix: json.dumps(elf.cached(prefix)),
+    "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,

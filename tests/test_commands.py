@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_the_version_is_the_packages() -> None:
 
 def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> None:
     done = ncclprobe("doctor")
-    if "NVIDIA" in done.stdout:
+    if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     assert done.returncode == 3
     assert "gpu.smi-canary (required)\n        nvidia-smi: not there" in done.stdout
@@ -201,3 +202,15 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_the_readmes_example_is_what_the_doctor_says() -> None:
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    example = readme.partition("$ NCCL_IB_DISABLE=true ncclprobe doctor --backend gloo\n")[2].partition("```")[0]
+    assert example in ncclprobe("doctor", "--backend", "gloo", NCCL_IB_DISABLE="true").stdout
+
+
+def test_the_readmes_commands_exist() -> None:
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    for name in set(re.findall(r"`ncclprobe (\w+)", readme)):
+        assert ncclprobe(name, "--help").returncode == 0, name

@@ -76,20 +76,20 @@ OTHER = (b"libc.so.6", b"/lib/libc.so.6")
 
 def test_the_cache_gives_the_wanted_names_in_its_order(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(cache(OTHER, NCCL, (b"libnccl-net.so", b"/x/libnccl-net.so")))
-    seen = elf.cached("libnccl", str(tmp_path / "c"))
+    seen = elf.cached("libnccl", path=str(tmp_path / "c"))
     assert seen == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2"), ("libnccl-net.so", "/x/libnccl-net.so")]
 
 
 def test_the_old_format_in_front_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"ld.so-1.7.0\0" + b"\0" * 12 + cache(NCCL))
-    assert elf.cached("lib", str(tmp_path / "c")) == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2")]
+    assert elf.cached("lib", path=str(tmp_path / "c")) == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2")]
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"ld.so-1.7.0\0", cache(NCCL)[:60], cache(NCCL)[:-4]])
 def test_what_is_no_cache_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "c").write_bytes(data)
     with pytest.raises(Failed):
-        elf.cached("libnccl", str(tmp_path / "c"))
+        elf.cached("libnccl", path=str(tmp_path / "c"))
 
 
 @given(at=st.integers(0, 150), new=st.binary(max_size=8))
@@ -99,7 +99,7 @@ def test_a_damaged_cache_is_read_or_refused(tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.getbasetemp() / "damaged.cache"
     path.write_bytes(data)
     with suppress(Failed):
-        elf.cached("lib", str(path))
+        elf.cached("lib", path=str(path))
 
 
 @pytest.mark.skipif(not Path("/sbin/ldconfig").exists() or not Path(elf.CACHE).exists(), reason="no glibc's cache here")

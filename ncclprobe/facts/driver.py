@@ -36,7 +36,7 @@ class FabricManager:
 
 @collector
 def driver(host: Host) -> Driver:
-    """/proc/driver/nvidia/version. No such file: the module is not loaded, or this container was given no GPU."""
+    """/proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden from us."""
     return loaded(host.ask("read", VERSION))
 
 
@@ -54,7 +54,7 @@ def loaded(text: str) -> Driver:
 
 @collector
 def fabric_manager(host: Host) -> FabricManager:
-    """``nv-fabricmanager --version``, and the process that its pid file names."""
+    """``nv-fabricmanager --version`` and the process that its pid file names. Needs the host's view, not a container's."""
     version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
     return FabricManager(version, attempt(lambda: _running(host)))
 

@@ -47,7 +47,7 @@ class Firewall:
 
 @collector
 def firewall(host: Host, process: Process) -> Firewall:
-    """One command and two files, only with CAP_NET_ADMIN."""
+    """One command and two files. Needs CAP_NET_ADMIN (root)."""
     if "net_admin" not in process.capabilities:
         raise Denied("firewall: only root (CAP_NET_ADMIN) may see the rules")
     legacy = attempt(lambda: _legacy(host))

@@ -90,7 +90,7 @@ class Interfaces:
 
 @collector
 def interfaces(host: Host) -> Interfaces:
-    """Every interface of this network namespace."""
+    """Every interface of this network namespace; open to every user."""
     addresses = json.loads(host.ask("psutil", "net_if_addrs"))
     stats = json.loads(host.ask("psutil", "net_if_stats"))
     found = []

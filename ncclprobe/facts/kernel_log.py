@@ -80,7 +80,7 @@ class KernelLog:
 
 @collector
 def kernel_log(host: Host) -> KernelLog:
-    """/dev/kmsg, else ``journalctl -k``; and /proc/uptime."""
+    """/dev/kmsg, else ``journalctl -k``; and /proc/uptime. Needs root, dmesg_restrict=0, or adm or systemd-journal."""
     seen = json.loads(host.ask("kernel_log", WANTED))
     lines = [(float(at), str(text)) for at, text in seen["lines"]]
     return KernelLog(

@@ -80,7 +80,7 @@ class Devices:
 
 @collector
 def memlock(host: Host) -> Memlock:
-    """The limit, and whether a capability in the initial user namespace makes it moot."""
+    """The limit, and whether a capability in the initial user namespace makes it moot; open to every user."""
     soft, _hard = json.loads(host.ask("rlimit", "RLIMIT_MEMLOCK"))
     capable = may_lock(host.ask("read", "/proc/self/status"))
     initial = host.ask("read", "/proc/self/uid_map").split() == ["0", "0", "4294967295"]
@@ -97,7 +97,7 @@ def may_lock(text: str) -> bool:
 
 @collector
 def shared_memory(host: Host) -> SharedMemory:
-    """statvfs(3) and stat(2) of /dev/shm, and a look at NCCL's files in it."""
+    """statvfs(3) and stat(2) of /dev/shm, and NCCL's files in it. Whether others' are in use takes root to see."""
     seen = json.loads(host.ask("statvfs", SHM))
     device = learn(host, lambda text: int(json.loads(text)["device"]), "stat", SHM)
     segments = attempt(lambda: _segments(host))
@@ -137,7 +137,7 @@ def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bo
 
 @collector
 def devices(host: Host) -> Devices:
-    """Names in three folders, and access(2) to each. No node is opened: opening a GPU's may wake it."""
+    """Names in three folders and access(2) to each, for every user. None is opened: that may wake a GPU."""
     return Devices(
         nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", "nvidia-caps-imex-channels"))),
         imex_channels=attempt(lambda: _nodes(host, "/dev/nvidia-caps-imex-channels", "channel*", most=_MOST_CHANNELS)),

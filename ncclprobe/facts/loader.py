@@ -23,6 +23,9 @@ READS = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 LIBRARIES = "libnccl*"
 """NCCL and its plugins: what is looked for in a folder, always at once, so that each folder is listed once."""
 
+CACHED = ("libnccl", "libcudnn.so.")
+"""Beginnings of the names that are looked for in the loader's cache, at once, so that it is read once."""
+
 DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib is /usr/lib wherever there is a CUDA
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -35,7 +38,7 @@ DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib 
 class Loader:
     """`preload`: files that are mapped before any other. `library_path`: LD_LIBRARY_PATH's folders.
 
-    `cached`: (name, file) of the libraries of NCCL and its plugins that ldconfig found, the preferred first.
+    `cached`: (name, file) of the libraries that ldconfig found, of NCCL, its plugins and cuDNN, the preferred first.
     """
 
     preload: tuple[str, ...] = ()
@@ -43,10 +46,10 @@ class Loader:
     cached: tuple[tuple[str, str], ...] | Absent = ()
 
     def folders(self) -> tuple[str, ...]:
-        """Every folder in which it finds a library by its bare name, in order."""
+        """Every folder in which it finds a library of NCCL by its bare name, in order."""
         files = () if isinstance(self.cached, Absent) else self.cached
-        known = (*self.library_path, *(str(PurePosixPath(file).parent) for _, file in files), *DEFAULT_FOLDERS)
-        return tuple(dict.fromkeys(map(usr, known)))
+        own = [str(PurePosixPath(file).parent) for name, file in files if name.startswith("libnccl")]
+        return tuple(dict.fromkeys(map(usr, (*self.library_path, *own, *DEFAULT_FOLDERS))))
 
 
 class Elf(NamedTuple):
@@ -66,18 +69,17 @@ class Step(NamedTuple):
 
 @collector
 def loader(host: Host, environment: Environment | Absent) -> Loader:
-    """Two variables and /etc/ld.so.cache."""
+    """Two variables and /etc/ld.so.cache, open to every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     return Loader(
         preload=tuple(filter(None, re.split(r"[\s:]+", variables.get("LD_PRELOAD") or ""))),
         library_path=tuple(filter(None, re.split("[:;]", variables.get("LD_LIBRARY_PATH") or ""))),
-        cached=attempt(lambda: cached(host, "libnccl")),
+        cached=attempt(lambda: _cached(host)),
     )
 
 
-def cached(host: Host, prefix: str) -> tuple[tuple[str, str], ...]:
-    """(name, file) of those libraries in the loader's cache whose name starts with `prefix`, the preferred first."""
-    return tuple((str(name), str(file)) for name, file in json.loads(host.ask("ld_cache", prefix)))
+def _cached(host: Host) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(file)) for name, file in json.loads(host.ask("ld_cache", *CACHED)))
 
 
 def elf(text: str, path: str) -> Elf:

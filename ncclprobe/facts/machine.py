@@ -65,7 +65,7 @@ class Machine:
 
 @collector
 def machine(host: Host) -> Machine:
-    """Seven small files, or the device tree's one; /proc/cpuinfo for the hypervisor flag; /sys/hypervisor/type."""
+    """Seven small files, or the device tree's; /proc/cpuinfo for the hypervisor flag; Xen's type. For every user."""
     try:
         dmi = Dmi(
             vendor=host.ask("read", f"{DMI}/sys_vendor").strip(),

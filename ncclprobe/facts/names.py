@@ -45,7 +45,7 @@ class Names:
 
 @collector
 def names(host: Host) -> Names:
-    """Three files; one that is not there says nothing, as to the resolver itself."""
+    """Three files, open to every user; one that is not there says nothing, as to the resolver itself."""
     nameservers, search, options = resolv_conf(_text(host, RESOLV_CONF))
     return Names(
         hosts=hosts(_text(host, HOSTS)),

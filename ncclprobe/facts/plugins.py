@@ -64,7 +64,7 @@ class Plugins:
 
 @collector
 def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Plugins:
-    """The loader's folders, the usual places of vendors, and the folder of a plugin named by its path."""
+    """The loader's folders, vendors' usual ones, and that of a plugin named by its path; open to every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
     found = []

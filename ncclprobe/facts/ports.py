@@ -42,7 +42,7 @@ class Ports:
 
 @collector
 def ports(host: Host) -> Ports:
-    """Three files."""
+    """Three files, open to every user."""
     found = [*listening(host.ask("lines", "/proc/net/tcp", LISTENING)), *_ipv6(host)]
     return Ports(tuple(found), learn(host, time_wait, "read", "/proc/net/sockstat"))
 

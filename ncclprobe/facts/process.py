@@ -80,7 +80,7 @@ class Container:
 
 @collector
 def process(host: Host) -> Process:
-    """getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns."""
+    """getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may always look at itself."""
     cpus, nodes, capabilities = status(host.ask("read", "/proc/self/status"))
     return Process(
         nofile=_limit(host, "RLIMIT_NOFILE"),
@@ -124,7 +124,7 @@ def namespace(link: str) -> int:
 
 @collector
 def container(host: Host, environment: Environment | Absent) -> Container:
-    """The marks that container engines leave: variables, two files, and the control groups of process 1."""
+    """The marks that container engines leave: variables, two files, the control groups of process 1. For every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     for name, kind in _BY_VARIABLE.items():
         if variables.get(name):

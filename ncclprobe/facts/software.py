@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from ncclprobe.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
-from ncclprobe.facts.loader import Elf, Loader, cached, choose, elf, libraries, usr
+from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
 from ncclprobe.host import Host
 from ncclprobe.model import Absent
 from ncclprobe.registry import collector
@@ -83,7 +83,7 @@ class Software:
 
 @collector
 def software(host: Host, loader: Loader | Absent) -> Software:
-    """Wheels of this interpreter, what torch links to, then shared libraries in the folders of the loader."""
+    """Wheels of this interpreter, what torch links to, shared libraries in the loader's folders: open to every user."""
     known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
     torch = attempt(lambda: _torch(host))
@@ -99,7 +99,7 @@ def software(host: Host, loader: Loader | Absent) -> Software:
         mapped=mapped,
         torch=torch,
         toolkit="" if isinstance(built, Absent) else built,
-        cudnn=_cudnn(host),
+        cudnn=_cudnn(host, known),
     )
 
 
@@ -195,11 +195,10 @@ def toolkit(text: str) -> str:
         raise ParseError(f"CUDA's version.json: {text[:80]!r}") from None
 
 
-def _cudnn(host: Host) -> str:
+def _cudnn(host: Host, loader: Loader) -> str:
     """The version in the name of the file behind the loader's cache entry for cuDNN."""
-    files = attempt(lambda: cached(host, "libcudnn.so."))
-    for _, file in () if isinstance(files, Absent) else files:
-        target = learn(host, str, "link", file)
+    for name, file in () if isinstance(loader.cached, Absent) else loader.cached:
+        target = learn(host, str, "link", file) if name.startswith("libcudnn.so.") else ""
         match = None if isinstance(target, Absent) else re.search(r"\.so\.(\d+(?:\.\d+)+)$", target)
         if match:
             return match[1]

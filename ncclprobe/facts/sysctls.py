@@ -56,7 +56,7 @@ class Sysctls:
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Seven files, and where interfaces share a subnet three more and three per interface."""
+    """Seven files, and where interfaces share a subnet three more and three per interface; open to every user."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe import engine
 from ncclprobe.errors import Missing, ParseError, TimedOut
 from ncclprobe.facts import loader as loader_module
-from ncclprobe.facts.loader import DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
+from ncclprobe.facts.loader import CACHED, DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
 from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
 from ncclprobe.host import Question
 from ncclprobe.model import Absent, Collector
@@ -32,7 +32,6 @@ TORCH: dict[Question, Any] = {
     },
     ("list", f"{SITE}/nvidia/cudnn/lib", LIBRARIES): [],
     ("list", WHEEL, LIBRARIES): ["libnccl.so.2", "libnccl_device.bc"],
-    ("ld_cache", "libcudnn.so."): [],
     **{("list", folder, LIBRARIES): NOTHING for folder in DEFAULT_FOLDERS},
 }
 
@@ -121,10 +120,10 @@ def test_two_wheels_that_share_one_file_are_both_named() -> None:
 def test_the_versions_of_the_toolkit_and_of_cudnn_are_read() -> None:
     said = TORCH | {
         ("read", "/usr/local/cuda/version.json"): '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}',
-        ("ld_cache", "libcudnn.so."): [["libcudnn.so.9", "/lib/x86_64-linux-gnu/libcudnn.so.9"]],
         ("link", "/lib/x86_64-linux-gnu/libcudnn.so.9"): "libcudnn.so.9.1.0",
     }
-    assert (learned(said).toolkit, learned(said).cudnn) == ("12.4.1", "9.1.0")
+    known = Loader(cached=(("libnccl.so.2", "/x"), ("libcudnn.so.9", "/lib/x86_64-linux-gnu/libcudnn.so.9")))
+    assert (learned(said, known).toolkit, learned(said, known).cudnn) == ("12.4.1", "9.1.0")
     assert (learned(TORCH).toolkit, learned(TORCH).cudnn) == ("", "")
 
 
@@ -157,11 +156,12 @@ def test_the_loader_reads_its_variables_as_ld_so_does() -> None:
         run=lambda host: loader_module.Environment({"LD_LIBRARY_PATH": "/a::/b;/c", "LD_PRELOAD": "/x.so:/y.so /z.so"}),
         produces=loader_module.Environment,
     )
-    said: dict[Question, Any] = {("ld_cache", "libnccl"): [["libnccl.so.2", "/opt/lib/libnccl.so.2"]]}
+    found = [["libnccl.so.2", "/opt/lib/libnccl.so.2"], ["libcudnn.so.9", "/cudnn/libcudnn.so.9"]]
+    said: dict[Question, Any] = {("ld_cache", *CACHED): found}
     seen = engine.collect(answers(said), [loader_module.loader, environment])[Loader]
     assert seen.library_path == ("/a", "/b", "/c")
     assert seen.preload == ("/x.so", "/y.so", "/z.so")
-    assert seen.folders()[:4] == ("/a", "/b", "/c", "/opt/lib")
+    assert seen.folders() == ("/a", "/b", "/c", "/opt/lib", *DEFAULT_FOLDERS)
 
 
 def test_the_default_folders_are_looked_at_last() -> None:
