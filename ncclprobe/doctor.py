@@ -12,7 +12,7 @@ from pathlib import Path
 from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.launcher import READS, Launch, detect
+from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
@@ -33,7 +33,7 @@ from ncclprobe.model import (
     Tool,
     Verdict,
 )
-from ncclprobe.registry import discover
+from ncclprobe.registry import discover, modules
 
 
 def main(argv: Sequence[str]) -> int:
@@ -112,15 +112,23 @@ def _speaks_elsewhere() -> bool:
     return bool(launch.local_rank) and not launch.problems
 
 
+def recordable() -> set[str]:
+    """The variables whose value may be recorded: those of the table, and those that a module of facts READS."""
+    from ncclprobe.nccl.parameters import table
+
+    read = (getattr(module, "READS", frozenset()) for module in modules("ncclprobe.facts"))
+    return set(table()).union(*read)
+
+
 def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, str]:
     """This machine's facts, and the capture of every answer that made them. `deadline` is on time.monotonic()."""
     from ncclprobe.live import LiveHost
-    from ncclprobe.nccl.parameters import looks_like_ours, table
+    from ncclprobe.nccl.parameters import looks_like_ours
 
-    live = LiveHost({*table(), *READS}, looks_like_ours, deadline)
+    live = LiveHost(recordable(), looks_like_ours, deadline)
     host = Recorder(live)
     try:
-        facts = engine.collect(host, collectors)
+        facts = engine.collect(host, collectors, at_once=True)
     finally:
         live.close()
     system = facts[System]

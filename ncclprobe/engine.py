@@ -6,10 +6,12 @@ already explains is SKIP; a check that raises spoils nobody's verdict but its ow
 """
 
 import fnmatch
+import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ncclprobe.errors import HostError, NotCaptured, ParseError
@@ -32,19 +34,38 @@ from ncclprobe.model import (
 Facts = dict[type, Any]
 
 
-def collect(host: Host, collectors: Sequence[Collector]) -> Facts:
-    """Every fact that `host` can give, or ``Absent`` with the reason, in the order in which facts need each other."""
+def collect(host: Host, collectors: Sequence[Collector], *, at_once: bool = False) -> Facts:
+    """Every fact that `host` can give, or ``Absent`` with the reason, in the order in which facts need each other.
+
+    `at_once`: on threads, so that slow commands of a live machine are waited for together.
+    """
     facts: Facts = {}
     waiting = list(collectors)
     while waiting:
-        ready = [c for c in waiting if all(need.fact in facts for need in c.needs)]
-        for c in ready or waiting:  # a need that nobody produces is an Absent like any other
-            facts[c.produces] = _learn(c, host, facts)
+        ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # a need nobody produces
+        learn = partial(_learn, host=host, facts=facts)
+        learned = _on_threads(learn, ready) if at_once else map(learn, ready)
+        facts |= dict(zip((c.produces for c in ready), learned, strict=True))
         waiting = [c for c in waiting if c.produces not in facts]
     return facts
 
 
-def _learn(collector: Collector, host: Host, facts: Facts) -> Any:
+def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
+    """What `learn` makes of each collector. Every question has its own deadline, so every thread ends."""
+    learned: dict[type, Any] = {}
+
+    def work(collector: Collector) -> None:
+        learned[collector.produces] = learn(collector)
+
+    threads = [threading.Thread(target=work, args=(c,), daemon=True) for c in collectors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [learned[c.produces] for c in collectors]
+
+
+def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
     given, missing = _arguments(collector.needs, facts)
     if missing:
         return missing[0]

@@ -8,6 +8,7 @@ A *capture* is JSON lines (contract.md): a header, then one question and its ans
 """
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,19 +30,21 @@ class Host(Protocol):
 
 
 class Recorder:
-    """Passes questions on to `host` and keeps every answer and refusal, each question asked once."""
+    """Passes questions on to `host` and keeps every answer and refusal, each question asked once, by any thread."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._turns: dict[Question, threading.Lock] = {}
         self.answers: dict[Question, str | HostError] = {}
 
     def ask(self, *question: str | int) -> str:
         """The host's answer; the second time, the first one."""
-        if question not in self.answers:
-            try:
-                self.answers[question] = self._host.ask(*question)
-            except HostError as refusal:
-                self.answers[question] = refusal
+        with self._turns.setdefault(question, threading.Lock()):
+            if question not in self.answers:
+                try:
+                    self.answers[question] = self._host.ask(*question)
+                except HostError as refusal:
+                    self.answers[question] = refusal
         return _answer(self.answers[question])
 
 
@@ -66,10 +69,11 @@ def _answer(said: str | HostError) -> str:
 
 
 def dump(answers: Mapping[Question, str | HostError], node: str, origin: str = "real") -> str:
-    """The text of a capture: header with the number of rows, then one row per question."""
+    """The text of a capture: header with the number of rows, then one row per question, in alphabetical order."""
     taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    header = {"capture": 1, "node": node, "taken": taken, "tool": __version__, "origin": origin, "rows": len(answers)}
-    return "".join(json.dumps(row) + "\n" for row in (header, *map(_row, answers.items())))
+    rows = sorted(answers.items(), key=lambda row: [str(part) for part in row[0]])
+    header = {"capture": 1, "node": node, "taken": taken, "tool": __version__, "origin": origin, "rows": len(rows)}
+    return "".join(json.dumps(row) + "\n" for row in (header, *map(_row, rows)))
 
 
 def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:

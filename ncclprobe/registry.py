@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from ncclprobe.model import Absent, Check, Collector, Condition, Finding, Need
@@ -17,18 +17,21 @@ from ncclprobe.model import Absent, Check, Collector, Condition, Finding, Need
 T = TypeVar("T")
 
 
+def modules(package: str) -> Iterator[ModuleType]:
+    """Every module of `package`, by name."""
+    root = importlib.import_module(package)
+    for info in pkgutil.iter_modules(root.__path__):
+        yield importlib.import_module(f"{package}.{info.name}")
+
+
 def discover(package: str, kind: type[T]) -> tuple[T, ...]:
     """All objects of `kind` that the modules of `package` define, by module name and then as written."""
-    root = importlib.import_module(package)
-    found = []
-    for info in pkgutil.iter_modules(root.__path__):
-        module = importlib.import_module(f"{package}.{info.name}")
-        found += [
-            value
-            for value in vars(module).values()
-            if isinstance(value, kind) and value.run.__module__ == module.__name__  # type: ignore[attr-defined]
-        ]
-    return tuple(found)
+    return tuple(
+        value
+        for module in modules(package)
+        for value in vars(module).values()
+        if isinstance(value, kind) and value.run.__module__ == module.__name__  # type: ignore[attr-defined]
+    )
 
 
 def collector(run: Callable[..., Any]) -> Collector:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ncclprobe import output
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.live import LiveHost
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ncclprobe topo", description=__doc__, allow_abbrev=False)
+    parser = output.Parser("topo", "How GPUs and NICs reach each other, as nvidia-smi prints it here or in FILE.")
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what `nvidia-smi topo -m` printed")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -62,12 +63,12 @@ def _shown(matrix: Matrix) -> Iterator[str]:
     yield f"{matrix.kind}: {len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs"
     names = (*matrix.gpus, *matrix.nics)
     rows = [[name, *(matrix.links[name].get(other, "-") for other in names)] for name in names if name in matrix.links]
-    yield from _aligned([["", *names], *rows])
+    yield _aligned([["", *names], *rows])
     if matrix.kind != "p2p":
         affinities = zip(matrix.gpus, matrix.cpu_affinity, matrix.numa_affinity, matrix.gpu_numa_id, strict=True)
         known = [[gpu, *("-" if value is None else value for value in values)] for gpu, *values in affinities]
         yield ""
-        yield from _aligned(
+        yield _aligned(
             [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"]]
             + [[*row, nearest(matrix, gpu)] for row, gpu in zip(known, matrix.gpus, strict=True)]
         )
@@ -81,8 +82,8 @@ def nearest(matrix: Matrix, gpu: str) -> str:
     return best and f"{best}: {' '.join(nic for nic, link in near.items() if link == best)}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    from tabulate import tabulate  # as dear as all the rest of this command
+
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    return tabulate(cells, tablefmt="plain", disable_numparse=True)

@@ -5,4 +5,4 @@ it; its decorator holds an example that triggers it and one that does not, and b
 """
 
 MEASURED = "run."
-"""Ids that begin so judge measurements: they are the bandwidth command's, not the doctor's."""
+"""How the ids of checks begin that judge a measurement: ``ncclprobe bandwidth`` asks them, the doctor does not."""

@@ -80,7 +80,7 @@ NOWHERE = Place(V2, ())
 
 @collector
 def cgroup(host: Host) -> Cgroup:
-    """/proc/self/cgroup and mountinfo, one file per level and controller (two in version 1), two more. For every user."""
+    """/proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
     where = places(host.ask("read", "/proc/self/cgroup"), host.ask("read", "/proc/self/mountinfo"))
     return Cgroup(
         attempt(lambda: _quota(host, where["cpu"])),

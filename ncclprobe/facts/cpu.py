@@ -54,7 +54,10 @@ def cpu_list(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
         if not match:
             raise ParseError(f"CPU list: {text[:80]!r}")
-        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ParseError(f"CPU list: {text[:80]!r}: {part} runs backwards")
+        cpus += range(first, last + 1)
     return tuple(cpus)
 
 

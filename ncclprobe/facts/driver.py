@@ -54,7 +54,7 @@ def loaded(text: str) -> Driver:
 
 @collector
 def fabric_manager(host: Host) -> FabricManager:
-    """``nv-fabricmanager --version`` and the process that its pid file names. Needs the host's view, not a container's."""
+    """``nv-fabricmanager --version`` and the process that its pid file names; for every user, but in no container."""
     version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
     return FabricManager(version, attempt(lambda: _running(host)))
 

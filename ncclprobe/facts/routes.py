@@ -81,7 +81,7 @@ class Routes:
 
 @collector
 def routes(host: Host) -> Routes:
-    """Two files and ``ip rule``; ``ip route`` only where rules lead to other tables than the main one. For every user."""
+    """Two files and ``ip rule``; ``ip route`` only where rules lead to further tables. Open to every user."""
     found = Routes(
         (*main4(host.ask("read", "/proc/net/route")), *_main6(host)), learn(host, rules, "run", *_IP, "rule")
     )

@@ -151,7 +151,7 @@ def test_origin_is_the_folder_of_the_library_itself() -> None:
     assert elf(text, "/v/torch/lib/a.so").rpath == ("/v/nvidia/nccl/lib", "/v/torch/lib", "/abs//x")
 
 
-def test_the_loader_reads_its_variables_as_ld_so_does() -> None:
+def test_the_loaders_variables_are_lists_without_their_empty_entries() -> None:
     environment = Collector(
         run=lambda host: loader_module.Environment({"LD_LIBRARY_PATH": "/a::/b;/c", "LD_PRELOAD": "/x.so:/y.so /z.so"}),
         produces=loader_module.Environment,

@@ -1,0 +1,154 @@
+"""What the command line of ``ncclprobe bandwidth`` asks for, checked before torch is imported or a rank is met."""
+
+import argparse
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+
+from ncclprobe import output
+from ncclprobe.errors import UsageError
+from ncclprobe.expect import bands
+from ncclprobe.model import Mode
+from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
+from ncclprobe.session.seat import Backend
+from ncclprobe.units import parse_size, size
+
+_ABOUT = """\
+Measure collectives across ranks, judge the numbers, report. Works under torchrun, srun and mpirun, with RANK and
+WORLD_SIZE set by hand, and by itself with --nproc. SIZE is bytes, or a number with a binary K, M or G."""
+
+_MORE = """\
+examples:
+  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G --report-only
+  ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
+
+bands.toml, a file for --expect:
+  [[expect]]
+  op = "all_reduce"
+  nbytes = "1G"          # as the table prints it; or min_bytes and max_bytes, a range
+  busbw_GBps = 360.0     # 1e9 bytes per second
+  low_GBps = 330.0       # what still passes; or tolerance = 0.1, a share of busbw_GBps
+  source = "acceptance test of 2026-03-02"
+  why = "median of 20 nodes"
+
+exit codes:
+  0  every rank came and stayed, the data was right, and nothing is slower than expected
+  1  ncclprobe itself is broken; never a verdict
+  2  wrong usage, or a file that cannot be read or written
+  3  inconclusive: nothing failed, but the run was cut short, or nothing judged the numbers
+  4  something fails, or with --fail-on warn warns"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """A checked command line. Names are those of the options; `argv` is what was typed.
+
+    `sizes` are the bytes that -b, -e and -f lead to, `remarks` what the reader must know of how they were understood.
+    `mode` and `backend` are None where nobody said.
+    """
+
+    argv: tuple[str, ...]
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    iters: int
+    warmup: int
+    batches: int
+    dtype: str
+    redop: str
+    mode: Mode | None
+    backend: Backend | None
+    nproc: int | None
+    expect: str | None
+    tolerance: float
+    report_only: bool
+    timeout_s: float
+    phase_timeout_s: float
+    json: str | None
+    fail_on: str
+    quiet: bool
+    verbose: bool
+    no_color: bool
+    remarks: tuple[str, ...]
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options in `argv`. Raises UsageError for what no sweep could be made of."""
+    given = _parser().parse_args(argv)
+    _known("--dtype", given.dtype, DTYPES)
+    _known("--redop", given.redop, REDOPS)
+    if given.warmup < 0:
+        raise UsageError(f"-w {given.warmup}: must be at least 0")
+    steps = _steps(given)
+    ours = {"argv": tuple(argv), "ops": _ops(given.op), "sizes": steps, "remarks": _missed_end(given, steps)}
+    typed = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
+    return Options(**ours, **typed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = output.Parser("bandwidth", _ABOUT, _MORE)
+    _what_to_measure(parser)
+    _how_to_judge(parser)
+    output.arguments(parser)
+    return parser
+
+
+def _what_to_measure(parser: argparse.ArgumentParser) -> None:
+    add, count = parser.add_argument, output.count
+    add("--op", default="all_reduce", metavar="NAME[,NAME]", help=f"all, or of {', '.join(OPS)} (default: %(default)s)")
+    add("-b", dest="begin", default="8", metavar="SIZE", help="smallest message (default: %(default)s)")
+    add("-e", dest="end", default="128M", metavar="SIZE", help="largest message (default: %(default)s)")
+    add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: %(default)s)")
+    add("-n", dest="iters", type=count, default=20, metavar="N", help="timed calls per batch (default: %(default)s)")
+    add("-w", dest="warmup", type=int, default=5, metavar="N",
+        help="untimed calls per size, before all (default: %(default)s)")  # fmt: skip
+    add("--batches", type=count, default=5, metavar="N",
+        help="batches per row, the samples of its statistics (default: %(default)s)")  # fmt: skip
+    add("--dtype", default="float32", metavar="TYPE", help=f"of {', '.join(DTYPES)} (default: %(default)s)")
+    add("--redop", default="sum", metavar="OP", help=f"of {', '.join(REDOPS)} (default: %(default)s)")
+    add("--mode", choices=("queued", "blocking"),
+        help="calls back to back, or one by one (default: queued; gloo is always blocking)")  # fmt: skip
+    add("--backend", choices=("nccl", "gloo"),
+        help="default: nccl with a GPU per rank; where there is no GPU, gloo, which is inconclusive "
+        "unless asked for by name")  # fmt: skip
+    add("--nproc", type=count, metavar="N", help="start N ranks on this node")
+
+
+def _how_to_judge(parser: argparse.ArgumentParser) -> None:
+    add, positive = parser.add_argument, output.positive
+    add("--expect", metavar="FILE", help="judge by these bands: TOML as below, or an earlier JSON report")
+    add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
+        help="how far below its expectation a number may lie where FILE does not say (default: %(default)s)")  # fmt: skip
+    add("--report-only", action="store_true", help="numbers that nothing judges are no reason for exit code 3")
+    add("--timeout", dest="timeout_s", type=positive, default=120.0, metavar="SECONDS",
+        help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip
+    add("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",
+        help="of one batch, or of one step of meeting (default: %(default)g)")  # fmt: skip
+
+
+def _ops(text: str) -> tuple[str, ...]:
+    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        _known("--op", name, OPS)
+    return names
+
+
+def _known(option: str, given: str, known: Collection[str]) -> None:
+    if given not in known:
+        near = difflib.get_close_matches(given, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+        raise UsageError(f"{option} {given!r} is unknown; {hint}")
+
+
+def _steps(given: argparse.Namespace) -> tuple[int, ...]:
+    begin, end = parse_size(given.begin), parse_size(given.end)
+    if begin > end:
+        raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
+    return sizes(begin, end, given.factor)
+
+
+def _missed_end(given: argparse.Namespace, steps: tuple[int, ...]) -> tuple[str, ...]:
+    """A remark where the largest size is not the one that was asked for."""
+    if steps[-1] == parse_size(given.end):
+        return ()
+    asked = f"-e {given.end} is not on the steps from {given.begin} by {given.factor}"
+    return (f"sizes end at {size(steps[-1])}: {asked}",)
