@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ncclprobe.errors import HostError, NotCaptured, ParseError
+from ncclprobe.errors import HostError, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
 from ncclprobe.model import (
     Absent,
@@ -111,6 +111,8 @@ def _judge_one(check: Check, node: str, facts: Mapping[type, Any]) -> Verdict:
         return _unknown(blank, missing, check.privilege)
     try:
         findings = tuple(check.run(*given))
+    except Unlearned as gap:
+        return _unknown(blank, [Absent(str(gap))], check.privilege)
     except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"

@@ -11,6 +11,7 @@
     │   ├─ Failed          it answered with an error of its own
     │   └─ NotCaptured     the capture being replayed never asked
     ├─ ParseError      an answer we do not understand                collect(): Absent, counted as our bug
+    ├─ Unlearned       a check cannot tell: its facts do not say      judge(): UNKNOWN, with the reason
     └─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
 
 Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
@@ -51,6 +52,10 @@ class NotCaptured(HostError):
 
 class ParseError(NcclprobeError):
     """An answer that we do not understand. The message quotes an excerpt."""
+
+
+class Unlearned(NcclprobeError):
+    """A check has its facts, but they do not say what it needs to know: it must not pass."""
 
 
 class ProbeError(NcclprobeError):

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def modules(package: str) -> Iterator[ModuleType]:
-    """Every module of `package`, by name."""
+    """Every module of `package`, those of its folders included, by name."""
     root = importlib.import_module(package)
-    for info in pkgutil.iter_modules(root.__path__):
-        yield importlib.import_module(f"{package}.{info.name}")
+    for info in pkgutil.walk_packages(root.__path__, f"{package}."):
+        yield importlib.import_module(info.name)
 
 
 def discover(package: str, kind: type[T]) -> tuple[T, ...]:
@@ -63,7 +63,7 @@ def check(
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
         sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^\w+: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
         return Check(
-            id=f"{run.__module__.rpartition('.')[2]}.{run.__name__.rstrip('_').replace('_', '-')}",
+            id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
             run=run,
             needs=_needs(run),
             title=_title(run),
@@ -78,6 +78,11 @@ def check(
         )
 
     return declare
+
+
+def _prefix(module: str) -> str:
+    """The name below ``ncclprobe.checks``, of a module or of the folder that it is in."""
+    return module.removeprefix("ncclprobe.checks.").partition(".")[0]
 
 
 def _title(run: Callable[..., Any]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from conftest import answers
 
 from ncclprobe import engine
-from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError
+from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
 from ncclprobe.model import Absent, Finding, Job, Snapshot, Status, fail, note, warn
 from ncclprobe.registry import applies, check, collector
@@ -81,6 +81,21 @@ def test_a_check_that_raises_is_unknown_and_alone() -> None:
     verdicts = engine.judge([Snapshot("n", {Colour: Colour("broken")})], [broken, broken], Job())
     assert [v.status for v in verdicts] == [Status.UNKNOWN] * 2
     assert "KeyError: 'no such colour'" in verdicts[0].why
+
+
+def test_a_check_whose_facts_do_not_say_is_unknown() -> None:
+    @check(bad=[], good=[], required=True)
+    def silent(colour: Colour) -> Iterator[Finding]:
+        """Says nothing.
+
+        Why: it cannot.
+        Fix: ask again.
+        """
+        raise Unlearned("no colour was seen")
+        yield
+
+    (seen,) = engine.judge([Snapshot("n", {Colour: Colour("red")})], [silent], Job())
+    assert (seen.status, seen.required, seen.why) == (Status.UNKNOWN, True, "no colour was seen")
 
 
 def test_a_check_that_does_not_apply_is_skipped_with_the_words_of_its_condition() -> None:

@@ -60,7 +60,7 @@ def test_only_the_torch_zone_imports_torch(path: Path) -> None:
     assert not heavy or room(path) in TORCH_ZONE
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "checks").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "checks").rglob("*.py")), ids=lambda p: p.name)
 def test_a_check_cannot_look_at_the_machine(path: Path) -> None:
     assert not imports(path) & BANNED_IN_CHECKS
 
