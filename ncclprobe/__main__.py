@@ -1,10 +1,13 @@
 """The ``ncclprobe`` command: finds the sub-command, and turns what goes wrong into exit codes. No logic of its own."""
 
 import argparse
+import contextlib
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ncclprobe import __version__
 from ncclprobe.errors import UsageError
@@ -26,23 +29,49 @@ imported."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract.md, Exit codes)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    _prepare_streams()
     try:
-        if argv and argv[0] in COMMANDS:
-            return int(importlib.import_module(f"ncclprobe.{COMMANDS[argv[0]][0]}").main(argv[1:]))
-        _parser().parse_args(argv or ["--help"])
-        return ExitCode.USAGE
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
-        print(f"ncclprobe: {error}", file=sys.stderr)
-        return ExitCode.USAGE
+        return _say(str(error), ExitCode.USAGE)
     except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN
     except KeyboardInterrupt:
-        print("ncclprobe: interrupted; nothing was judged", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _say("interrupted; nothing was judged", EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
-        print(f"ncclprobe: a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", file=sys.stderr)
-        return ExitCode.BROKEN
+        return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+
+
+def _run(argv: list[str]) -> int:
+    if argv and argv[0] in COMMANDS:
+        return int(importlib.import_module(f"ncclprobe.{COMMANDS[argv[0]][0]}").main(argv[1:]))
+    _parser().parse_args(argv or ["--help"])
+    return ExitCode.USAGE
+
+
+def _prepare_streams() -> None:
+    """No text of a machine may be unprintable, and a stream that the caller closed is one that nobody reads."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(message: str, code: int) -> int:
+    """One line on standard error, if it can be written at all."""
+    with contextlib.suppress(OSError):
+        print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

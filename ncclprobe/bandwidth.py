@@ -84,7 +84,9 @@ def _alone(options: Options, launch: Launch) -> int:
     gpus = devices(_this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
     ledger = Ledger(options, Party(launch.kind, 1, (socket.gethostname(),), backend))
-    ledger.doubt(f"one rank sends nothing to anybody, so there was nothing to measure; {_how_to_be_more(backend, gpus)}")
+    ledger.doubt(
+        f"one rank sends nothing to anybody, so there was nothing to measure; {_how_to_be_more(backend, gpus)}"
+    )
     return ledger.close()
 
 

@@ -1,32 +1,40 @@
 """``ncclprobe capture``: everything the doctor asks this machine and what it answered, as one file."""
 
 import argparse
-import contextlib
-import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import output
+from ncclprobe import files, output
 from ncclprobe.doctor import observed
-from ncclprobe.errors import UsageError
-from ncclprobe.model import Collector
+from ncclprobe.errors import OutOfTime
+from ncclprobe.host import dump
+from ncclprobe.model import Collector, ExitCode
 from ncclprobe.registry import discover
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a capture of this machine and return 0. Raises UsageError."""
+    """Write a capture of this machine and return 0, or 3 where --timeout cut it. Raises UsageError."""
     options = _parser().parse_args(argv)
+    redactor = output.redactor(options)
     deadline = time.monotonic() + options.timeout
-    snapshot, text = observed(discover("ncclprobe.facts", Collector), deadline)
+    snapshot, answers = observed(discover("ncclprobe.facts", Collector), deadline)
+    text, node = dump(answers, snapshot.node), snapshot.node
+    if redactor:
+        text, node = redactor.capture(text), redactor.text(node)
     if options.output == "-":
         sys.stdout.write(text)
-        return 0
-    path = Path(options.output or f"{snapshot.node}.jsonl")
-    _write(path, text)
-    print(f"{path}: {text.count(chr(10)) - 1} answers of {snapshot.node}; judge it with `ncclprobe doctor {path}`")
-    return 0
+        return ExitCode.OK
+    path = Path(options.output or re.sub(r"[^\w.-]", "_", node) + ".jsonl")
+    files.write(path, text, private=True)
+    late = sum(isinstance(said, OutOfTime) for said in answers.values())
+    if late:
+        print(f"{path}: incomplete: {late} questions were not asked before --timeout was over", file=sys.stderr)
+        return ExitCode.INCONCLUSIVE
+    print(f"{path}: {len(answers)} answers; judge them with `ncclprobe doctor {path}`")
+    return ExitCode.OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,17 +45,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=output.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)"
     )
+    output.redaction(parser)
     return parser
-
-
-def _write(path: Path, text: str) -> None:
-    """All of `text` or nothing; readable by its owner only, for it describes a machine."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise UsageError(f"{path}: cannot be written: {error.strerror}; choose another --output") from None

@@ -6,18 +6,26 @@ SIGKILL in uninterruptible sleep, nor for its pipes.
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 
 from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
 
 MAX_OUTPUT_BYTES = 16 << 20
 _DYING_S = 0.5
+_LOOK_AGAIN_S = 0.1
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
-    """Standard output of a command that ends with 0 within `patience_s` seconds; its whole group is killed if not."""
+    """Standard output of a command that ends with 0 within `patience_s` seconds; its whole group is killed if not.
+
+    It has ended when it has ended: a child of its own that still holds its pipes is not waited for. A command that
+    prints more than MAX_OUTPUT_BYTES is stopped there.
+    """
+    what = " ".join(argv)
     try:
         process = subprocess.Popen(
             argv,
@@ -30,18 +38,42 @@ def run(argv: Sequence[str], patience_s: float) -> str:
     except OSError as error:
         raise as_host_error(error, argv[0]) from None
     try:
-        out, err = process.communicate(timeout=max(0.0, patience_s))
-    except subprocess.TimeoutExpired:
+        out, err = _gathered(process, time.monotonic() + patience_s)
+        code = process.poll()
+    finally:
         abandon(process)
-        raise TimedOut(f"{' '.join(argv)}: no answer within {max(0.0, patience_s):.3g} s") from None
-    except BaseException:  # Ctrl-C included: no process is left behind
-        abandon(process)
-        raise
-    text = out[:MAX_OUTPUT_BYTES].decode(errors="replace")
-    if process.returncode:
-        words = " ".join((err.decode(errors="replace") or text).split())[:300]
-        raise Failed(f"{' '.join(argv)}: exit code {process.returncode}: {words}")
-    return text
+    if len(out) + len(err) > MAX_OUTPUT_BYTES:
+        raise Failed(f"{what}: printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+    if code is None:
+        raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
+    if code:
+        words = " ".join((err or out).decode(errors="replace").split())[:300]
+        raise Failed(f"{what}: exit code {code}: {words}")
+    return out.decode(errors="replace")
+
+
+def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bytes]:
+    """What `process` prints until it has ended and its pipes are empty, the deadline is over or it is too much."""
+    texts = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for pipe in texts:
+            assert pipe
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            ready = selector.select(min(left_s, _LOOK_AGAIN_S))
+            if not ready and process.poll() is not None:  # it has ended: whoever still holds its pipes is not asked
+                break
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                texts[key.fileobj] += chunk  # type: ignore[index]
+                if not chunk:
+                    selector.unregister(key.fileobj)
+            if sum(map(len, texts.values())) > MAX_OUTPUT_BYTES:
+                break
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+    return bytes(texts[process.stdout]), bytes(texts[process.stderr])
 
 
 def abandon(process: "subprocess.Popen[bytes]") -> None:

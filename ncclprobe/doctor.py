@@ -5,19 +5,19 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.host import Recorder, dump, load
+from ncclprobe.host import Question, Recorder, load
 from ncclprobe.model import (
     Absent,
     Check,
@@ -30,10 +30,12 @@ from ncclprobe.model import (
     Report,
     Setting,
     Snapshot,
+    Suppression,
     Tool,
     Verdict,
 )
 from ncclprobe.registry import discover, modules
+from ncclprobe.report.text import printable
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
         snapshots = [observed(collectors, clock + options.timeout)[0]]
     job = Job(options.backend, options.expect_gpus, options.local)
     verdicts, suppressed = engine.suppress(engine.judge(snapshots, checks, job), options.ignore)
+    unasked = set(doctor_checks(options.select)) - set(checks)
+    suppressed += tuple(Suppression(c.id, "every subject", "--ignore") for c in sorted(unasked, key=lambda c: c.id))
     launch = _launch(snapshots[0])
     missing = _missing_nodes(launch, len(snapshots), options)
     status, code = engine.conclude(verdicts, options.fail_on, inconclusive=bool(missing))
@@ -57,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         tool=Tool("ncclprobe", __version__),
         started=started.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - clock, 3),
-        command=shlex.join(["ncclprobe", "doctor", *argv]),
+        command=printable(shlex.join(["ncclprobe", "doctor", *argv])),
         status=status,
         exit_code=code,
         launch=LaunchRow(launch.kind, launch.nnodes, launch.world_size),
@@ -117,11 +121,11 @@ def recordable() -> set[str]:
     from ncclprobe.nccl.parameters import table
 
     read = (getattr(module, "READS", frozenset()) for module in modules("ncclprobe.facts"))
-    return set(table()).union(*read)
+    return set(table()).union(*read) - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
 
 
-def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, str]:
-    """This machine's facts, and the capture of every answer that made them. `deadline` is on time.monotonic()."""
+def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, Mapping[Question, str | HostError]]:
+    """This machine's facts, and every answer that made them. `deadline` is on time.monotonic()."""
     from ncclprobe.live import LiveHost
     from ncclprobe.nccl.parameters import looks_like_ours
 
@@ -133,7 +137,7 @@ def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot
         live.close()
     system = facts[System]
     node = "this node" if isinstance(system, Absent) else system.hostname
-    return Snapshot(node, facts), dump(host.answers, node)
+    return Snapshot(node, facts), host.answers
 
 
 def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Snapshot]:
@@ -154,7 +158,7 @@ def _launch(snapshot: Snapshot) -> Launch:
 
 def _missing_nodes(launch: Launch, looked_at: int, options: argparse.Namespace) -> tuple[str, ...]:
     """The nodes of this job that nobody looked at: this version looks at its own node only."""
-    if options.local or options.captures or (launch.nnodes or 1) <= looked_at:
+    if options.local or (launch.nnodes or 1) <= looked_at:
         return ()
     here = launch.node_rank or 0
     return tuple(f"node {rank}" for rank in range(launch.nnodes or 1) if rank != here)

@@ -73,7 +73,8 @@ def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
         return collector.run(host, *given)
     except HostError as refusal:
         return Absent(str(refusal), type(refusal).__name__)
-    except (ParseError, ValueError, LookupError, TypeError) as error:  # a capture may hold any text as an answer
+    except (ParseError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        # A capture may hold any text as an answer.
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
 
 

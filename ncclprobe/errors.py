@@ -8,6 +8,7 @@
     │   ├─ Missing         there is no such file, command or library
     │   ├─ Denied          it exists and this user may not look
     │   ├─ TimedOut        it did not answer before its deadline
+    │   ├─ OutOfTime       the run's own deadline was over before
     │   ├─ Failed          it answered with an error of its own
     │   └─ NotCaptured     the capture being replayed never asked
     ├─ ParseError      an answer we do not understand                collect(): Absent, counted as our bug
@@ -42,6 +43,10 @@ class TimedOut(HostError):
     """No answer before the deadline; whatever was asked has been abandoned."""
 
 
+class OutOfTime(HostError):
+    """The run's own deadline left no time for it, which says nothing about the machine."""
+
+
 class Failed(HostError):
     """It answered with an error of its own, quoted in the message."""
 
@@ -63,6 +68,6 @@ class ProbeError(NcclprobeError):
 
 
 REFUSALS: dict[str, type[HostError]] = {
-    kind.__name__: kind for kind in (Missing, Denied, TimedOut, Failed, NotCaptured)
+    kind.__name__: kind for kind in (Missing, Denied, TimedOut, OutOfTime, Failed, NotCaptured)
 }
 """The name a capture uses for each way of not answering."""

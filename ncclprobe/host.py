@@ -8,17 +8,22 @@ A *capture* is JSON lines (contract.md): a header, then one question and its ans
 """
 
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from ncclprobe import __version__
-from ncclprobe.errors import REFUSALS, HostError, NotCaptured, UsageError
+from ncclprobe import __version__, files
+from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageError
 
 Question = tuple[str | int, ...]
 MAX_CAPTURE_BYTES = 256 << 20
+_MAX_LIKES = 8
+
+WITHHELD = "<value not recorded>"
+"""Stands in a configuration file for a value that may not be recorded."""
 
 
 class Host(Protocol):
@@ -49,17 +54,27 @@ class Recorder:
 
 
 class Replay:
-    """Answers as a capture says the machine did."""
+    """Answers as a capture says the machine did.
 
-    def __init__(self, answers: Mapping[Question, str | HostError], node: str = "captured") -> None:
+    `older`: the capture was taken by an older ncclprobe, which could not know every question of today.
+    """
+
+    def __init__(self, answers: Mapping[Question, str | HostError], node: str = "captured", older: bool = True) -> None:
         self._answers = answers
+        self._older = older
         self.node = node
 
     def ask(self, *question: str | int) -> str:
-        """The captured answer or refusal; NotCaptured for a question that the capture does not hold."""
-        if question not in self._answers:
-            raise NotCaptured(f"the capture does not hold {' '.join(map(str, question))}")
-        return _answer(self._answers[question])
+        """The captured answer or refusal.
+
+        A question that the capture lacks is NotCaptured if an older tool took it, and Failed if it must have been cut.
+        """
+        if question in self._answers:
+            return _answer(self._answers[question])
+        asked = " ".join(map(str, question))
+        if self._older:
+            raise NotCaptured(f"the capture does not hold {asked}")
+        raise Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
 
 
 def _answer(said: str | HostError) -> str:
@@ -85,13 +100,24 @@ def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
 
 def load(path: Path) -> Replay:
     """The capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
-    header, answers = _load(path, ())
-    return Replay(answers, node=str(header.get("node") or path.stem))
+    header, answers = _load(path, (), {})
+    return Replay(answers, node=str(header.get("node") or path.stem), older=_is_older(header.get("tool")))
 
 
-def _load(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Question, str | HostError]]:
+def _is_older(tool: object) -> bool:
+    """Whether `tool`, a version such as 0.1.0, came before this one."""
+    numbers, ours = (re.findall(r"\d{1,6}", str(version)) for version in (tool, __version__))
+    return bool(numbers) and list(map(int, numbers)) < list(map(int, ours))
+
+
+def _load(
+    path: Path, above: tuple[Path, ...], loaded: dict[Path, dict[Question, str | HostError]]
+) -> tuple[dict[str, Any], dict[Question, str | HostError]]:
+    """Header and answers of `path`. `above` is like it, at some remove; `loaded` has been read already."""
     if path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
+    if len(above) > _MAX_LIKES:
+        raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
     rows = _rows(path)
     header = rows[0]
     if header.get("capture") != 1:
@@ -101,7 +127,10 @@ def _load(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Que
     answers: dict[Question, str | HostError] = {}
     for number, row in enumerate(rows[1:], start=2):
         if "like" in row:
-            answers = _load(path.parent / str(row["like"]), (*above, path.resolve()))[1] | answers
+            other = path.parent / str(row["like"]).replace("\0", "")
+            if other.resolve() not in loaded:
+                loaded[other.resolve()] = _load(other, (*above, path.resolve()), loaded)[1]
+            answers = loaded[other.resolve()] | answers
         elif "sample" not in row:
             question, said = _parse_row(row, f"{path}:{number}")
             answers[question] = said
@@ -109,15 +138,10 @@ def _load(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Que
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        if path.stat().st_size > MAX_CAPTURE_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_CAPTURE_BYTES >> 20} MiB: not a capture of ours")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a capture: it is not UTF-8 text") from None
-    rows = [_object(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    text = files.read(path, limit=MAX_CAPTURE_BYTES)
+    if text.lstrip().startswith("{\n"):  # indented JSON
+        raise UsageError(f"{path}: not a capture: a report? render it with `ncclprobe report {path}`")
+    rows = [_object(line, f"{path}:{number}") for number, line in enumerate(text.splitlines(), start=1)]
     if not rows:
         raise UsageError(f"{path}: empty; take a capture with `ncclprobe capture`")
     return rows
@@ -139,10 +163,10 @@ def _parse_row(row: dict[str, Any], where: str) -> tuple[Question, str | HostErr
         raise UsageError(f"{where}: unknown row: no question in it (keys: {_names(row)})")
     if isinstance(said, str):
         return tuple(ask), said
-    if isinstance(refused, str) and refused in REFUSALS:
+    if isinstance(refused, str) and refused in REFUSALS and refused != NotCaptured.__name__:
         return tuple(ask), REFUSALS[refused](str(row.get("why", "")))
     raise UsageError(f"{where}: unknown row: neither an answer nor a refusal we know (keys: {_names(row)})")
 
 
 def _names(row: Iterable[str]) -> str:
-    return ", ".join(sorted(row))[:80]
+    return ascii(", ".join(sorted(row)))[1:-1][:80]

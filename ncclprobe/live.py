@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 
 from ncclprobe import elf, kernel_ring
 from ncclprobe.command import as_host_error, run
-from ncclprobe.errors import Failed, HostError, Missing, TimedOut
+from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, TimedOut
+from ncclprobe.host import WITHHELD, Question
 from ncclprobe.nvml_child import NvmlChild
 
 T = TypeVar("T")
 MAX_ANSWER_BYTES = 16 << 20
 _CHUNK_BYTES = 64 << 10
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
     "torch",
@@ -62,9 +62,19 @@ class LiveHost:
         """The machine's answer, or the HostError that says why there is none."""
         kind, *rest = (str(part) for part in question)
         wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
-        patience_s = min(wanted_s, self._deadline - time.monotonic())
+        left_s = self._deadline - time.monotonic()
+        try:
+            return self._ask(kind, rest, question, min(wanted_s, left_s))
+        except TimedOut as error:
+            if left_s < wanted_s:
+                raise OutOfTime(f"{error}, which was all that --timeout left") from None
+            raise
+
+    def _ask(self, kind: str, rest: list[str], question: Question, patience_s: float) -> str:
         if kind == "env":
             return self._env()
+        if kind == "conf":
+            return within(patience_s, lambda: self._conf(rest[0]), " ".join((kind, *rest)))
         if kind == "run":
             return run(rest, patience_s)
         if kind == "nvml":
@@ -77,11 +87,34 @@ class LiveHost:
 
     def _env(self) -> str:
         seen = {
-            name: _USER_INFO.sub("", value) if name in self._recordable else None
+            encodable(name): sanitised(value) if name in self._recordable else None
             for name, value in sorted(os.environ.items())
             if name in self._recordable or self._looks_like_ours(name)
         }
         return json.dumps(seen)
+
+    def _conf(self, path: str) -> str:
+        """A file of NAME=value lines, line by line: what may not be recorded is blank, or a name without its value."""
+        return "\n".join(map(self._conf_line, _read(path).split("\n")))
+
+    def _conf_line(self, line: str) -> str:
+        name, equals, value = line.partition("=")
+        plain = name.strip("# \t\r")
+        if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
+            return ""
+        return f"{name}={sanitised(value) if plain in self._recordable else WITHHELD}"
+
+
+def encodable(text: str) -> str:
+    """`text` without the lone surrogates that stand for bytes that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def sanitised(value: str) -> str:
+    """A setting without what may be secret in it: user information before an @, and a URL's query."""
+    value = re.sub(r"(?<=://)[^\s,]*@", "", encodable(value))
+    value = re.sub(r"[^\s/,=]+:[^\s,]*@", "", value)
+    return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
 
 
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
@@ -194,7 +227,7 @@ def _rlimit(name: str) -> str:
 
 
 def _uname() -> str:
-    return json.dumps(platform.uname()._asdict() | {"hostname": socket.gethostname()})
+    return json.dumps(platform.uname()._asdict() | {"hostname": encodable(socket.gethostname())})
 
 
 def _resolve(name: str) -> str:

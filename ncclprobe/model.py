@@ -346,7 +346,8 @@ class Arrivals:
 class Attendance:
     """Which ranks stayed to the end of a run.
 
-    `stalled` names a phase that no rank got out of while none was behind the others; empty: there was none.
+    `lost` are those that something can be said against. `stalled` is for a run that hangs with nobody to blame: the
+    phase that all ranks entered, and none left. Empty: that did not happen.
     """
 
     ranks: int

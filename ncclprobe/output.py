@@ -5,11 +5,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Report
 from ncclprobe.report import text as as_text
+
+if TYPE_CHECKING:
+    from ncclprobe.redact import Redactor
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,15 +34,18 @@ class Parser(argparse.ArgumentParser):
 
 def positive(text: str) -> float:
     """A number of seconds above zero, for argparse."""
-    number = float(text)
-    if not 0 < number < float("inf"):
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds above zero")
     return number
 
 
 def count(text: str) -> int:
     """A whole number above zero, for argparse."""
-    if not (text.isdecimal() and int(text)):
+    if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text} is no whole number above zero")
     return int(text)
 
@@ -49,6 +55,8 @@ def destination(text: str) -> str:
     folder = Path(text).parent
     if text != "-" and not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {folder}")
+    if Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
     return text
 
 
@@ -65,25 +73,55 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-color", action="store_true", help="plain text (also NO_COLOR)")
 
 
+def redaction(parser: argparse.ArgumentParser) -> None:
+    """Add the options that replace names and addresses by pseudonyms."""
+    add = parser.add_argument
+    add("--redact", action="store_true", help="pseudonyms for names, addresses, UUIDs, serials; under a random key")
+    add(
+        "--redact-key",
+        metavar="KEY",
+        help="the same, under KEY: equal on every node; long, for whoever knows it guesses",
+    )
+
+
+def redactor(options: argparse.Namespace) -> "Redactor | None":
+    """What the options of :func:`redaction` ask for. A random key is told to the user and kept nowhere.
+
+    Raises UsageError for an empty key.
+    """
+    if not options.redact and options.redact_key is None:
+        return None
+    from ncclprobe.redact import Redactor, random_key
+
+    if options.redact_key == "":
+        raise UsageError("--redact-key: the key is empty; give a long word that nobody guesses, or --redact alone")
+    key = options.redact_key or random_key()
+    if not options.redact_key:
+        print(
+            f"ncclprobe: kept nowhere, the same on all nodes if you use it there: --redact-key {key}", file=sys.stderr
+        )
+    return Redactor(key)
+
+
 def deliver(report: Report, options: argparse.Namespace) -> None:
     """Write `report` wherever `options` ask for it. Raises UsageError."""
     if options.json != "-":
-        show(report, options)
+        show(report, quiet=options.quiet, verbose=options.verbose, no_color=options.no_color)
     if options.json:
         from ncclprobe.report import json as as_json  # msgspec costs as much as all of looking
 
         as_json.write(report, options.json)
 
 
-def show(report: Report, options: argparse.Namespace, *, rows: bool = True) -> None:
-    """Print `report` as `options` ask; without `rows`, its measurements were shown as they came."""
-    sys.stdout.write(as_text.quiet(report) if options.quiet else _full(report, options, rows))
+def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bool = True) -> None:
+    """Print `report` to standard output; without `rows`, its measurements were shown as they came."""
+    if quiet:
+        text = as_text.quiet(report)
+    else:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        text = as_text.render(report, rows=rows, verbose=verbose, width=width, style=_style(no_color))
+    sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _full(report: Report, options: argparse.Namespace, rows: bool) -> str:
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    return as_text.render(report, rows=rows, verbose=options.verbose, width=width, style=_style(options.no_color))
 
 
 def _style(no_color: bool) -> as_text.Style:

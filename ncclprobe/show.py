@@ -17,10 +17,11 @@ def main(argv: Sequence[str]) -> int:
         json.dump(as_json.schema(), sys.stdout, indent=2)
         print()
         return 0
+    redactor = output.redactor(options)
     if not options.file:
         raise UsageError("report: name a JSON report, or ask for --schema")
     report = as_json.read(options.file)
-    output.deliver(report, options)
+    output.deliver(redactor.report(report) if redactor else report, options)
     return report.exit_code
 
 
@@ -29,4 +30,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
     output.arguments(parser)
+    output.redaction(parser)
     return parser

@@ -6,6 +6,7 @@ graph/topo.cc (its links) and graph/paths.cc (a path's type is that of its worst
 and the virtual links of Broadcom's switch module.
 """
 
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,10 @@ from enum import IntEnum
 from itertools import combinations, pairwise, product, takewhile
 from typing import Literal, NamedTuple
 
-from ncclprobe.facts.pci import Device, Identity, Pci, Place
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Device, Identity, Pci, Place, normal
 from ncclprobe.model import Absent
 
 
@@ -48,6 +52,7 @@ Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
 Ways = Mapping[Node, tuple[Node, ...]]
 Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
 Pair = tuple[str, str]
+_CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # NVIDIA's products whose GPU is on the CPU's own NVLink-C2C
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,27 @@ def topology(
     bare = Topology(gpus, nics, paths, smi=_smi(pci, gpus, nics, links))
     whole = replace(bare, paths={**paths, **_over_c2c(bare, ends, ways, c2c)})
     return replace(whole, relays=_relays(whole))
+
+
+def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
+    """The distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``, ``mlx5_0``).
+
+    A lost GPU whose address is not known is left out. Links whose other end is not told count for NVSwitches, if NVML
+    calls it one. Of NVML's answers about chip-to-chip links none is collected: the products that have them are known.
+    """
+    ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
+    addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
+    rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
+    links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
+    nics = {device.name: device.pci if isinstance(device.pci, str) else "" for device in fabric.devices}
+    return topology(pci, addresses, nics, links, c2c=[addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name)])
+
+
+def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
+    """Where each active link leads; an address that no machine has stands for a switch that gives none."""
+    active = () if isinstance(links, Absent) else [link for link in links if link.state == "active"]
+    ends = [normal(i.remote_pci) if isinstance(i.remote_pci, str) and i.remote_pci else i.remote for i in active]
+    return tuple(end for end in ends if isinstance(end, str) and end not in ("gpu", "ibm-npu", "unknown"))
 
 
 def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:

@@ -200,6 +200,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetComputeMode, 0)
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
+TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability, 9, 0)
 TWO_NUMBERS(nvmlDeviceGetMigMode, 0, 0)
 TWO_NUMBERS(nvmlDeviceGetEccMode, 1, 1)
 

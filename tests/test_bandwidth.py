@@ -2,16 +2,23 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ncclprobe import bandwidth
 from ncclprobe.errors import UsageError
+from ncclprobe.expect.bands import from_toml
 from ncclprobe.report import json as as_json
 from ncclprobe.session import selflaunch
+from ncclprobe.session.options import parse
+from ncclprobe.session.seat import Devices
 
 LAUNCHERS = (
     "RANK",
@@ -42,16 +49,16 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--dtype", "fp9"], "--dtype 'fp9' is unknown"),
         (["--redop", "median"], "--redop 'median' is unknown"),
         (["-b", "0"], "-b 0"),
-        (["-b", "8", "-e", "4"], "above -e"),
+        (["-b", "1G", "-e", "1M"], "-b 1G is above -e 1M"),
         (["-b", "1T"], "size '1T'"),
         (["-f", "1"], "-f 1"),
         (["-f", "x"], "invalid int value"),
-        (["-n", "0"], "-n 0: must be at least 1"),
+        (["-n", "0"], "-n: 0 is no whole number above zero"),
         (["-w", "-1"], "-w -1"),
-        (["--batches", "0"], "--batches 0"),
-        (["--nproc", "0"], "--nproc 0"),
-        (["--timeout", "0"], "--timeout 0"),
-        (["--timeout", "nan"], "--timeout nan"),
+        (["--batches", "0"], "--batches: 0"),
+        (["--nproc", "0"], "--nproc: 0"),
+        (["--timeout", "0"], "--timeout: 0"),
+        (["--timeout", "nan"], "--timeout: nan"),
         (["--tolerance", "20"], "--tolerance '20'"),
         (["--mode", "fast"], "invalid choice"),
         (["--frobnicate"], "--frobnicate"),
@@ -97,21 +104,80 @@ def test_ranks_are_not_started_from_within_ranks(monkeypatch: pytest.MonkeyPatch
         bandwidth.main(["--nproc", "2"])
 
 
+@pytest.fixture
+def pending_sigterm() -> Iterator[None]:
+    """A signal that this thread has been sent and not taken."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    yield
+    signal.sigtimedwait({signal.SIGTERM}, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@pytest.mark.usefixtures("pending_sigterm")
+def test_a_rank_that_lets_rank_zero_speak_leaves_when_torchrun_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bandwidth, "_FIRST_WORD_S", 1e6)
+    assert bandwidth.main(["-f", "1"]) == 2
+
+
 @pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo", "--report-only"]])
-def test_one_rank_measures_nothing_and_says_so(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_rank_measures_nothing_and_says_so(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(0))
     assert bandwidth.main(argv) == 3
     said = capsys.readouterr().out
-    assert "moves no byte between GPUs" in said
-    assert "--nproc-per-node=gpu" in said
-    assert "--nproc N" in said
+    assert "there was nothing to measure" in said
+    assert "GPU" not in said
+    assert "unknown " not in said
 
 
-def test_one_rank_passes_no_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("argv", "gpus", "words"),
+    [
+        ([], 8, "ncclprobe bandwidth --nproc 8"),
+        ([], 8, "torchrun --nproc-per-node=gpu"),
+        ([], 1, "several nodes"),
+        (["--backend", "nccl"], 0, "none can be seen"),
+        (["--backend", "gloo"], 8, "--backend gloo --nproc 2"),
+    ],
+)
+def test_one_rank_is_told_how_to_be_more(
+    argv: list[str], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(gpus))
+    assert bandwidth.main(argv) == 3
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_of_one_rank_no_check_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     bandwidth.main(["--json", str(path)])
     report = as_json.read(str(path))
-    assert report.exit_code == 3
-    assert {verdict.status.value for verdict in report.checks} == {"unknown"}
+    assert (report.exit_code, report.checks, len(report.remarks)) == (3, (), 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "remarks"),
+    [
+        ([], ()),
+        (["-b", "1M", "-e", "1M"], ()),
+        (["-e", "1M"], ("sizes end at 512 KiB: -e 1M is not on the steps from 8 by 4",)),
+    ],
+)
+def test_an_end_that_no_step_reaches_is_said(argv: list[str], remarks: tuple[str, ...]) -> None:
+    assert parse(argv).remarks == remarks
+
+
+def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    said = capsys.readouterr().out
+    assert "`" not in said
+    example = said.partition("for --expect:\n")[2].partition("\n\n")[0]
+    assert from_toml(textwrap.dedent(example), "help")
 
 
 def test_help_and_usage_errors_import_no_torch() -> None:
@@ -123,6 +189,17 @@ def test_help_and_usage_errors_import_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_deadline_before_any_rank_was_started_accuses_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert selflaunch._verdict(None, report) == 3
+    assert "--timeout ran out in import torch" in capsys.readouterr().err
+    (tmp_path / "imported").touch()
+    assert selflaunch._verdict(None, report) == 4
+    assert capsys.readouterr().err == ""
 
 
 def test_the_code_of_the_ranks_is_rank_zeros_and_not_the_first_that_failed() -> None:

@@ -286,6 +286,23 @@ def test_a_rank_that_never_arrives_is_named(lab: Lab) -> None:
     assert {v.id for v in report.checks if v.status.value == "pass"} == set()
 
 
+@pytest.mark.parametrize("own_ranks", [False, True])
+def test_a_torch_that_takes_for_ever_is_nobodys_fault(lab: Lab, own_ranks: bool) -> None:
+    """As from a cold network file system: the phase has all of --timeout, and no rank says 4."""
+    (lab.folder / "torch.py").write_text("import time\ntime.sleep(1000)\n")
+    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "3", "--phase-timeout", "0.5"]
+    if own_ranks:
+        processes = [lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", *limits], slow)]
+    else:
+        seats = by_hand(free_port())
+        processes = lab.ranks(lambda rank: seats(rank) | slow, *SHORT, *limits)
+    assert {process.wait() for process in processes} == {3}
+    for process in processes:
+        assert "--timeout ran out" in process.out + process.err
+        assert "import torch" in process.out + process.err
+        assert "raise --timeout" in " ".join((process.out + process.err).split())
+
+
 def test_a_rank_zero_that_never_comes_keeps_nobody_waiting(lab: Lab) -> None:
     own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", "--phase-timeout", "3"]
     process = lab.start(own, by_hand(free_port())(1))
@@ -312,7 +329,9 @@ def test_ranks_with_other_options_are_told_instead_of_waiting_for_each_other(lab
         lab.start(["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT, "-n", str(5 + rank)], seats(rank))
         for rank in range(2)
     ]
-    assert [process.wait() for process in processes] == [2, 2]
+    assert processes[0].wait() == 2
+    processes[1].popen.terminate()  # as torchrun would
+    assert processes[1].wait() == 2
     assert "rank 1 on " in processes[0].err
     assert "other options than rank 0" in processes[0].err
     assert processes[0].err.count("\n") == 1

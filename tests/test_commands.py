@@ -131,7 +131,7 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
     [
         (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
         (["doctor", "--backend", "mpi"], "invalid choice: 'mpi'"),
-        (["doctor", "--timeout", "soon"], "invalid"),
+        (["doctor", "--timeout", "soon"], "soon is no number of seconds"),
         (["doctr"], "invalid choice: 'doctr'"),
         (["doctor", "--select", "nosuch"], "--select nosuch: matches no check"),
         (["doctor", "--ignore", "env"], "--ignore env: matches no check"),

@@ -1,13 +1,15 @@
 """Captures: what was recorded is what is replayed, and nothing else is taken for a capture."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, UsageError
+from ncclprobe import __version__
+from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing, NotCaptured, UsageError
 from ncclprobe.host import Question, Recorder, Replay, dump, load
 
 READ = ("read", "/a")
@@ -20,7 +22,8 @@ def save(path: Path, *rows: object) -> Path:
 
 HEADER = {"capture": 1, "node": "n0"}
 questions = st.lists(st.one_of(st.text(), st.integers(0, 99)), min_size=1, max_size=3).map(tuple)
-said = st.one_of(st.text(), st.builds(lambda kind, why: kind(why), st.sampled_from([*REFUSALS.values()]), st.text()))
+refusals = st.sampled_from([kind for kind in REFUSALS.values() if kind is not NotCaptured])
+said = st.one_of(st.text(), st.builds(lambda kind, why: kind(why), refusals, st.text()))
 
 
 @given(answers=st.dictionaries(questions, said, max_size=5))
@@ -89,6 +92,7 @@ def test_samples_are_rows_of_a_capture_and_no_answers(tmp_path: Path) -> None:
         ([HEADER, {"ask": [], "said": "x"}], ":2: unknown row: no question"),
         ([HEADER, {"ask": READ, "said": 7}], ":2: unknown row: neither"),
         ([HEADER, {"ask": READ, "refused": "Eaten"}], ":2: unknown row: neither"),
+        ([HEADER, {"ask": READ, "refused": "NotCaptured"}], ":2: unknown row: neither"),
         ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
         ([HEADER, {"like": "c.jsonl"}], "is like itself"),
         ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No such file"),
@@ -102,6 +106,26 @@ def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(
         load(save(tmp_path / "c.jsonl", *rows))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_capture_that_lacks_what_its_tool_asks_was_cut(tmp_path: Path) -> None:
+    for tool, kind in (("0.0.1", NotCaptured), (__version__, Failed), (None, Failed)):
+        replay = load(save(tmp_path / "c.jsonl", HEADER | {"tool": tool}))
+        with pytest.raises(kind):
+            replay.ask(*READ)
+
+
+def test_a_wide_family_of_likes_is_read_once_each(tmp_path: Path) -> None:
+    save(tmp_path / "0.jsonl", HEADER, {"ask": READ, "said": "x"})
+    for n in range(1, 8):
+        save(tmp_path / f"{n}.jsonl", HEADER, *[{"like": f"{n - 1}.jsonl"}] * 40)
+    assert load(tmp_path / "7.jsonl").ask(*READ) == "x"
+
+
+def test_a_pipe_is_no_capture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.jsonl")
+    with pytest.raises(UsageError, match="not a regular file"):
+        load(tmp_path / "c.jsonl")
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "."])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.command import run
-from ncclprobe.errors import Denied, Failed, Missing, TimedOut
-from ncclprobe.live import LiveHost, within
+from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
+from ncclprobe.live import LiveHost, sanitised, within
 
 
 @pytest.fixture
@@ -73,14 +73,20 @@ def test_an_error_of_the_file_is_its_own_words(host: LiveHost) -> None:
 def test_a_read_that_never_returns_is_abandoned(host: LiveHost, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # opening it for reading blocks for ever
     hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
-    with pytest.raises(TimedOut, match="no answer within"):
+    with pytest.raises(OutOfTime, match="all that --timeout left"):
         hasty.ask("read", str(tmp_path / "pipe"))
+
+
+def test_a_question_with_time_enough_that_is_not_answered_is_timed_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TimedOut, match="no answer within"):
+        LiveHost((), lambda name: False).ask("read", str(tmp_path / "pipe"))
 
 
 def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
     late = LiveHost((), lambda name: False, deadline=time.monotonic() - 1)
     started = threading.active_count()
-    with pytest.raises(TimedOut):
+    with pytest.raises(OutOfTime):
         late.ask("run", "sleep", "5")
     assert threading.active_count() <= started + 1
 
@@ -113,6 +119,47 @@ def _state(pid: str) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
     except FileNotFoundError:
         return ""
+
+
+def test_a_child_that_holds_the_pipes_does_not_hold_us() -> None:
+    began = time.monotonic()
+    assert run(["sh", "-c", "sleep 50 & echo done"], 40) == "done\n"
+    assert time.monotonic() - began < 20
+
+
+def test_a_command_that_prints_without_end_is_stopped() -> None:
+    with pytest.raises(Failed, match="printed more than 16 MiB"):
+        run(["yes"], 60)
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("INFO", "INFO"),
+        ("^docker,lo", "^docker,lo"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
+        ("http://me:pw@proxy:3128/", "http://proxy:3128/"),
+        ("s3://key:se@cret/rest@host/x", "s3://host/x"),
+        ("user:pw@host:/x", "host:/x"),
+        ("https://host/p?token=abc&x=y", "https://host/p?…"),
+        ("/dev/shm/nccl.%h.%p", "/dev/shm/nccl.%h.%p"),
+        ("a\udcffb", "a\\xffb"),
+    ],
+)
+def test_a_value_is_recorded_without_what_may_be_secret(value: str, kept: str) -> None:
+    assert sanitised(value) == kept
+
+
+def test_a_configuration_file_is_recorded_by_the_same_list(host: LiveHost, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("# my token: x\nNCCL_DEBUG=INFO\nAWS_SECRET=x\nNCCL_NEW=y\n NCCL_DEBUG = WARN\n")
+    assert host.ask("conf", str(tmp_path / "c")).split("\n") == [
+        "",
+        "NCCL_DEBUG=INFO",
+        "",
+        "NCCL_NEW=<value not recorded>",
+        " NCCL_DEBUG = WARN",
+        "",
+    ]
 
 
 def test_only_values_by_exact_name_are_recorded(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:

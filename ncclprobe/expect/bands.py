@@ -24,7 +24,7 @@ from typing import Any
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Expectation, Measurement, Report
 from ncclprobe.ops import OPS
-from ncclprobe.units import parse_size
+from ncclprobe.units import parse_size, size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,6 +57,22 @@ class Band:
         """Whether this band says anything about `row`."""
         same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
         return same_size and (self.like is None or _conditions(row) == _conditions(self.like))
+
+    def __str__(self) -> str:
+        """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
+        sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
+        row = self.like
+        alike = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
+        return f"{self.op} {sizes}{alike}"
+
+
+def listed(bands: Sequence[Band], most: int = 3) -> str:
+    """What `bands` speak for: the first `most` of them in words."""
+    return ", ".join(map(str, bands[:most])) + (", …" if len(bands) > most else "")
+
+
+def _range(low: int, high: int) -> str:
+    return f"from {size(low)}" + ("" if high == sys.maxsize else f" to {size(high)}")
 
 
 def judged(row: Measurement, bands: Sequence[Band]) -> Measurement:

@@ -132,6 +132,9 @@ def _problems(launch: Launch, names: Mapping[str, str], variables: Mapping[str, 
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if not variables.get(name):
                 yield Problem(name, "is not set: nobody knows where rank 0 listens")
+    port = variables.get("MASTER_PORT")
+    if port and (launch.master_port or 0) not in range(1, 1 << 16):
+        yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")
     if launch.kind == "none":
         yield from _batch_body(variables)
     yield from _contradictions(launch, names)
@@ -140,7 +143,9 @@ def _problems(launch: Launch, names: Mapping[str, str], variables: Mapping[str, 
 def _contradictions(launch: Launch, names: Mapping[str, str]) -> Iterator[Problem]:
     for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes")):
         index, count = getattr(launch, part), getattr(launch, whole)
-        if index is not None and count is not None and not 0 <= index < count:
+        if count is not None and count < 1:
+            yield Problem(names[whole], f"is {count}, but there is at least one")
+        elif index is not None and count is not None and not 0 <= index < count:
             yield Problem(names[part], f"is {index}, outside 0..{count - 1} ({names.get(whole, whole)}={count})")
     world, local = launch.world_size, launch.local_world_size
     if world and local and (world < local or (launch.nnodes == 1 and world != local)):
@@ -162,4 +167,4 @@ def _batch_body(variables: Mapping[str, str | None]) -> Iterator[Problem]:
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?\d{1,9}", text) else None
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,9}", text) else None

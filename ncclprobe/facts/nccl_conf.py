@@ -7,10 +7,10 @@ in v2.29.7. The environment beats the files, the first definition beats later on
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclprobe.errors import Missing
+from ncclprobe.errors import Denied, Failed, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.software import Software, Version, reaches
-from ncclprobe.host import Host
+from ncclprobe.host import WITHHELD, Host
 from ncclprobe.model import Absent, Setting
 from ncclprobe.registry import collector
 
@@ -56,9 +56,10 @@ def nccl_conf(host: Host, environment: Environment, software: Software | Absent)
 
 
 def _text(host: Host, path: str) -> str:
+    """The file as far as it may be recorded. What this user cannot open, his NCCL cannot either, and goes on."""
     try:
-        return host.ask("read", path)
-    except Missing:
+        return host.ask("conf", path)
+    except (Missing, Denied, Failed):  # Failed: a directory
         return ""
 
 
@@ -87,7 +88,8 @@ def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Se
     for number, line in _lines(text, version):
         name, equals, value = line.partition("=")
         if name and equals and not line.startswith("#"):
-            settings.append(Setting(name[:LONGEST_FIELD], value[:LONGEST_FIELD], f"{path}:{number}"))
+            kept = None if value == WITHHELD else value[:LONGEST_FIELD]
+            settings.append(Setting(name[:LONGEST_FIELD], kept, f"{path}:{number}"))
     return tuple(settings)
 
 

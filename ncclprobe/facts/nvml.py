@@ -53,7 +53,7 @@ class Gpu:
     The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the
     next reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
     `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
-    the machine that are nearest.
+    the machine that are nearest. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
     """
 
     index: int
@@ -80,6 +80,7 @@ class Gpu:
     cpus: tuple[int, ...] | Absent = NOT_ASKED
     numa_nodes: tuple[int, ...] | Absent = NOT_ASKED
     fabric: GpuFabric | Absent = NOT_ASKED
+    compute: tuple[int, int] | Absent = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ def _modes(host: Host, index: int) -> dict[str, Any]:
         "mig": learn(host, lambda modes: _now_and_next(modes)[0], "nvmlDeviceGetMigMode", index),
         "persistence": learn(host, lambda mode: bool(number(mode)), "nvmlDeviceGetPersistenceMode", index),
         "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
+        "compute": learn(host, _capability, "nvmlDeviceGetCudaComputeCapability", index),
     }
 
 
@@ -172,6 +174,11 @@ def _use(host: Host, index: int) -> dict[str, Any]:
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:
     """Two fields that one question answers, or refuses."""
     return dict.fromkeys(names, pair) if isinstance(pair, Absent) else dict(zip(names, pair, strict=True))
+
+
+def _capability(version: list[int]) -> tuple[int, int]:
+    major, minor = map(number, version)
+    return major, minor
 
 
 def _now_and_next(modes: list[int]) -> tuple[bool, bool]:

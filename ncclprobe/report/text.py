@@ -2,10 +2,14 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import TypeVar
 
 from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
 from ncclprobe.units import size
 
+T = TypeVar("T")
 Style = Callable[[str, str], str]
 """Takes text and a status word (fail, warn, note, unknown, pass, skip) and may colour the text."""
 
@@ -26,6 +30,8 @@ def render(
 
     `rows` is False where the measurements have been shown already, as they came.
     """
+    report = _legible(report)
+    width = max(width, 40)
     blocks = [
         [_headline(report)],
         _measurements(report.measurements) if rows else [],
@@ -34,7 +40,7 @@ def render(
         _folded(report, Status.SKIP, verbose, width, style),
         _folded(report, Status.PASS, verbose, width, style),
         _environment(report, width) if verbose else [],
-        [f"suppressed: {printable(f'{s.id} on {s.subject} ({s.reason})')}" for s in report.suppressed],
+        [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
         [style(verdict_line(report), report.status.value)],
     ]
@@ -51,6 +57,7 @@ def verdict_line(report: Report) -> str:
 
 def quiet(report: Report) -> str:
     """One line of at most 80 characters: the worst finding or what is not known, how much more, and the exit code."""
+    report = _legible(report)
     worst = [(v, f) for v, f in _all_findings(report) if f.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
     if worst:
@@ -62,12 +69,25 @@ def quiet(report: Report) -> str:
         return verdict_line(report) + "\n"
     more = len(worst or blind) - 1
     end = f" (+{more} more, exit {report.exit_code})" if more else f" (exit {report.exit_code})"
-    return textwrap.shorten(printable(text), 80 - len(end), placeholder="…") + end + "\n"
+    return textwrap.shorten(text, 80 - len(end), placeholder="…") + end + "\n"
 
 
 def printable(text: str) -> str:
     """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _legible(value: T) -> T:
+    """`value` with every text in it made printable: dataclasses, tuples and dictionaries all the way down."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return printable(value)  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        return tuple(map(_legible, value))  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {_legible(k): _legible(v) for k, v in value.items()}  # type: ignore[return-value]
+    if is_dataclass(value):
+        return replace(value, **{f.name: _legible(getattr(value, f.name)) for f in fields(value)})  # type: ignore[type-var]
+    return value
 
 
 def measurement_header(first: Measurement) -> str:
@@ -113,8 +133,8 @@ def _plural(number: int, noun: str) -> str:
 def _headline(report: Report) -> str:
     launch = report.launch
     ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
-    nodes = ", ".join(printable(node.name) for node in report.nodes[:4]) + (" …" if len(report.nodes) > 4 else "")
-    missing = f"; not heard of: {', '.join(map(printable, report.missing_nodes[:4]))}" if report.missing_nodes else ""
+    nodes = ", ".join(node.name for node in report.nodes[:4]) + (" …" if len(report.nodes) > 4 else "")
+    missing = f"; not heard of: {', '.join(report.missing_nodes[:4])}" if report.missing_nodes else ""
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks}{missing} · {report.started}"
 
 
@@ -132,7 +152,7 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
     for verdict, finding in _all_findings(report):
         word = finding.severity.value
         where = f"  on {verdict.node}" if several and verdict.node else ""
-        head = printable(f"{verdict.id}  {finding.subject}{where}")
+        head = f"{verdict.id}  {finding.subject}{where}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
         if finding.evidence:
             lines += _wrapped("      seen: ", finding.evidence, width)
@@ -177,9 +197,9 @@ def _environment(report: Report, width: int) -> list[str]:
 
 def _setting(setting: Setting) -> str:
     value = "(value not recorded)" if setting.value is None else setting.value
-    return printable(f"{setting.name}={value}  [{setting.origin}]")
+    return f"{setting.name}={value}  [{setting.origin}]"
 
 
 def _wrapped(lead: str, text: str, width: int) -> Iterable[str]:
-    clean = printable(" ".join(text.split()))
-    return textwrap.wrap(clean, max(width, 40), initial_indent=lead, subsequent_indent=" " * len(lead)) or [lead]
+    words, indent = " ".join(text.split()), " " * len(lead)
+    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=indent) or [lead]

@@ -1,4 +1,4 @@
-"""What rank 0 heard of the others, period by period, and what follows from it. Pure: no clock, no store, no thread.
+"""Heartbeats and the register that tells from them who is lost. Pure: no clock, no store, no thread.
 
 Silence is counted in periods of our own, never in wall time: a rank 0 that was itself stopped for a minute has missed
 its own periods as well, and accuses nobody.
@@ -30,7 +30,7 @@ class Beat:
 
 
 class Register:
-    """What rank 0 heard of every rank, period by period, and what follows from it. Pure: no clock, no store."""
+    """What rank 0 heard of every rank, and what follows from it. `hear` is called once a period, and is its clock."""
 
     def __init__(self, ranks: int, patience: int) -> None:
         """`patience`: the periods that a phase may last."""
@@ -59,18 +59,21 @@ class Register:
         """Whether each of `ranks` has said that it leaves."""
         return all(rank in self.last and self.last[rank].left for rank in ranks)
 
-    def arrivals(self, out_of_time: bool) -> Arrivals | None:
-        """The ranks that never came, once they have been waited for long enough."""
+    def arrivals(self, out_of_time: bool, late: int = 0) -> Arrivals | None:
+        """The ranks that never came, once they have been waited for long enough: a phase, and `late` periods more."""
         missing = self.missing()
-        if missing and (out_of_time or self._waited > self.patience):
+        if missing and (out_of_time or self._waited > self.patience + late):
             return Arrivals(self.ranks, missing, self._waited * PERIOD_S)
         return None
 
     def attendance(self, *, signalled: bool = False, out_of_time: bool = False) -> Attendance | None:
-        """Who was lost, or None: so far nobody.
+        """Who was lost, or None: so far nobody. Of three symptoms the first that shows is the answer.
 
-        A rank whose heart stopped explains why others' collectives failed, so a failure is not blamed before
-        silence has had its time to show. Farewells by signal are no loss when rank 0 was `signalled` as well.
+        1. Silence: a heartbeat that does not change. It explains the others' failures, for a killed rank breaks its
+           peers' connections at once; so a failure is not believed before silence has had time to show.
+        2. A farewell: a rank that said why it leaves. By signal it is no loss where rank 0 was `signalled` as well.
+        3. Standing still: all hearts beat, but no rank has entered a new phase for too long. The ranks in the
+           earliest phase hold up the others; where all are in the same one, nobody is blamed (`stalled`).
         """
         periods = _SILENT_AT_THE_END if out_of_time else SILENT_PERIODS
         silent = self.silent(periods)

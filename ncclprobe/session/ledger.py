@@ -3,26 +3,26 @@
 However the run ends, the book is closed exactly once, by whichever thread sees the end first.
 """
 
-import argparse
 import contextlib
 import os
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ncclprobe import __version__, engine, output
-from ncclprobe.checks import run
+from ncclprobe.checks import MEASURED
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band, judged
+from ncclprobe.expect.bands import Band, judged, listed
 from ncclprobe.model import (
     Absent,
     Arrivals,
     Attendance,
     Check,
+    ExitCode,
     Job,
     Judged,
     LaunchRow,
@@ -35,8 +35,10 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
+from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
+from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
 from ncclprobe.session.selflaunch import VERDICT_FILE
 from ncclprobe.session.watch import Ending
@@ -63,19 +65,19 @@ class Ledger:
 
     def __init__(
         self,
-        options: argparse.Namespace,
-        argv: Sequence[str],
+        options: Options,
         party: Party,
         bands: Sequence[Band] = (),
         progress: Progress | None = None,
     ) -> None:
-        self._options, self._argv, self._bands = options, argv, bands
+        self._options, self._bands = options, bands
         self._progress = progress or Progress(wanted=False)
         self.party = party
-        self._checks = tuple(value for value in vars(run).values() if isinstance(value, Check))
+        found = discover("ncclprobe.checks", Check)
+        self._checks = tuple(check for check in found if check.id.startswith(MEASURED))
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._rows: list[Measurement] = []
-        self._remarks: list[str] = []
+        self._remarks = list(options.remarks)
         self._doubts: list[str] = []
         self._lock = threading.RLock()
         self._code: int | None = None
@@ -121,7 +123,7 @@ class Ledger:
                     self._write(report)
                 except UsageError as error:  # the others wait for a code, not for an exception
                     print(f"ncclprobe: {error}", file=sys.stderr)
-                    self._code = engine.EXIT_USAGE
+                    self._code = ExitCode.USAGE
             return self._code
 
     @property
@@ -133,7 +135,8 @@ class Ledger:
             return
         if self._rows and self._shows:
             print(flush=True)
-        output.show(report, self._options, rows=not self._shows)
+        o = self._options
+        output.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=not self._shows)
 
     def _write(self, report: Report) -> None:
         for path in filter(None, (self._options.json, os.environ.get(VERDICT_FILE))):
@@ -144,12 +147,11 @@ class Ledger:
         verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
         doubts = [*self._doubts, *([ending.why] if ending.why else [])]
         status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
-        unjudged = rows and status is Status.UNKNOWN and not any(row.expectation for row in rows)
         return Report(
             tool=Tool("ncclprobe", __version__),
             started=self._started.isoformat(timespec="seconds"),
             duration_s=round(time.monotonic() - self._clock, 3),
-            command=shlex.join(["ncclprobe", "bandwidth", *self._argv]),
+            command=shlex.join(["ncclprobe", "bandwidth", *self._options.argv]),
             status=status,
             exit_code=code,
             launch=LaunchRow(party.kind, party.nnodes, party.ranks),
@@ -158,8 +160,19 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            remarks=(*doubts, *self._remarks, *([UNJUDGED] if unjudged and not self._options.report_only else [])),
+            remarks=(*doubts, *self._remarks, *self._unjudged(rows, status)),
         )
+
+    def _unjudged(self, rows: Sequence[Measurement], status: Status) -> Iterator[str]:
+        """Which of `rows` nobody expected anything of, and why."""
+        judged, path = sum(row.expectation is not None for row in rows), self._options.expect
+        if path and judged < len(rows):
+            if judged:
+                yield f"{judged} of {len(rows)} rows judged by {path}"
+            else:
+                yield f"{path} expects nothing of the rows measured: it speaks for {listed(self._bands)}"
+        elif not path and rows and status is Status.UNKNOWN and not self._options.report_only:
+            yield UNJUDGED
 
     def _facts(self, ending: Ending) -> dict[type, object]:
         rows = tuple(self._rows)
@@ -175,7 +188,9 @@ class Ledger:
         }
 
     def _asked(self) -> tuple[Check, ...]:
-        """The checks of this run. With --report-only, numbers without an expectation are not a gap."""
+        """The checks of this run: none of one rank. With --report-only, numbers without expectation are no gap."""
+        if self.party.ranks == 1:
+            return ()
         judged_any = any(row.expectation for row in self._rows)
         unasked = ("run.band",) if self._options.report_only and not judged_any else ()
         return engine.selected(self._checks, ignore=unasked)

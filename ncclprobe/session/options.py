@@ -4,6 +4,7 @@ import argparse
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from ncclprobe import output
 from ncclprobe.errors import UsageError
@@ -25,7 +26,7 @@ examples:
 bands.toml, a file for --expect:
   [[expect]]
   op = "all_reduce"
-  nbytes = "1G"          # as the table prints it; or min_bytes and max_bytes, a range
+  nbytes = "1G"          # the table's size; or min_bytes and max_bytes, a range
   busbw_GBps = 360.0     # 1e9 bytes per second
   low_GBps = 330.0       # what still passes; or tolerance = 0.1, a share of busbw_GBps
   source = "acceptance test of 2026-03-02"
@@ -79,9 +80,14 @@ def parse(argv: Sequence[str]) -> Options:
     if given.warmup < 0:
         raise UsageError(f"-w {given.warmup}: must be at least 0")
     steps = _steps(given)
-    ours = {"argv": tuple(argv), "ops": _ops(given.op), "sizes": steps, "remarks": _missed_end(given, steps)}
-    typed = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
-    return Options(**ours, **typed)
+    ours: dict[str, Any] = {
+        "argv": tuple(argv),
+        "ops": _ops(given.op),
+        "sizes": steps,
+        "remarks": _missed_end(given, steps),
+    }
+    given_as_named = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
+    return Options(**ours, **given_as_named)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,7 +123,7 @@ def _how_to_judge(parser: argparse.ArgumentParser) -> None:
     add, positive = parser.add_argument, output.positive
     add("--expect", metavar="FILE", help="judge by these bands: TOML as below, or an earlier JSON report")
     add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
-        help="how far below its expectation a number may lie where FILE does not say (default: %(default)s)")  # fmt: skip
+        help="how far below its expectation a number may lie if FILE does not say (default: %(default)s)")  # fmt: skip
     add("--report-only", action="store_true", help="numbers that nothing judges are no reason for exit code 3")
     add("--timeout", dest="timeout_s", type=positive, default=120.0, metavar="SECONDS",
         help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip

@@ -1,6 +1,5 @@
 """One rank's part in a run, from meeting the others to the verdict."""
 
-import argparse
 import json
 import os
 import re
@@ -8,7 +7,8 @@ import socket
 import time
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -17,9 +17,11 @@ from ncclprobe.expect.bands import Band
 from ncclprobe.host import Host
 from ncclprobe.session import selflaunch
 from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
 from ncclprobe.session.seat import Backend, Devices, Seat, choose_backend, device_index
 from ncclprobe.session.store import Exchange, connect, key
+from ncclprobe.session.terms import Card, Terms, agree
 from ncclprobe.session.watch import Limits, Watch, leave
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
@@ -37,22 +39,14 @@ def devices(host: Host) -> Devices:
 class Rank:
     """This process in a run: `run` is all of it."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        argv: Sequence[str],
-        seat: Seat,
-        host: Host,
-        expected: Sequence[Band],
-        backend: Backend,
-    ) -> None:
+    def __init__(self, options: Options, seat: Seat, host: Host, expected: Sequence[Band], backend: Backend) -> None:
         self._options, self._seat, self._host = options, seat, host
         self._hostname = socket.gethostname()
         progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         party = Party(seat.kind, seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
-        self._ledger = Ledger(options, argv, party, expected, progress)
+        self._ledger = Ledger(options, party, expected, progress)
         spent = time.time() - float(os.environ.get(selflaunch.STARTED, time.time()))
-        limits = Limits(time.monotonic() + options.timeout - spent, options.phase_timeout)
+        limits = Limits(time.monotonic() + options.timeout_s - spent, options.phase_timeout_s)
         self._watch = Watch(seat, self._hostname, limits, self._ledger.close, progress.show)
 
     def run(self) -> NoReturn:
@@ -71,12 +65,13 @@ class Rank:
     def _measure(self) -> int:
         torch = self._torch()
         self._watch.beat(f"reach the store at {self._seat.address}:{self._seat.port}")
-        self._store = connect(self._seat, serve=self._seat.serves, timeout_s=self._options.phase_timeout)
-        self._watch.attach(connect(self._seat, serve=False, timeout_s=self._options.phase_timeout))
+        slack_s = self._options.phase_timeout_s + self._watch.late_s + _SLACK_S
+        store = connect(self._seat, serve=self._seat.serves, timeout_s=slack_s)
+        self._watch.attach(connect(self._seat, serve=False, timeout_s=slack_s))
         self._watch.beat("wait for the other ranks")
-        exchange = Exchange(self._store, self._seat, self._options.phase_timeout + _SLACK_S)
+        exchange = Exchange(store, self._seat, slack_s)
         terms = self._settle(exchange, torch)
-        self._open_group(terms["backend"])
+        self._open_group(terms.backend)
         self._sweep(exchange, terms)
         self._watch.beat("close the process group")
         torch.distributed.destroy_process_group()
@@ -86,7 +81,7 @@ class Rank:
         return int(code)
 
     def _torch(self) -> Any:
-        self._watch.beat("import torch")
+        self._watch.prepare("import torch")
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch would abort rank 0 before it has reported
         if not self._options.verbose:
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its stack traces would bury the report
@@ -98,71 +93,62 @@ class Rank:
                 raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
         return torch
 
-    def _settle(self, exchange: Exchange, torch: Any) -> dict[str, Any]:
+    def _settle(self, exchange: Exchange, torch: Any) -> Terms:
         """Agree on what is measured with. Raises UsageError on all ranks where they cannot."""
-        cards = exchange.collect(self._card(torch))
-        terms = exchange.share(_terms(cards, self._seat.nnodes) if cards else None)
-        if cards and not terms["error"]:
-            hosts = tuple(card["host"] for card in cards)
-            backend = terms["backend"]
-            self._ledger.party = Party(
-                self._seat.kind, self._seat.ranks, hosts, backend, cards[0]["versions"], terms["nodes"]
-            )
+        cards = [Card(**card) for card in exchange.collect(asdict(self._card(torch))) or ()]
+        terms = Terms(**exchange.share(asdict(agree(cards, self._seat.nnodes)) if cards else None))
+        if cards and not terms.error:
             self._ledger.met = True
-            if terms["remark"]:
-                self._ledger.doubt(terms["remark"])
+            hosts = tuple(card.host for card in cards)
+            seat, versions = self._seat, cards[0].versions
+            self._ledger.party = Party(seat.kind, seat.ranks, hosts, terms.backend, versions, terms.nodes)
+            if terms.remark:
+                self._ledger.doubt(terms.remark)
         exchange.collect(None)
-        if terms["error"]:
-            raise UsageError(terms["error"])
-        return dict(terms)
+        if terms.error:
+            raise UsageError(terms.error)
+        return terms
 
-    def _card(self, torch: Any) -> dict[str, Any]:
+    def _card(self, torch: Any) -> Card:
         """What this rank tells the others of itself before anything is measured."""
         usable = torch.cuda.device_count()
-        seen = Devices(devices(self._host).nodes, usable, torch.__version__)
         self._device = device_index(self._seat, usable)
-        card: dict[str, Any] = {
-            "host": self._hostname,
-            "gpu": None,
-            "backend": None,
-            "remark": "",
-            "error": "",
-            "plan": self._plan_digest(),
-        }
-        try:
-            card["backend"], card["remark"] = choose_backend(
-                self._options.backend, self._seat.kind, self._seat.local_ranks, seen
-            )
-        except UsageError as error:
-            card["error"] = str(error)
-        if card["backend"] == "nccl":
-            card["gpu"] = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
+        seen = Devices(devices(self._host).nodes, usable, torch.__version__)
         nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
-        card["versions"] = {"torch": torch.__version__, "nccl": ".".join(map(str, nccl)) if nccl else None}
-        return card
+        versions = {"torch": torch.__version__, "nccl": ".".join(map(str, nccl)) if nccl else None}
+        try:
+            backend, remark = choose_backend(self._options.backend, self._seat.kind, self._seat.local_ranks, seen)
+        except UsageError as error:
+            return Card(self._hostname, self._plan_digest(), versions, error=str(error))
+        gpu = None
+        if backend == "nccl":
+            gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
+        return Card(self._hostname, self._plan_digest(), versions, backend, gpu, remark)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""
-        names = ("ops", "sizes", "iters", "warmup", "batches", "dtype", "redop", "mode")
-        return zlib.crc32(repr([getattr(self._options, name) for name in names]).encode())
+        o = self._options
+        plan = (o.ops, o.sizes, o.iters, o.warmup, o.batches, o.dtype, o.redop, o.mode)
+        return zlib.crc32(repr(plan).encode())
 
-    def _open_group(self, backend: str) -> None:
+    def _open_group(self, backend: Backend) -> None:
         import torch
         import torch.distributed as dist
 
         self._watch.beat("init_process_group")
         if backend == "nccl":
             torch.cuda.set_device(self._device)
-        store = connect(self._seat, serve=False, timeout_s=self._options.phase_timeout)
+        timeout_s = self._options.phase_timeout_s + _SLACK_S
+        store = connect(self._seat, serve=False, timeout_s=timeout_s)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore(key(self._seat, "group"), store),
             rank=self._seat.rank,
             world_size=self._seat.ranks,
-            timeout=timedelta(seconds=self._options.phase_timeout + _SLACK_S),
+            timeout=timedelta(seconds=timeout_s),
         )
 
-    def _sweep(self, exchange: Exchange, terms: Mapping[str, Any]) -> None:
+    def _sweep(self, exchange: Exchange, terms: Terms) -> None:
         from ncclprobe.probes import sweep
 
         options = self._options
@@ -171,9 +157,9 @@ class Rank:
             sizes=options.sizes,
             rank=self._seat.rank,
             ranks=self._seat.ranks,
-            nodes=terms["nodes"],
-            backend=terms["backend"],
-            device=f"cuda:{self._device}" if terms["backend"] == "nccl" else "cpu",
+            nodes=terms.nodes,
+            backend=terms.backend,
+            device=f"cuda:{self._device}" if terms.backend == "nccl" else "cpu",
             dtype=options.dtype,
             redop=options.redop,
             iters=options.iters,
@@ -189,32 +175,3 @@ class Rank:
                 tell(f"{row.op} was skipped: {row.why}")
             else:
                 self._ledger.add(row)
-
-
-def _terms(cards: Sequence[Mapping[str, Any]], nnodes: int) -> dict[str, Any]:
-    """What all ranks do, or the error for which none does. Containers on several nodes may share one host name."""
-    return {
-        "error": next((card["error"] for card in cards if card["error"]), "") or _disagreement(cards),
-        "backend": cards[0]["backend"],
-        "nodes": max(nnodes, len({card["host"] for card in cards})),
-        "remark": cards[0]["remark"],
-    }
-
-
-def _disagreement(cards: Sequence[Mapping[str, Any]]) -> str:
-    first, seen = cards[0], dict[tuple[str, str], int]()
-    for rank, card in enumerate(cards):
-        if card["backend"] != first["backend"]:
-            return (
-                f"rank 0 on {first['host']} would measure {first['backend']} and rank {rank} on {card['host']} "
-                f"{card['backend']}; give every node its GPUs, or ask for --backend gloo"
-            )
-        if card["plan"] != first["plan"]:
-            return f"rank {rank} on {card['host']} was started with other options than rank 0; start all alike"
-        other = seen.setdefault((card["host"], card["gpu"]), rank) if card["gpu"] is not None else rank
-        if other != rank:
-            return (
-                f"ranks {other} and {rank} on {card['host']} have the same GPU; start one rank per GPU "
-                "(--nproc-per-node=gpu), or ask for --backend gloo"
-            )
-    return ""

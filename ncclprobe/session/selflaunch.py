@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
+from ncclprobe.model import ExitCode
 from ncclprobe.report import json as as_json
 
 VERDICT_FILE = "NCCLPROBE_VERDICT_FILE"
@@ -22,7 +23,7 @@ VERDICT_FILE = "NCCLPROBE_VERDICT_FILE"
 STARTED = "NCCLPROBE_STARTED"
 """Set likewise: when the user's clock started to run (time.time()), for --timeout is theirs and not the ranks'."""
 
-EXIT_BROKEN, EXIT_LOST = 1, 4
+_IMPORTED = "imported"  # the agent makes this file beside the report once it has torch
 _GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
 _FAREWELL_S = 4.0  # after rank 0's report: the others leave within two
 _GOODBYE_S = 12.0  # after a signal: time for rank 0 to learn who is missing and to report
@@ -38,12 +39,26 @@ def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
             env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
             start_new_session=True,
         )
-        code = _attend(agent, report, time.monotonic() + timeout_s + _GRACE_S)
-        return max(code, as_json.read(str(report)).exit_code) if report.exists() and code != EXIT_BROKEN else code
+        return _verdict(_attend(agent, report, time.monotonic() + timeout_s + _GRACE_S), report)
 
 
-def _attend(agent: "subprocess.Popen[bytes]", report: Path, deadline: float) -> int:
-    """Wait for `agent`, passing on what is asked of us; nothing that it started survives.
+def _verdict(code: int | None, report: Path) -> int:
+    """The agent's `code` (None: it had to be ended), or rank 0's where that is worse."""
+    if report.exists() and code != ExitCode.BROKEN:
+        return max(code or ExitCode.OK, as_json.read(str(report)).exit_code)
+    if code is not None:
+        return code
+    if report.with_name(_IMPORTED).exists():
+        return ExitCode.FAIL
+    sys.stderr.write(
+        "ncclprobe: --timeout ran out in import torch, before any rank was started; a cold network file system takes "
+        "minutes: start again, or raise --timeout\n"
+    )
+    return ExitCode.INCONCLUSIVE
+
+
+def _attend(agent: "subprocess.Popen[bytes]", report: Path, deadline: float) -> int | None:
+    """Wait for `agent`, passing on what is asked of us; nothing that it started survives. None: it did not end.
 
     Rank 0 writes `report` when all is over. A rank that is stopped then keeps the agent for another half minute.
     """
@@ -62,8 +77,8 @@ def _attend(agent: "subprocess.Popen[bytes]", report: Path, deadline: float) -> 
                 deadline = min(deadline, time.monotonic() + _GOODBYE_S)
             time.sleep(0.1)
         if agent.poll() is None:
-            return 0 if over else EXIT_LOST
-        return EXIT_LOST if agent.returncode < 0 else agent.returncode
+            return None
+        return ExitCode.FAIL if agent.returncode < 0 else agent.returncode
     finally:
         _end(agent, started)
         for number, handler in before.items():
@@ -105,6 +120,8 @@ def agent(nproc: int, argv: Sequence[str]) -> int:
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
         raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+    if VERDICT_FILE in os.environ:
+        Path(os.environ[VERDICT_FILE]).with_name(_IMPORTED).touch()
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # rank 0's report says what happened
     logging.disable(logging.ERROR)
     config = LaunchConfig(
@@ -121,8 +138,8 @@ def agent(nproc: int, argv: Sequence[str]) -> int:
     except ChildFailedError as error:
         return worst({rank: failure.exitcode for rank, failure in error.failures.items()})
     except SignalException:
-        return 3  # the caller ended it; rank 0's report says with which rows
-    return 0
+        return ExitCode.INCONCLUSIVE  # the caller ended it; rank 0's report says with which rows
+    return ExitCode.OK
 
 
 def worst(codes: Mapping[int, int]) -> int:
@@ -130,8 +147,8 @@ def worst(codes: Mapping[int, int]) -> int:
 
     SIGTERM is what the agent itself sends to the others once one has ended.
     """
-    own = {rank: EXIT_LOST if code < 0 else code for rank, code in codes.items() if code != -signal.SIGTERM}
-    return own.get(0, max(own.values(), default=EXIT_LOST))
+    own = {rank: ExitCode.FAIL if code < 0 else code for rank, code in codes.items() if code != -signal.SIGTERM}
+    return own.get(0, max(own.values(), default=ExitCode.FAIL))
 
 
 if __name__ == "__main__":
@@ -139,4 +156,4 @@ if __name__ == "__main__":
         sys.exit(agent(int(sys.argv[1]), sys.argv[2:]))
     except UsageError as error:
         sys.stderr.write(f"ncclprobe: {error}\n")
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)

@@ -1,4 +1,4 @@
-"""Heartbeats of every rank in the store, and the watch that ends a run which lost one.
+"""The watch: heartbeats of every rank in the store, and the end of a run that lost one.
 
 The main thread may sit in a collective that never returns, so everything here runs beside it. Two threads per rank:
 
@@ -6,6 +6,22 @@ The main thread may sit in a collective that never returns, so everything here r
   it also reads the others' and decides, elsewhere it reads rank 0's decision.
 * the *guard* touches no store, because a stopped server blocks a client past the client's own timeout. It wakes on
   signals, and it ends this rank when the pulse has been stuck too long.
+
+::
+
+    seen                                     seen by             said                                 exit code
+    ───────────────────────────────────────  ──────────────────  ───────────────────────────────────  ─────────────
+    a rank never came                        rank 0's pulse      run.init names it                    4
+    a rank silent, failed or standing still  rank 0's pulse      run.hang-attrib: rank, host, phase   4
+    all ranks stuck in one phase             rank 0's pulse      run.hang-attrib: the phase, no rank  4
+    a signal, or --timeout ran out           rank 0's pulse      a remark                             3
+    rank 0 has decided one of these          the others' pulses  nothing: rank 0 speaks               rank 0's
+    rank 0 has fallen silent                 the others' pulses  a line, by one rank of each node     4
+    the store is gone                        any pulse           rank 0 a remark, others a line       rank 0 3, 4
+    the store does not answer                any guard           rank 0 a remark, others a line       rank 0 3, 4
+    before the store: --phase-timeout        any guard           rank 0 a remark, others a line       rank 0 3, 4
+    torch not imported within --timeout      any guard           rank 0 a remark, others a line       3
+    a signal before the store was reached    any guard           rank 0 a remark                      3
 """
 
 import contextlib
@@ -20,22 +36,35 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from ncclprobe.model import Arrivals, Attendance
+from ncclprobe.model import Arrivals, Attendance, ExitCode
 from ncclprobe.session.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
 from ncclprobe.session.seat import Seat
 from ncclprobe.session.store import Store, key
 
 _FAREWELL_S = 1.5
-EXIT_BROKEN, EXIT_INCONCLUSIVE, EXIT_LOST = 1, 3, 4
+"""How long rank 0 stays for the others to read its decision: every one of them looks once a period."""
+_GUARD_POLL_S = 0.2
+_MOST_PER_POLL_S = 2 * _GUARD_POLL_S
+"""What one turn of the guard adds to the pulse's age: after a stop of this process, the pulse gets its turn first."""
+_PULSE_STUCK_S = (SILENT_PERIODS + 3) * PERIOD_S
+"""After this the guard takes over: rank 0's pulse, if it still beats, has named a silent rank by then."""
+_SPEAK_FIRST_S = 2.0
+"""After --timeout: the pulse knows more than the guard, and rank 0 more than the others, so they go first."""
+_REPORTING_S = 10.0
+"""For writing the report: a file system that hangs must not keep the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a run ends before its last row. `why` is empty where the facts say it all."""
+    """Why a run ends before its last row. `why` is empty where the facts say it all.
+
+    `code` is for the ranks that must leave without hearing rank 0's: somebody is lost, unless it says otherwise.
+    """
 
     arrivals: Arrivals | None = None
     attendance: Attendance | None = None
     why: str = ""
+    code: ExitCode = ExitCode.FAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +94,7 @@ class Watch:
         self._host = host
         self._step, self._phase, self._left, self._count = 0, "start", "", 0
         self._phase_began = time.monotonic()
+        self._preparing = True
         self._signal, self._since_signal = "", 0
         self._wake, self._over = threading.Event(), threading.Event()
         self._ending = threading.Lock()
@@ -73,6 +103,8 @@ class Watch:
         patience = max(1, round(limits.phase_s / PERIOD_S))
         self._register = Register(seat.ranks, patience)
         self._zero = Register(1, patience)  # what the others hear of rank 0
+        self.late_s = 0.0
+        """How long this rank took to prepare: by so much may others come later than it, from the same file system."""
 
     def start(self) -> None:
         """Take over SIGINT and SIGTERM, and start the guard. Main thread only."""
@@ -89,9 +121,17 @@ class Watch:
         self._pulse = threading.Thread(target=self._beat_on, args=(store,), name="pulse", daemon=True)
         self._pulse.start()
 
+    def prepare(self, phase: str) -> None:
+        """Say what this rank does before it can meet the others. It may take all of --timeout, at nobody's fault."""
+        self.beat(phase)
+        self._preparing = True
+
     def beat(self, phase: str) -> None:
         """Say what this rank does from now on. Called before everything that may block."""
-        self._phase, self._phase_began = phase, time.monotonic()
+        now = time.monotonic()
+        if self._preparing:
+            self.late_s += now - self._phase_began
+        self._phase, self._phase_began, self._preparing = phase, now, False
         self._step += 1
         self._watching(phase)
 
@@ -115,32 +155,37 @@ class Watch:
     def _guard(self, pipe: int) -> None:
         before = time.monotonic()
         while not self._over.is_set():
-            if select.select([pipe], [], [], 0.2)[0]:
+            if select.select([pipe], [], [], _GUARD_POLL_S)[0]:
                 number = os.read(pipe, 1)[0]
                 if not self._signal:  # the first one counts: each wake is a period in the register
                     self._signal = signal.Signals(number).name
                     self._wake.set()
             now = time.monotonic()
-            self._pulse_age_s += min(now - before, 0.4)  # after a stop of our own, the pulse gets its turn first
+            self._pulse_age_s += min(now - before, _MOST_PER_POLL_S)
             before = now
-            why = self._hopeless(now)
-            if why and not self._over.is_set():
-                self._leave(Ending(why=why), None)
+            ending = self._hopeless(now)
+            if ending and not self._over.is_set():
+                self._leave(ending, None)
 
-    def _hopeless(self, now: float) -> str:
-        """Why the guard must end this rank without the store; empty: it need not."""
+    def _hopeless(self, now: float) -> Ending | None:
+        """Why the guard must end this rank without the store; None: it need not."""
         attached = self._pulse is not None
-        phase = self._here()
         if self._signal and not attached:
-            return f"ended by {self._signal} {phase}"
-        if attached and self._pulse_age_s > (SILENT_PERIODS + 3) * PERIOD_S:
-            return f"{self._server()} has not answered for {self._pulse_age_s:.0f} s {phase}"
-        grace = 0.0 if not attached else (SILENT_PERIODS + 3) * PERIOD_S
-        if now > self._limits.deadline + min(grace, 2.0):
-            return f"--timeout ran out {phase}"
-        if now > self._phase_began + self._limits.phase_s + grace:
-            return f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s"
-        return ""
+            return Ending(why=f"ended by {self._signal} {self._here()}", code=ExitCode.INCONCLUSIVE)
+        if attached and self._pulse_age_s > _PULSE_STUCK_S:
+            return Ending(why=f"{self._server()} has not answered for {self._pulse_age_s:.0f} s {self._here()}")
+        if now > self._limits.deadline + (_SPEAK_FIRST_S if attached or self._seat.rank else 0.0):
+            return self._out_of_time()
+        longest_s = self._limits.phase_s + self.late_s + (_PULSE_STUCK_S if attached else 0.0)
+        if now > self._phase_began + longest_s and not self._preparing:
+            return Ending(why=f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s")
+        return None
+
+    def _out_of_time(self) -> Ending:
+        if not self._preparing:
+            return Ending(why=f"--timeout ran out {self._here()}")
+        why = f"{self._here()}, which takes minutes from a cold network file system; start again, or raise --timeout"
+        return Ending(why=f"--timeout ran out {why}", code=ExitCode.INCONCLUSIVE)
 
     def _beat_on(self, store: Store) -> None:
         turn = self._preside if self._seat.rank == 0 else self._follow
@@ -182,7 +227,7 @@ class Watch:
         """Rank 0: hear everybody, and end the run if it cannot go on."""
         register, out_of_time = self._register, time.monotonic() > self._limits.deadline
         register.hear(self._hear(store, range(self._seat.ranks)))
-        arrivals = register.arrivals(out_of_time)
+        arrivals = register.arrivals(out_of_time, late=round(self.late_s / PERIOD_S))
         if arrivals:
             self._leave(Ending(arrivals=arrivals), store)
         attendance = register.attendance(signalled=bool(self._signal), out_of_time=out_of_time)
@@ -215,7 +260,7 @@ class Watch:
     def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
         """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
-        threading.Timer(10.0, os._exit, (EXIT_BROKEN,)).start()  # should reporting itself break or get stuck
+        threading.Timer(_REPORTING_S, os._exit, (ExitCode.BROKEN,)).start()
         if self._seat.rank:
             self._last_words(ending)
         code = self._conclude(ending)
@@ -225,10 +270,10 @@ class Watch:
 
     def _last_words(self, ending: Ending) -> NoReturn:
         if self._signal:
-            leave(EXIT_INCONCLUSIVE)
+            leave(ExitCode.INCONCLUSIVE)
         if self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
             sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
-        leave(EXIT_LOST)
+        leave(ending.code)
 
     def _dismiss(self, store: Store, code: int) -> None:
         """Tell the others to leave with `code`, and give those that still beat a moment to read it."""

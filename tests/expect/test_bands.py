@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band, from_report, from_toml, judged, parse_tolerance
+from ncclprobe.expect.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
 from ncclprobe.model import Expectation, Report, Status, Tool
 
 GOOD: dict[str, Any] = {
@@ -148,3 +148,21 @@ def test_a_report_without_numbers_is_refused() -> None:
 def test_a_tolerance_that_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="share"):
         parse_tolerance(text)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({}, "all_reduce 1 MiB"),
+        ({"nbytes": None, "min_bytes": '"1K"', "max_bytes": '"4K"'}, "all_reduce from 1 KiB to 4 KiB"),
+        ({"nbytes": None, "min_bytes": '"1K"'}, "all_reduce from 1 KiB"),
+    ],
+)
+def test_a_band_says_what_it_speaks_for(sizes: dict[str, Any], words: str) -> None:
+    assert listed(from_toml(toml(**sizes), "b")) == words
+
+
+def test_a_baseline_says_how_it_was_measured_and_a_long_list_is_cut() -> None:
+    bands = from_report(report(*(replace(ROW, nbytes=1 << n) for n in range(20, 24))), "old.json")
+    assert str(bands[0]) == "all_reduce 1 MiB (float32, in place, 8 ranks, nccl)"
+    assert listed(bands).endswith("4 MiB (float32, in place, 8 ranks, nccl), …")

@@ -105,6 +105,7 @@ def test_a_gpu_in_full(box: Callable[..., Box]) -> None:
         cpus=tuple(range(56, 64)),
         numa_nodes=(1,),
         fabric=GpuFabric("completed", cluster="00000000-0000-0000-0000-000000000000", troubles=()),
+        compute=(9, 0),
     )
 
 
@@ -215,7 +216,7 @@ def test_eight_gpus_with_18_links_take_this_many_calls_and_questions(box: Callab
     assert calls["nvmlDeviceGetHandleByIndex_v2"] == 8
     assert calls["nvmlDeviceGetFieldValues"] == 16
     assert calls["nvmlDeviceGetP2PStatus"] == 3 * 8 * 7
-    assert (calls.total(), seen.questions) == (637, 212)
+    assert (calls.total(), seen.questions) == (645, 220)
 
 
 ANSWERS: dict[Any, Any] = {
@@ -253,6 +254,7 @@ def test_a_refused_field_keeps_its_reason(refusal: HostError) -> None:
         ("nvmlDeviceGetMigMode", [True], "mig"),
         ("nvmlDeviceGetComputeMode", 9, "compute_mode"),
         ("nvmlDeviceGetComputeMode", -1, "compute_mode"),
+        ("nvmlDeviceGetCudaComputeCapability", [9], "compute"),
         ("nvmlDeviceGetPersistenceMode", None, "persistence"),
         ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"),
         ("nvmlDeviceGetGpuFabricInfoV", {"clusterUuid": 10**12}, "fabric"),

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from ncclprobe.session.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
 from ncclprobe.model import Attendance
+from ncclprobe.session.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
 
 PATIENCE = 30
 
@@ -129,6 +129,14 @@ def test_ranks_that_never_came_are_named_once_they_were_waited_for() -> None:
     arrivals = register.arrivals(out_of_time=False)
     assert arrivals is not None
     assert arrivals.missing == (1, 3)
+
+
+def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
+    register = Register(2, patience=3)
+    for _ in range(3 + 10):
+        register.hear({0: Beat(0, "h", 1, 0, 1, "wait")})
+        assert register.arrivals(out_of_time=False, late=10) is None
+    assert register.arrivals(out_of_time=False) is not None
 
 
 def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:

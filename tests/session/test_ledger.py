@@ -1,6 +1,5 @@
 """From rows to a verdict and an exit code: every way in which a run can end, without processes."""
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,10 @@ import pytest
 
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.expect.bands import Band, from_toml
-from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report
 from ncclprobe.report import json as as_json
+from ncclprobe.session import options as command_line
+from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.session.watch import Ending
 
 ROW_OK = replace(ROW, wrong=0)
@@ -24,9 +24,8 @@ def bands(low: float) -> tuple[Band, ...]:
 
 
 def ledger(path: Path, expected: tuple[Band, ...] = (), met: bool = True, **options: Any) -> Ledger:
-    defaults = {"json": str(path), "quiet": True, "verbose": False, "no_color": True, "fail_on": "fail"}
-    namespace = argparse.Namespace(**defaults | {"report_only": False} | options)
-    found = Ledger(namespace, [], Party("manual", 2, ("h0", "h1"), "gloo"), expected)
+    asked = replace(command_line.parse([]), json=str(path), quiet=True, **options)
+    found = Ledger(asked, Party("manual", 2, ("h0", "h1"), "gloo"), expected)
     found.met = met
     return found
 
@@ -137,3 +136,31 @@ def test_a_report_that_cannot_be_written_is_said_and_is_no_verdict(
     said = capsys.readouterr()
     assert "cannot be written" in said.err
     assert said.out.startswith("PASS")
+
+
+def test_a_file_that_covers_no_row_says_what_it_speaks_for(path: Path) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml")
+    book.add(replace(ROW_OK, nbytes=8))
+    report = closed(book, path)
+    assert report.exit_code == 3
+    assert report.remarks == ("bands.toml expects nothing of the rows measured: it speaks for all_reduce 1 MiB",)
+
+
+def test_a_file_that_covers_some_rows_says_how_many(path: Path) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml")
+    for row in (replace(ROW_OK, nbytes=8), ROW_OK):
+        book.add(row)
+    report = closed(book, path)
+    assert (report.exit_code, report.remarks) == (0, ("1 of 2 rows judged by bands.toml",))
+
+
+def test_a_file_that_covers_every_row_needs_no_remark(path: Path) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml")
+    book.add(ROW_OK)
+    assert closed(book, path).remarks == ()
+
+
+def test_how_the_sizes_were_understood_is_in_the_report(path: Path) -> None:
+    book = ledger(path, bands(1.0), remarks=("sizes end at 512 KiB",))
+    book.add(ROW_OK)
+    assert closed(book, path).remarks == ("sizes end at 512 KiB",)

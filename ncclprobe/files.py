@@ -1,0 +1,58 @@
+"""Files that users name: read whole and bounded, written whole or not at all."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from ncclprobe.errors import UsageError
+
+
+def read(path: Path, *, limit: int) -> str:
+    """The text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
+
+    A pipe or a device is refused: it could keep its reader waiting, or never end.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UsageError(f"{path}: cannot be read: not a regular file")
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > limit:
+        raise UsageError(f"{path}: larger than {limit >> 10} KiB: not a file of this kind")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: cannot be read: it is not UTF-8 text") from None
+
+
+def write(path: Path, text: str, *, private: bool = False) -> None:
+    """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
+
+    A link is followed; what is no regular file (a pipe, a device) is written to, never replaced. Raises UsageError.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            with target.open("w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        _replace(target, text, 0o600 if private else 0o666)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: cannot be written: {why}; choose another path") from None
+
+
+def _replace(target: Path, text: str, mode: int) -> None:
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+        partial.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

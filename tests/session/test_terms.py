@@ -1,0 +1,45 @@
+"""What ranks agree on before they measure: without torch, a store or a process."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from ncclprobe.session.terms import Card, Terms, agree
+
+CARD = Card("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")
+CARDS = (CARD, replace(CARD, gpu="GPU-1"), replace(CARD, host="n1"))
+
+
+def test_ranks_that_are_alike_measure() -> None:
+    assert agree(CARDS, nnodes=2) == Terms("nccl", 2)
+    assert agree([replace(CARD, backend="gloo", gpu=None)] * 2, nnodes=1) == Terms("gloo", 1)
+
+
+def test_containers_with_one_host_name_count_as_the_nodes_that_the_launcher_knows() -> None:
+    assert agree(CARDS[:2], nnodes=2).nodes == 2
+
+
+def test_what_rank_zero_must_say_of_its_backend_is_said() -> None:
+    assert agree([replace(CARD, backend="gloo", gpu=None, remark="no GPU")], nnodes=1).remark == "no GPU"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"backend": "gloo"}, "rank 0 on n0 would measure nccl and rank 1 on n0 gloo"),
+        ({"plan": 8}, "rank 1 on n0 was started with other options than rank 0"),
+        ({"gpu": "GPU-0"}, "ranks 0 and 1 on n0 have the same GPU"),
+        ({"backend": None, "error": "torch can use none"}, "torch can use none"),
+    ],
+)
+def test_ranks_that_cannot_measure_together_are_told_why(change: dict[str, Any], words: str) -> None:
+    cards = [CARD, replace(CARDS[1], **change)]
+    assert agree(cards, nnodes=1).error.startswith(words)
+
+
+def test_cards_and_terms_travel_as_json() -> None:
+    assert Card(**json.loads(json.dumps(asdict(CARD)))) == CARD
+    terms = agree(CARDS, nnodes=2)
+    assert Terms(**json.loads(json.dumps(asdict(terms)))) == terms

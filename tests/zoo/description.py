@@ -1,0 +1,192 @@
+"""What is said of a machine of the zoo, from which every answer of its capture follows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """One kind of GPU: `chip` its PCI device id; `links`, `link_mbps` and `link_version` of NVLink as NVML gives them.
+
+    `pcie` is the generation, 0 where NVML tells none (chip to chip). `fabric`: it registers with NVSwitches, and NVML
+    tells so. `recovery`: NVLink 5, whose counters are others.
+    """
+
+    name: str
+    chip: int
+    memory_gib: int
+    pcie: int
+    links: int = 0
+    link_mbps: int = 0
+    link_version: int = 0
+    ecc: bool = True
+    mig: bool = False
+    fabric: bool = False
+    recovery: bool = False
+    graphics: bool = False
+
+
+@dataclass(frozen=True)
+class NicModel:
+    """One kind of NIC. `pcie` is generation and width; `hca` what hca_type says, empty for one without RDMA."""
+
+    chip: tuple[int, int]
+    driver: str
+    pcie: tuple[int, int]
+    hca: str = ""
+    board: str = ""
+    firmware: str = ""
+    class_code: int = 0x020000
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One port. `rdma` is its RDMA device, `netdev` its interface; either may be empty.
+
+    `rate` is the text of the port's rate file, `layer` its link layer, `address` an IPv4 address with its prefix.
+    `place` is its name in the PCI tree.
+    """
+
+    model: NicModel
+    rdma: str = ""
+    netdev: str = ""
+    rate: str = ""
+    layer: str = "InfiniBand"
+    speed_mbps: int = -1
+    mtu: int = 1500
+    address: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.rdma or self.netdev
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A PCI switch, and what is below each of its ports: a device, functions of one card (``a+b``), or a switch."""
+
+    below: tuple["str | Switch", ...]
+    ids: tuple[int, int] = (0x1000, 0xC030)
+    board: tuple[int, int] = (0x1000, 0x0144)
+
+
+@dataclass(frozen=True)
+class Root:
+    """A root bus (``0000:17``), its NUMA node, and what is below each of its root ports.
+
+    `flat`: devices sit on the bus itself, as in many virtual machines.
+    """
+
+    bus: str
+    numa: int
+    below: tuple[str | Switch, ...]
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Processors:
+    """`nodes`: the CPUs of each NUMA node, in the kernel's list format; `distances` between different ones."""
+
+    model: str
+    nodes: Mapping[int, str]
+    distance: int = 20
+    arch: str = "x86_64"
+    memory_gib: int = 2048
+    virtual: bool = False
+
+
+@dataclass(frozen=True)
+class Software:
+    """`nccl` is the wheel's version, `system_nccl` that of a distribution's package; empty where there is none.
+
+    `plugins` are NCCL's plugins by folder; `cached` those of which the loader's cache knows.
+    """
+
+    driver: str = ""
+    cuda: int = 0
+    open_driver: bool = True
+    fabric_manager: bool = False
+    torch: str = ""
+    torch_cuda: str = ""
+    nccl: str = ""
+    system_nccl: str = ""
+    python: str = "/usr/local/lib/python3.12/dist-packages"
+    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cached: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """The files of /sys/class/dmi/id; without a vendor there are none. `tree` is the device tree's model."""
+
+    vendor: str = ""
+    product: str = ""
+    board: str = ""
+    asset_tag: str = ""
+    bios: str = "American Megatrends International, LLC."
+    tree: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine. `sources` say where each part of its shape is from; `matrix` is what nvidia-smi prints of it.
+
+    `remotes`: for each GPU where its links lead, in order: another GPU, ``npuN``, or ``switch`` for NVSwitches.
+    `p2p`: NVML's word for pairs of GPUs that NVLink does not join. `cluster`: it is part of a multi-node NVLink domain.
+    `root`: the capture was taken by root. `like`: a capture that this one is a variant of.
+    """
+
+    name: str
+    title: str
+    sources: tuple[str, ...]
+    processors: Processors
+    tree: tuple[Root, ...]
+    firmware: Firmware
+    software: Software = Software()
+    gpu: GpuModel | None = None
+    matrix: str = ""
+    nics: tuple[Nic, ...] = ()
+    remotes: tuple[tuple[str, ...], ...] = ()
+    p2p: str = "OK"
+    cluster: bool = False
+    distribution: str = "Ubuntu 22.04.5 LTS"
+    kernel: str = "5.15.0-1066-nvidia"
+    peer_memory: bool = False
+    root: bool = True
+    like: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return sum(name.startswith("GPU") for name in self.columns)
+
+    @property
+    def words(self) -> dict[tuple[str, str], str]:
+        """The matrix by pair of names."""
+        header, *rows = [line.split() for line in self.matrix.strip().splitlines()]
+        return {(row[0], name): word for row in rows for name, word in zip(header, row[1:], strict=True)}
+
+    @property
+    def columns(self) -> list[str]:
+        """The devices of the matrix, GPUs first."""
+        return self.matrix.strip().splitlines()[0].split() if self.matrix else []
+
+
+def nvlinked(model: GpuModel, gpus: int) -> tuple[tuple[str, ...], ...]:
+    """Every link of every GPU leads to NVSwitches."""
+    return (("switch",) * model.links,) * gpus
+
+
+def meshed(word: str, gpus: int, nics: str) -> str:
+    """A matrix in which every pair of GPUs has the same word.
+
+    `nics` is the part right of that: a header with the NICs' names, then a row for each GPU, then one for each NIC.
+    """
+    names, *rows = [line.split() for line in nics.strip().splitlines()]
+    labels = [f"GPU{n}" for n in range(gpus)]
+    lines = [[*labels, *names]]
+    for one, row in enumerate(rows[:gpus]):
+        lines.append([labels[one], *("X" if one == other else word for other in range(gpus)), *row])
+    for one, row in enumerate(rows[gpus:]):
+        lines.append([names[one], *(gpu_row[one] for gpu_row in rows[:gpus]), *row])
+    return "\n".join(" ".join(line) for line in lines)
