@@ -52,8 +52,9 @@ def main(argv: Sequence[str]) -> int:
         snapshots = [observed(collectors, clock + options.timeout)[0]]
     job = Job(options.backend, options.expect_gpus, options.local)
     verdicts, suppressed = engine.suppress(engine.judge(snapshots, checks, job), options.ignore)
-    unasked = set(doctor_checks(options.select)) - set(checks)
-    suppressed += tuple(Suppression(c.id, "every subject", "--ignore") for c in sorted(unasked, key=lambda c: c.id))
+    judged = {c.id for c in checks}
+    left_out = (c.id for c in doctor_checks(options.select) if c.id not in judged)
+    suppressed += tuple(Suppression(name, "every subject", "--ignore") for name in left_out)
     launch = _launch(snapshots[0])
     missing = _missing_nodes(launch, len(snapshots), options)
     status, code = engine.conclude(verdicts, options.fail_on, inconclusive=bool(missing))
@@ -120,8 +121,8 @@ def recordable() -> set[str]:
     """The variables whose value may be recorded: those of the table, and those that a module of facts READS."""
     from ncclprobe.nccl.parameters import table
 
-    read = (getattr(module, "READS", frozenset()) for module in modules("ncclprobe.facts"))
-    return set(table()).union(*read) - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
+    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts")))
+    return {*table(), *read} - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
 
 
 def observed(collectors: Sequence[Collector], deadline: float) -> tuple[Snapshot, Mapping[Question, str | HostError]]:

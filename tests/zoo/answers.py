@@ -81,12 +81,18 @@ class Answers:
             return answer
         kind, *rest = question
         if kind in self.programs:
-            return self.programs[str(kind)](*rest)
+            return self._program(str(kind), rest)
         if kind == "run":
             raise Missing(f"{rest[0]}: not there")
         if kind not in _ASKING or not f"{rest[0]}/".startswith(KNOWN):
             raise UndescribedError(f"the zoo was never told: {' '.join(map(str, question))}")
         return self._file(str(kind), [str(part) for part in rest])
+
+    def _program(self, kind: str, arguments: list[str | int]) -> str:
+        try:
+            return self.programs[kind](*arguments)
+        except (LookupError, TypeError, ValueError) as error:  # the engine would take it for an answer
+            raise UndescribedError(f"{kind} {arguments}: {error!r}") from error
 
     def _file(self, kind: str, rest: list[str]) -> str:
         what = " ".join((kind, *rest))
