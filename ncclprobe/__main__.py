@@ -20,6 +20,8 @@ COMMANDS = {
     "bandwidth": ("bandwidth", "measure collectives across ranks and judge the numbers"),
     "capture": ("capture", "write what was asked and answered on this machine, to be judged anywhere"),
     "topo": ("topo", "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file"),
+    "checks": ("catalogue", "every check there is; --json"),
+    "explain": ("explain", "one check: the problem, why it matters, how it is decided, how to fix it"),
     "report": ("show", "render a saved JSON report; exits with the report's own code"),
 }
 """Each command: the module whose ``main(argv)`` returns the exit code, and its purpose. Only the one asked for is

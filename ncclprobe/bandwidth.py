@@ -11,18 +11,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import files
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.host import Host
 from ncclprobe.model import ExitCode
 from ncclprobe.report import json as as_json
-from ncclprobe.session import selflaunch
+from ncclprobe.session import selflaunch, trail
 from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.session.options import Options, parse
 from ncclprobe.session.rank import Rank, devices
 from ncclprobe.session.seat import Backend, choose_backend, take_seat
 
+_MAX_EXPECT_BYTES = 1 << 20
+_RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 
 
@@ -32,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = parse(argv)
         expected = _expected(options.expect, options.tolerance)
-        if options.nproc is not None and selflaunch.VERDICT_FILE not in os.environ:
-            return _start_ranks(options, options.nproc, launch)
+        if options.nproc is not None and trail.FOLDER not in os.environ:
+            return _start_ranks(options, options.nproc, launch, expected)
         seat = take_seat(launch, os.environ)
         if seat is None or seat.ranks == 1:
             return _alone(options, launch)
@@ -61,22 +64,26 @@ def _expected(path: str | None, tolerance: float) -> tuple[bands.Band, ...]:
     """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
     if path is None:
         return ()
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--expect {path}: cannot be read: {error}") from None
+    text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)
     if text.lstrip().startswith("{"):
         return bands.from_report(as_json.read(path), path, tolerance)
     return bands.from_toml(text, path, tolerance)
 
 
-def _start_ranks(options: Options, count: int, launch: Launch) -> int:
+def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequence[bands.Band]) -> int:
     if launch.kind != "none":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
         return _alone(options, launch)
     choose_backend(options.backend, "torchrun", count, devices(_this_host()))
-    return selflaunch.launch(count, options.argv, options.timeout_s)
+    cpus = len(os.sched_getaffinity(0))
+    most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
+    if count > most:
+        raise UsageError(
+            f"--nproc {count} is more than this node can run: {cpus} CPUs are good for {most} ranks "
+            f"({_RANKS_PER_CPU} each, at least {_FEW_RANKS}); give a smaller --nproc"
+        )
+    return selflaunch.launch(count, options, expected)
 
 
 def _alone(options: Options, launch: Launch) -> int:

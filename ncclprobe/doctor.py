@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ncclprobe import __version__, engine, output
+from ncclprobe import __version__, config, engine, output
 from ncclprobe.checks import MEASURED
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch, detect
@@ -47,14 +47,16 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     started, clock = datetime.now(timezone.utc), time.monotonic()
     collectors, checks = discover("ncclprobe.facts", Collector), doctor_checks(options.select, options.ignore)
+    accepted = config.load(options.config, discover("ncclprobe.checks", Check))
     snapshots = replayed(options.captures, collectors)
     if not snapshots:
         snapshots = [observed(collectors, clock + options.timeout)[0]]
     job = Job(options.backend, options.expect_gpus, options.local)
     verdicts, suppressed = engine.suppress(engine.judge(snapshots, checks, job), options.ignore)
+    verdicts, lived_with = config.suppress(verdicts, accepted)
     judged = {c.id for c in checks}
     left_out = (c.id for c in doctor_checks(options.select) if c.id not in judged)
-    suppressed += tuple(Suppression(name, "every subject", "--ignore") for name in left_out)
+    suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in left_out))
     launch = _launch(snapshots[0])
     missing = _missing_nodes(launch, len(snapshots), options)
     status, code = engine.conclude(verdicts, options.fail_on, inconclusive=bool(missing))
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
     )
+    add("--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)")
     add("--timeout", type=output.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
     output.arguments(parser)
     return parser

@@ -13,7 +13,8 @@ from ncclprobe.pseudonyms import Pseudonyms
 
 IDENTIFIER = re.compile(
     r"(?P<home>/(?:home|Users)/)(?P<user>[^/\s\"',;:]+)"
-    r"|(?P<uuid>(?<![0-9A-Fa-f])[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12}(?![0-9A-Fa-f]))"
+    r"|(?:(?<![0-9A-Fa-f])|(?<=pod))(?P<uuid>[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12})"
+    r"(?![0-9A-Fa-f])"
     r"|(?<![^\W_])(?:GPU|MIG)-(?P<short>[0-9A-Fa-f]{4,8}(?:-[0-9A-Fa-f]{1,12}){0,4})(?![\w-])"
     r"|(?i:guid)(?P<gap>:?\s{0,16}(?:0[xX])?)(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
     r"|(?<!\w)(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?\s{0,40}[:=]\s{0,8})(?P<serial>[^\s,;\"']+)"

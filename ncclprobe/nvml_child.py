@@ -87,7 +87,8 @@ def _start() -> "subprocess.Popen[bytes]":
             start_new_session=True,
         )
     except OSError as error:
-        raise Missing(f"NVML: {error}: no NVIDIA driver here, or a container that was started without GPUs") from None
+        why = "there is none: no NVIDIA driver here, or a container started without GPUs"
+        raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
 
 
 def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:

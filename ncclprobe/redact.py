@@ -64,7 +64,7 @@ class Redactor:
         self._names: dict[str, Callable[[str], str]] = {}
         self._domains: set[str] = set()
         self._devices: set[str] = set()  # /etc/hosts may call a host ib0
-        self._longest = 1  # pieces of the longest name known
+        self._longest = 9  # pieces of the longest name known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
         """`text` with every identifier and every known name replaced."""
@@ -83,6 +83,9 @@ class Redactor:
         for node in report.nodes:
             self._learn_host(node.name)
             self._learn_host(node.hostname)
+        compared = (name for verdict in report.checks for finding in verdict.findings for name in finding.nodes)
+        for name in (*report.missing_nodes, *compared):
+            self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
         return self._tree(report)
@@ -106,6 +109,9 @@ class Redactor:
             self._learn_host(seen.get("node"))
         elif ask == ("env",) and isinstance(seen, dict):
             self._learn_variables(seen)
+        elif ask[:1] == ("conf",):
+            lines = (line.partition("=") for line in said.split("\n"))
+            self._learn_variables({name.strip(): value.strip() for name, _, value in lines})
         elif ask in _DEVICES and isinstance(seen, dict | list):
             self._devices |= {name.lower() for name in seen if isinstance(name, str)}
         elif ask == ("read", "/etc/hosts"):
@@ -141,10 +147,11 @@ class Redactor:
 
     def _learn_domain(self, name: str) -> None:
         name = name.strip(".").lower()
-        if "." in name:
+        *labels, last = name.split(".")
+        if labels:
             self._domains.add(name)
-        else:
-            self._learn(name, self._new.host)
+        for label in labels or [last]:
+            self._learn(label, self._new.host)
 
     def _learn(self, name: str, pseudonym: Callable[[str], str]) -> None:
         pieces = _pieces(name)

@@ -52,7 +52,7 @@ Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
 Ways = Mapping[Node, tuple[Node, ...]]
 Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
 Pair = tuple[str, str]
-_CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # NVIDIA's products whose GPU is on the CPU's own NVLink-C2C
+_CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # the products with NVLink-C2C to their CPU
 
 
 @dataclass(frozen=True, slots=True)

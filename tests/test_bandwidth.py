@@ -16,7 +16,6 @@ from ncclprobe import bandwidth
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import from_toml
 from ncclprobe.report import json as as_json
-from ncclprobe.session import selflaunch
 from ncclprobe.session.options import parse
 from ncclprobe.session.seat import Devices
 
@@ -63,6 +62,13 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--mode", "fast"], "invalid choice"),
         (["--frobnicate"], "--frobnicate"),
         (["--expect", "/no/such/file"], "/no/such/file: cannot be read"),
+        (["--expect", "/dev/zero"], "/dev/zero: cannot be read: not a regular file"),
+        (["-b", "9" * 400], "is too long for a size"),
+        (["-e", "9" * 5001], "is too long for a size"),
+        (["-n", "9" * 400], "at most 10000000 can be timed"),
+        (["-n", "9" * 5001], "-n"),
+        (["--phase-timeout", "1e300"], "--phase-timeout: 1e300"),
+        (["--backend", "gloo", "--nproc", "10000000"], "--nproc 10000000 is more than this node can run"),
     ],
 )
 def test_bad_input_is_one_line_naming_the_thing(argv: list[str], words: str) -> None:
@@ -87,6 +93,14 @@ def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch, vari
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="start with torchrun"):
+        bandwidth.main([])
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "99999", "tcp://10.3.2.1:2222"])
+def test_a_port_that_is_none_is_refused_with_what_to_set(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"MASTER_PORT is .*; set it to a free port"):
         bandwidth.main([])
 
 
@@ -189,24 +203,6 @@ def test_help_and_usage_errors_import_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_deadline_before_any_rank_was_started_accuses_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = tmp_path / "report.json"
-    assert selflaunch._verdict(None, report) == 3
-    assert "--timeout ran out in import torch" in capsys.readouterr().err
-    (tmp_path / "imported").touch()
-    assert selflaunch._verdict(None, report) == 4
-    assert capsys.readouterr().err == ""
-
-
-def test_the_code_of_the_ranks_is_rank_zeros_and_not_the_first_that_failed() -> None:
-    assert selflaunch.worst({1: 2, 0: 3}) == 3
-    assert selflaunch.worst({1: -9}) == 4
-    assert selflaunch.worst({0: -15, 1: 2}) == 2
-    assert selflaunch.worst({0: -15}) == 4
 
 
 def test_an_unwritable_report_path_is_found_before_measuring(tmp_path: Path) -> None:

@@ -86,6 +86,12 @@ class Lab:
             time.sleep(0.05)
         raise AssertionError(f"no {count} rows: {[process.popen.poll() for process in self.started]}")
 
+    def rank_of(self, process: Process, rank: int) -> psutil.Process:
+        """A rank that `process` has started."""
+        children = psutil.Process(process.popen.pid).children(recursive=True)
+        (found,) = [child for child in children if child.environ().get("RANK") == str(rank)]
+        return found
+
     def clear(self) -> None:
         for process in self.started:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -257,12 +263,66 @@ def test_a_stopped_rank_is_named_though_its_peer_hangs_and_none_of_our_own_is_le
     own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
     process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *ENDLESS])
     lab.until_rows(1)
-    children = psutil.Process(process.popen.pid).children(recursive=True)
-    (second,) = [child for child in children if child.environ().get("RANK") == "1"]
+    second = lab.rank_of(process, 1)
     second.suspend()
     assert process.wait() == 4
     assert [subject for subject, _ in findings(lab.report(), "run.hang-attrib")] == ["rank 1"]
     assert ended(second)
+
+
+def test_a_rank_zero_of_our_own_that_is_killed_is_named_by_who_started_it(lab: Lab) -> None:
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *ENDLESS])
+    lab.until_rows(1)
+    lab.rank_of(process, 0).kill()
+    assert process.wait() == 4
+    report = lab.report()
+    ((subject, message),) = findings(report, "run.hang-attrib")
+    assert (subject, report.exit_code, len(report.measurements)) == ("rank 0", 4, 1)
+    assert "ended by SIGKILL" in message
+    assert "all_reduce 16 MiB" in message
+    assert process.err.startswith("ncclprobe: rank 0 on ")
+    assert process.err.count("\n") == 1
+    assert "run.hang-attrib  rank 0" in process.out
+
+
+def test_ranks_of_our_own_end_with_who_started_them_and_nothing_is_left(lab: Lab) -> None:
+    """SIGKILL, as of a shell or a job that is taken down, asks nobody."""
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *ENDLESS], {"TMPDIR": str(lab.folder)})
+    lab.until_rows(1)
+    left = psutil.Process(process.popen.pid).children(recursive=True)
+    process.popen.kill()
+    process.wait()
+    assert len(left) == 3
+    psutil.wait_procs(left, timeout=DEADLINE_S)
+    assert all(map(ended, left))
+    assert not list(lab.folder.glob("ncclprobe-*"))
+    assert any("ended by SIGTERM" in remark for remark in lab.report().remarks)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a host name of its own")
+def test_a_host_that_does_not_know_its_own_name_can_measure(lab: Lab) -> None:
+    """As a plain container."""
+    own = f"{sys.executable} -m ncclprobe bandwidth --backend gloo --nproc 2 --report-only {' '.join(SHORT)}"
+    argv = ["unshare", "--uts", "sh", "-c", f"hostname no-such-name-x1 && exec {own}"]
+    process = lab.start(["-c", f"import os; os.execvp('unshare', {argv})"])
+    code = process.wait()
+    if "unshare failed" in process.err:
+        pytest.skip(process.err)
+    assert (code, process.err) == (0, "")
+
+
+def test_an_output_that_nobody_reads_costs_nothing(lab: Lab) -> None:
+    """As of ``| head -1``."""
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2", "--report-only"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *SHORT])
+    assert process.popen.stdout is not None
+    process.popen.stdout.close()
+    process.popen.stdout = None
+    assert process.wait() == 0
+    assert process.err == ""
+    assert len(lab.report().measurements) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

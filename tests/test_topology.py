@@ -9,9 +9,12 @@ from fake_sysfs import BRIDGE, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, two_sockets
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.facts.infiniband import Fabric, RdmaDevice
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, Place, pci
 from ncclprobe.model import Absent
-from ncclprobe.topology import PathType, Topology, topology, tree_word
+from ncclprobe.topology import PathType, Topology, of_machine, topology, tree_word
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
@@ -263,3 +266,17 @@ def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
         assert path is (LOC if one == other else LEGEND[str(word)])
         assert path is seen.paths[other, one]
         assert word == seen.smi[other, one]
+
+
+def test_a_machines_facts_give_names_links_and_chip_to_chip() -> None:
+    card = device("0000:01:00.0", GPU_3D, Place("pci0009:00", ("r",)))
+    nic = device("0000:02:00.0", INFINIBAND, Place("pci0000:00", ("s",)), vendor=0x15B3)
+    other = device("0000:03:00.0", GPU_3D, Place("pci0008:00", ("t",)), numa=1)
+    boards = (Gpu(0, "NVIDIA GB200", pci="00000000:01:00.0"), Gpu(1, lost="gone"), Gpu(2, pci="00000000:03:00.0"))
+    gpus = Gpus(boards, "570", (12, 8))
+    switched = (NvLink(0, "active", remote="switch", remote_pci=NOT_READ), NvLink(1, "inactive"))
+    links = NvLinks((switched, NOT_READ, (NvLink(0, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0"),)))
+    fabric = Fabric((RdmaDevice("mlx5_0", pci="0000:02:00.0"), RdmaDevice("rxe0")))
+    seen = of_machine(machine(card, nic, other), gpus, links, fabric)
+    assert (seen.gpus, seen.nics["rxe0"]) == ({"GPU0": "0000:01:00.0", "GPU2": "0000:03:00.0"}, "")
+    assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU2": "NVL/NV1", "mlx5_0": "P2C/NODE"}

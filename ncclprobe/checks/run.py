@@ -98,8 +98,8 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
             "all ranks",
             f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
             evidence="heartbeats (rank, phase) in the job's store",
-            remedy="bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU; "
-            "if the phase is only slow, raise --phase-timeout",
+            remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
+            "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
         )
 
 

@@ -34,6 +34,9 @@ else:
 TOLERANCE = 0.2
 """How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
 
+_MOST_PER_LINE = 4096
+"""Characters: a dotted key of thousands of parts takes tomllib minutes, and no line of a file of bands is long."""
+_MOST_DIGITS = 18
 _NUMBERS = ("busbw_GBps", "low_GBps", "tolerance")
 _SIZES = ("nbytes", "min_bytes", "max_bytes")
 _TEXTS = ("op", "source", "why")
@@ -106,10 +109,13 @@ def _conditions(row: Measurement) -> tuple[object, ...]:
 
 def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
     """The bands written in TOML. Raises UsageError naming `path`, the key and the reason."""
+    longest = max(text.splitlines(), key=len, default="")
+    if len(longest) > _MOST_PER_LINE:
+        raise UsageError(f"{path}: a line of {len(longest)} characters; write one [[expect]] table per band")
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # ValueError: also a whole number of thousands of digits
+        raise UsageError(f"{path}: not TOML: {_first_line(error)}") from None
     entries = document.pop("expect", None)
     if document:
         raise UsageError(f"{path}: unknown key {next(iter(document))!r}; a file of bands holds [[expect]] tables")
@@ -141,8 +147,18 @@ def _refuse_key(key: str, value: object, where: str) -> None:
         raise UsageError(f"{where}: unknown key {key!r}; {hint}")
     if key in _TEXTS and not (isinstance(value, str) and value.strip()):
         raise UsageError(f"{where}: {key} must be a non-empty text")
-    if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
+    if key in _NUMBERS and not _is_finite(value):
         raise UsageError(f"{where}: {key} must be a finite number, without quotes")
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 10**_MOST_DIGITS
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
@@ -159,11 +175,13 @@ def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
 
 def _bytes(value: object, where: str) -> int:
     """A size: bytes, or a text with a binary suffix."""
+    if isinstance(value, str) and len(value) > 2 * _MOST_DIGITS:
+        raise UsageError(f"{where}: {value[:_MOST_DIGITS]!r}… is too long for a size, such as '64M'")
     try:
         number = parse_size(value) if isinstance(value, str) else value
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= sys.maxsize:
         raise UsageError(f"{where} must be a whole number of bytes above zero, or such as '64M'")
     return number
 

@@ -5,20 +5,18 @@ of its owner's processes, which only that owner and root may read.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclprobe.errors import Missing, ParseError
+from ncclprobe.errors import Missing
 from ncclprobe.facts.field import attempt, learn
-from ncclprobe.facts.process import namespace
+from ncclprobe.facts.process import Process, namespace
 from ncclprobe.host import Host
 from ncclprobe.model import Absent
 from ncclprobe.registry import collector
 
 SHM = "/dev/shm"
-_CAP_IPC_LOCK = 14  # linux/capability.h
 _FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
 _MOST_SEGMENTS = 64
 _MOST_CHANNELS = 16  # an IMEX domain may have 2048 of them
@@ -79,20 +77,10 @@ class Devices:
 
 
 @collector
-def memlock(host: Host) -> Memlock:
-    """The limit, and whether a capability in the initial user namespace makes it moot; open to every user."""
+def memlock(host: Host, process: Process) -> Memlock:
+    """The limit, and whether a capability in the first user namespace makes it moot; open to every user."""
     soft, _hard = json.loads(host.ask("rlimit", "RLIMIT_MEMLOCK"))
-    capable = may_lock(host.ask("read", "/proc/self/status"))
-    initial = host.ask("read", "/proc/self/uid_map").split() == ["0", "0", "4294967295"]
-    return Memlock(soft, exempt=capable and initial)
-
-
-def may_lock(text: str) -> bool:
-    """Whether /proc/self/status shows CAP_IPC_LOCK among the effective capabilities."""
-    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", text, re.MULTILINE)
-    if not match:
-        raise ParseError(f"/proc/self/status: no CapEff in {text[:80]!r}")
-    return bool(int(match[1], 16) >> _CAP_IPC_LOCK & 1)
+    return Memlock(soft, exempt="ipc_lock" in process.capabilities and process.first_user_namespace)
 
 
 @collector

@@ -36,9 +36,9 @@ def render(
         [_headline(report)],
         _measurements(report.measurements) if rows else [],
         *_findings(report, width, style),
-        _folded(report, Status.UNKNOWN, verbose, width, style),
-        _folded(report, Status.SKIP, verbose, width, style),
-        _folded(report, Status.PASS, verbose, width, style),
+        _unknown(report, width, style),
+        _skipped(report, verbose, width, style),
+        _passed(report, verbose, width, style),
         _environment(report, width) if verbose else [],
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
@@ -165,25 +165,51 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
         yield lines
 
 
-def _folded(report: Report, status: Status, verbose: bool, width: int, style: Style) -> list[str]:
-    """The verdicts of one quiet status: their names together, by reason where that is worth a line of its own."""
-    explained = status is Status.UNKNOWN or (status is Status.SKIP and verbose)
-    groups: dict[tuple[str, bool, str | None], list[Verdict]] = {}
+def _unknown(report: Report, width: int, style: Style) -> list[str]:
+    """What could not be looked at, by reason, and by node where there are several."""
+    groups: dict[tuple[str, str | None], list[str]] = {}
     for v in report.checks:
-        if v.status is status:
-            node = v.node if explained and len(report.nodes) > 1 else None
-            groups.setdefault((v.why if explained else "", v.required and explained, node), []).append(v)
+        if v.status is Status.UNKNOWN:
+            node = v.node if len(report.nodes) > 1 else None
+            groups.setdefault((v.why, node), []).append(f"{v.id} (required)" if v.required else v.id)
     lines: list[str] = []
-    label = style(f"{status.value:<8}", status.value)
-    for (why, required, node), verdicts in groups.items():
-        names = ", ".join(dict.fromkeys(v.id for v in verdicts))
-        notes = "".join((" (required)" if required and status is Status.UNKNOWN else "", f" on {node}" if node else ""))
-        if verbose and status is Status.PASS:
-            lines += [f"{label}{name}" for name in dict.fromkeys(f"{v.id}  no sign of: {v.title}" for v in verdicts)]
-        else:
-            lines += [label + "\n".join(textwrap.wrap(names + notes, width - 8, subsequent_indent=" " * 8))]
-        lines += _wrapped("        ", why, width) if why else []
+    for (why, node), names in groups.items():
+        where = f" on {node}" if node else ""
+        lines += [*_labelled("unknown", ", ".join(names) + where, width, style), *_wrapped(" " * 8, why, width)]
     return lines
+
+
+def _skipped(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
+    """How many checks do not apply; `verbose`: which, and why."""
+    reasons: dict[str, list[str]] = {}
+    for v in report.checks:
+        if v.status is Status.SKIP:
+            reasons.setdefault(v.why, []).append(v.id)
+    if not reasons:
+        return []
+    if not verbose:
+        number = _plural(sum(map(len, reasons.values())), "check")
+        return _labelled("skip", f"{number} without anything to judge here (-v names them)", width, style)
+    lines: list[str] = []
+    for why, names in reasons.items():
+        lines += [*_labelled("skip", ", ".join(dict.fromkeys(names)), width, style), *_wrapped(" " * 8, why, width)]
+    return lines
+
+
+def _passed(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
+    """The passes, a line per subject; `verbose`: a line each, with the problem that was looked for."""
+    titles = {v.id: v.title for v in report.checks if v.status is Status.PASS}
+    if verbose:
+        return [line for i in titles for line in _labelled("pass", f"{i}  no sign of: {titles[i]}", width, style)]
+    subjects: dict[str, list[str]] = {}
+    for name in titles:
+        subjects.setdefault(name.partition(".")[0], []).append(name)
+    return [line for names in subjects.values() for line in _labelled("pass", ", ".join(names), width, style)]
+
+
+def _labelled(status: str, text: str, width: int, style: Style) -> list[str]:
+    lines = textwrap.wrap(text, width - 8, break_on_hyphens=False)
+    return [(style(f"{status:<8}", status) if n == 0 else " " * 8) + line for n, line in enumerate(lines)]
 
 
 def _environment(report: Report, width: int) -> list[str]:
@@ -202,4 +228,4 @@ def _setting(setting: Setting) -> str:
 
 def _wrapped(lead: str, text: str, width: int) -> Iterable[str]:
     words, indent = " ".join(text.split()), " " * len(lead)
-    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=indent) or [lead]
+    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False) or [lead]

@@ -40,6 +40,8 @@ class Register:
         self._same: dict[int, int] = {}
         self._waited = 0
         self._since_symptom = 0
+        self._estranged: dict[int, int | None] = {}
+        self._absence_s = 0.0
 
     def hear(self, beats: Mapping[int, Beat]) -> None:
         """Take in what one period brought."""
@@ -49,7 +51,22 @@ class Register:
             self._quiet[rank] = self._quiet[rank] + 1 if old and old.count == beat.count else 0
             self._same[rank] = self._same[rank] + 1 if old and old.step == beat.step else 0
             self.last[rank] = beat
+            self._reconcile(beat)
         self._since_symptom = self._since_symptom + 1 if self._leavers() else 0
+
+    def absent(self, seconds: float) -> None:
+        """Rank 0 itself stood still so long. If the others go before they were heard again, that is why."""
+        self._estranged = dict.fromkeys((rank for rank in self.last if rank), None)
+        self._absence_s = seconds
+
+    def _reconcile(self, beat: Beat) -> None:
+        """After an absence, two beats more than the first heard show that `beat`'s rank stays: one lay in the wire."""
+        if beat.rank in self._estranged:
+            enough = self._estranged[beat.rank]
+            if enough is None:
+                self._estranged[beat.rank] = beat.count + 2
+            elif beat.count >= enough and not beat.left:
+                del self._estranged[beat.rank]
 
     def missing(self) -> tuple[int, ...]:
         """The ranks never heard of."""
@@ -74,7 +91,21 @@ class Register:
         2. A farewell: a rank that said why it leaves. By signal it is no loss where rank 0 was `signalled` as well.
         3. Standing still: all hearts beat, but no rank has entered a new phase for too long. The ranks in the
            earliest phase hold up the others; where all are in the same one, nobody is blamed (`stalled`).
+
+        Whatever shows after rank 0 itself was absent, and before the others have come through that, is its own doing.
         """
+        found = self._symptoms(signalled, out_of_time)
+        if found and self._estranged:
+            why = f"this rank itself stood still for {self._absence_s:.0f} s, and the others went on without it"
+            return self._lost([0], lambda beat: why)
+        return found
+
+    def unanswered(self, before: Mapping[int, Beat]) -> Attendance | None:
+        """Who has said nothing since `before`, when all were signalled: a living rank answers a signal at once."""
+        dumb = [rank for rank, beat in before.items() if not beat.left and self.last[rank].count == beat.count]
+        return self._lost(dumb, lambda beat: "it had fallen silent when the run was ended") if dumb else None
+
+    def _symptoms(self, signalled: bool, out_of_time: bool) -> Attendance | None:
         periods = _SILENT_AT_THE_END if out_of_time else SILENT_PERIODS
         silent = self.silent(periods)
         if silent:

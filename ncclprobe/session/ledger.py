@@ -9,9 +9,10 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
@@ -40,9 +41,10 @@ from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
-from ncclprobe.session.selflaunch import VERDICT_FILE
+from ncclprobe.session.trail import FOLDER, REPORT, ROWS
 from ncclprobe.session.watch import Ending
 
+_RUNNING = "written while the sweep was still running"
 UNJUDGED = (
     "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
 )
@@ -81,6 +83,7 @@ class Ledger:
         self._doubts: list[str] = []
         self._lock = threading.RLock()
         self._code: int | None = None
+        self._mute = False
         self.met = False
         """Whether all ranks have met: before that, nothing is known of them."""
 
@@ -93,37 +96,56 @@ class Ledger:
         self._remarks.append(text)
 
     def add(self, row: Measurement) -> None:
-        """Judge a row, show it, and save all rows so far: a kill costs at most the row that is being measured."""
+        """Judge a row, save all rows so far, and show it: a kill costs at most the row that is being measured."""
         with self._lock:
             if self._code is not None:  # closed by another thread: the report is out
                 return
             row = judged(row, self._bands)
-            if not self._rows and self._shows:
-                print(as_text.measurement_header(row), flush=True)
             self._rows.append(row)
-            if self._shows:
-                print(as_text.measurement_row(row), flush=True)
             with contextlib.suppress(UsageError):  # a disk that fills up does not end the sweep; close() will say so
                 self.save()
+            if self._shows:
+                head = f"{as_text.measurement_header(row)}\n" if len(self._rows) == 1 else ""
+                self._print(lambda: print(f"{head}{as_text.measurement_row(row)}", flush=True))
 
     def save(self) -> None:
         """Write what there is to the JSON file, if one was asked for. Raises UsageError where it cannot be written."""
-        if self._options.json and self._options.json != "-":
-            as_json.write(self._report(Ending(why="written while the sweep was still running")), self._options.json)
+        self._write(self._report(Ending(why=_RUNNING)), ROWS)
+
+    def keep(self, ending: Ending) -> None:
+        """Save what would be reported if the run ended so now: it may, before anybody knows better."""
+        with self._lock, contextlib.suppress(UsageError):
+            if self._code is None:
+                self._write(self._report(ending), ROWS)
+
+    def reopen(self, report: Report) -> None:
+        """Go on from what another process's book held when it was saved."""
+        self._rows = list(report.measurements)
+        self._remarks = [remark for remark in report.remarks if remark != _RUNNING]
+        self.met = any(v.id == "run.init" and v.status is Status.PASS for v in report.checks)
+        environment = report.environment.get(self.party.hosts[0], NodeEnvironment())
+        self.party = replace(self.party, versions=environment.versions)
 
     def close(self, ending: Ending | None = None) -> int:
         """Write the report and return the exit code. A second call returns the first one's."""
         with self._lock:
-            if self._code is None:
-                report = self._report(ending or Ending())
-                self._code = report.exit_code
-                self._progress.stop()
+            return self.publish(self._report(ending or Ending())) if self._code is None else self._code
+
+    def publish(self, report: Report) -> int:
+        """Write `report`, which closes the book, then show it: no terminal may keep it from being written.
+
+        Where ``--nproc`` started this rank, who started it shows the report, and knows how all ranks ended.
+        """
+        with self._lock:
+            self._code = report.exit_code
+            self._progress.stop()
+            try:
+                self._write(report, REPORT)
+            except UsageError as error:  # the others wait for a code, not for an exception
+                self._complain(str(error))
+                self._code = ExitCode.USAGE
+            if FOLDER not in os.environ:
                 self._show(report)
-                try:
-                    self._write(report)
-                except UsageError as error:  # the others wait for a code, not for an exception
-                    print(f"ncclprobe: {error}", file=sys.stderr)
-                    self._code = ExitCode.USAGE
             return self._code
 
     @property
@@ -131,21 +153,49 @@ class Ledger:
         return not self._options.quiet and self._options.json != "-"
 
     def _show(self, report: Report) -> None:
-        if self._options.json == "-":
-            return
-        if self._rows and self._shows:
-            print(flush=True)
         o = self._options
-        output.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=not self._shows)
+        if o.json == "-":
+            if not self._print(lambda: as_json.write(report, "-")):
+                self._code = ExitCode.BROKEN  # it was all that was asked for
+            return
+        if report.measurements and self._shows:
+            self._print(lambda: print(flush=True))
+        self._print(
+            lambda: output.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=not self._shows)
+        )
 
-    def _write(self, report: Report) -> None:
-        for path in filter(None, (self._options.json, os.environ.get(VERDICT_FILE))):
-            as_json.write(report, path)
+    def _print(self, show: Callable[[], None]) -> bool:
+        """Whether `show` could write to standard output. Once it could not, it is not tried again."""
+        if self._mute:
+            return False
+        try:
+            show()
+        except BrokenPipeError:  # `… | head`: nobody reads on, and nobody wants to be told
+            self._mute = True
+        except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
+            self._mute = True
+            self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
+        if self._mute:
+            _silence_stdout()
+        return not self._mute
+
+    def _complain(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
+
+    def _write(self, report: Report, name: str) -> None:
+        """Write `report` where the user wants it, and as `name` where whoever started the ranks looks for it."""
+        folder = os.environ.get(FOLDER)
+        if folder:
+            as_json.write(report, str(Path(folder, name)))
+        if self._options.json and self._options.json != "-":
+            with contextlib.suppress(UsageError) if folder and name == REPORT else contextlib.nullcontext():
+                as_json.write(report, self._options.json)
 
     def _report(self, ending: Ending) -> Report:
         party, rows = self.party, tuple(self._rows)
         verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
-        doubts = [*self._doubts, *([ending.why] if ending.why else [])]
+        doubts = [*self._doubts, *([ending.why] if ending.why else []), *self._unjudged(rows)]
         status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
         return Report(
             tool=Tool("ncclprobe", __version__),
@@ -160,17 +210,24 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            remarks=(*doubts, *self._remarks, *self._unjudged(rows, status)),
+            remarks=(*doubts, *self._remarks, *self._hint(rows, status)),
         )
 
-    def _unjudged(self, rows: Sequence[Measurement], status: Status) -> Iterator[str]:
-        """Which of `rows` nobody expected anything of, and why."""
+    def _unjudged(self, rows: Sequence[Measurement]) -> Iterator[str]:
+        """Which of `rows` the file of expectations left unjudged, where that was not asked for."""
         judged, path = sum(row.expectation is not None for row in rows), self._options.expect
-        if path and judged < len(rows):
-            if judged:
-                yield f"{judged} of {len(rows)} rows judged by {path}"
-            else:
-                yield f"{path} expects nothing of the rows measured: it speaks for {listed(self._bands)}"
+        if not path or judged == len(rows):
+            return
+        if not judged:
+            yield f"{path} expects nothing of the rows measured: it speaks for {listed(self._bands)}"
+        elif not self._options.report_only:
+            yield f"{judged} of {len(rows)} rows judged by {path}: add the others, or --report-only where that will do"
+
+    def _hint(self, rows: Sequence[Measurement], status: Status) -> Iterator[str]:
+        """What else the reader should know of rows that nobody judged."""
+        judged, path = sum(row.expectation is not None for row in rows), self._options.expect
+        if path and self._options.report_only and 0 < judged < len(rows):
+            yield f"{judged} of {len(rows)} rows judged by {path}"
         elif not path and rows and status is Status.UNKNOWN and not self._options.report_only:
             yield UNJUDGED
 
@@ -188,16 +245,24 @@ class Ledger:
         }
 
     def _asked(self) -> tuple[Check, ...]:
-        """The checks of this run: none of one rank. With --report-only, numbers without expectation are no gap."""
+        """The checks of this run: none of one rank. With --report-only, and no --expect, numbers need no judge."""
         if self.party.ranks == 1:
             return ()
         judged_any = any(row.expectation for row in self._rows)
-        unasked = ("run.band",) if self._options.report_only and not judged_any else ()
+        unasked = ("run.band",) if self._options.report_only and not (self._options.expect or judged_any) else ()
         return engine.selected(self._checks, ignore=unasked)
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
         hosts = dict.fromkeys(self.party.hosts)
         return tuple(NodeRow(host, rank, host, status) for rank, host in enumerate(hosts))
+
+
+def _silence_stdout() -> None:
+    """What is still buffered for a stream that cannot be written would be tried again at the end, and complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _job(party: Party) -> Job:

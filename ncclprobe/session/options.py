@@ -40,6 +40,11 @@ exit codes:
   4  something fails, or with --fail-on warn warns"""
 
 
+_MOST_CHARACTERS = 32
+_MOST_CALLS = 10**7
+"""Calls are prepared before they are timed, so more would fill a node's memory first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """A checked command line. Names are those of the options; `argv` is what was typed.
@@ -75,6 +80,11 @@ class Options:
 def parse(argv: Sequence[str]) -> Options:
     """The options in `argv`. Raises UsageError for what no sweep could be made of."""
     given = _parser().parse_args(argv)
+    for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
+        if number > _MOST_CALLS:
+            raise UsageError(
+                f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
+            )
     _known("--dtype", given.dtype, DTYPES)
     _known("--redop", given.redop, REDOPS)
     if given.warmup < 0:
@@ -146,10 +156,16 @@ def _known(option: str, given: str, known: Collection[str]) -> None:
 
 
 def _steps(given: argparse.Namespace) -> tuple[int, ...]:
-    begin, end = parse_size(given.begin), parse_size(given.end)
+    begin, end = _bytes("-b", given.begin), _bytes("-e", given.end)
     if begin > end:
         raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
     return sizes(begin, end, given.factor)
+
+
+def _bytes(option: str, text: str) -> int:
+    if len(text) > _MOST_CHARACTERS:
+        raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is too long for a size, such as 64M")
+    return parse_size(text)
 
 
 def _missed_end(given: argparse.Namespace, steps: tuple[int, ...]) -> tuple[str, ...]:

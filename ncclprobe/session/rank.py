@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import time
 import warnings
@@ -15,14 +16,15 @@ from typing import Any, NoReturn
 from ncclprobe.errors import HostError, ProbeError, UsageError
 from ncclprobe.expect.bands import Band
 from ncclprobe.host import Host
-from ncclprobe.session import selflaunch
+from ncclprobe.session import trail
 from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
 from ncclprobe.session.seat import Backend, Devices, Seat, choose_backend, device_index
-from ncclprobe.session.store import Exchange, connect, key
+from ncclprobe.session.store import Exchange, connect, key, resolve
 from ncclprobe.session.terms import Card, Terms, agree
-from ncclprobe.session.watch import Limits, Watch, leave
+from ncclprobe.session.trail import Trail
+from ncclprobe.session.watch import Limits, Voices, Watch, leave
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
@@ -36,18 +38,30 @@ def devices(host: Host) -> Devices:
     return Devices(sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names))
 
 
+def _trail(rank: int, host: str) -> Trail | None:
+    """Where this rank leaves its trace, if ``--nproc`` started it: it then ends with who started it."""
+    folder = os.environ.get(trail.FOLDER)
+    if folder is None:
+        return None
+    trail.end_with_parent(signal.SIGTERM)
+    return Trail(folder, rank, host)
+
+
 class Rank:
     """This process in a run: `run` is all of it."""
 
     def __init__(self, options: Options, seat: Seat, host: Host, expected: Sequence[Band], backend: Backend) -> None:
         self._options, self._seat, self._host = options, seat, host
         self._hostname = socket.gethostname()
-        progress = Progress(wanted=seat.rank == 0 and not options.quiet)
+        self._progress = Progress(wanted=seat.rank == 0 and not options.quiet)
+        self._trail = _trail(seat.rank, self._hostname)
         party = Party(seat.kind, seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
-        self._ledger = Ledger(options, party, expected, progress)
-        spent = time.time() - float(os.environ.get(selflaunch.STARTED, time.time()))
+        self._ledger = Ledger(options, party, expected, self._progress)
+        spent = time.time() - float(os.environ.get(trail.STARTED, time.time()))
         limits = Limits(time.monotonic() + options.timeout_s - spent, options.phase_timeout_s)
-        self._watch = Watch(seat, self._hostname, limits, self._ledger.close, progress.show)
+        words = self._trail.words if self._trail else None
+        voices = Voices(self._ledger.close, self._ledger.keep, self._show_phase, words)
+        self._watch = Watch(seat, self._hostname, limits, voices)
 
     def run(self) -> NoReturn:
         """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
@@ -62,12 +76,19 @@ class Rank:
             self._watch.stop()
         leave(code)
 
+    def _show_phase(self, phase: str) -> None:
+        self._progress.show(phase)
+        if self._trail:
+            self._trail.phase(phase)
+
     def _measure(self) -> int:
         torch = self._torch()
+        self._watch.beat(f"find the address of {self._seat.address}")
+        resolve(self._seat)
         self._watch.beat(f"reach the store at {self._seat.address}:{self._seat.port}")
         slack_s = self._options.phase_timeout_s + self._watch.late_s + _SLACK_S
         store = connect(self._seat, serve=self._seat.serves, timeout_s=slack_s)
-        self._watch.attach(connect(self._seat, serve=False, timeout_s=slack_s))
+        self._watch.attach(connect(self._seat, serve=False, timeout_s=slack_s), store)
         self._watch.beat("wait for the other ranks")
         exchange = Exchange(store, self._seat, slack_s)
         terms = self._settle(exchange, torch)
@@ -76,6 +97,7 @@ class Rank:
         self._watch.beat("close the process group")
         torch.distributed.destroy_process_group()
         self._watch.beat("verdict")
+        exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._ledger.close() if self._seat.rank == 0 else None)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         return int(code)

@@ -40,7 +40,9 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
     """
     if launch.problems:
         problem = launch.problems[0]
-        raise UsageError(f"{problem.subject} {problem.message}; start with torchrun, srun, mpirun or --nproc N")
+        anew = "start with torchrun, srun, mpirun or --nproc N"
+        remedy = anew if problem.harmless else problem.remedy or anew  # a doctor alone needs no step of srun's
+        raise UsageError(f"{problem.subject} {problem.message}; {remedy}")
     if launch.rank is None or launch.world_size is None:
         return None
     nnodes = launch.nnodes or 1

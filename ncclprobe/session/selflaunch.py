@@ -1,88 +1,156 @@
-"""``ncclprobe bandwidth --nproc N``: start N ranks on this node with torch's elastic launcher, and end with their code.
+"""``ncclprobe bandwidth --nproc N``: start N ranks on this node, show their report, and end with its code.
 
-Two processes: the caller, which imports no torch, keeps the deadline and passes signals on; and torch's agent, this
-module run as a program in a session of its own. The agent only knows the first rank that failed, so the exit code is
-read from rank 0's report. Its workers lead sessions of their own, so ending the agent's group does not end them.
+Three kinds of processes: this one, which imports no torch, keeps the deadline, passes signals on, and has the last
+word; torch's agent (agent.py) in a session of its own; and the ranks, which lead sessions of their own, so ending the
+agent's group does not end them. Rank 0 writes the report. If it could not, or if a rank ended badly after it had, the
+report is completed here from what the ranks left in the trail.
 """
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ncclprobe.errors import UsageError
-from ncclprobe.model import ExitCode
+from ncclprobe.expect.bands import Band
+from ncclprobe.model import Attendance, ExitCode, LostRank
 from ncclprobe.report import json as as_json
+from ncclprobe.session import trail
+from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.options import Options
+from ncclprobe.session.watch import Ending
 
-VERDICT_FILE = "NCCLPROBE_VERDICT_FILE"
-"""Set for ranks that this module starts: where rank 0 leaves its report, beside what the user asked for."""
-STARTED = "NCCLPROBE_STARTED"
-"""Set likewise: when the user's clock started to run (time.time()), for --timeout is theirs and not the ranks'."""
-
-_IMPORTED = "imported"  # the agent makes this file beside the report once it has torch
 _GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
-_FAREWELL_S = 4.0  # after rank 0's report: the others leave within two
+_FAREWELL_S = 4.0  # after rank 0's report, or a rank's last words: the others leave within two
 _GOODBYE_S = 12.0  # after a signal: time for rank 0 to learn who is missing and to report
 
 
-def launch(nproc: int, argv: Sequence[str], timeout_s: float) -> int:
-    """Run ``ncclprobe bandwidth`` with `argv` on `nproc` ranks and return the exit code of the whole."""
-    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
-        report = Path(folder, "report.json")
-        own = {VERDICT_FILE: str(report), STARTED: repr(time.time())}
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the agent ended: its exit code (None: it had to be ended), and the signal that we were sent, if any."""
+
+    code: int | None
+    signal: str = ""
+
+
+def launch(nproc: int, options: Options, expected: Sequence[Band]) -> int:
+    """Run ``ncclprobe bandwidth`` with `options` on `nproc` ranks and return the exit code of the whole."""
+    host = socket.gethostname()
+    ledger = Ledger(options, Party("torchrun", nproc, (host,), options.backend or "gloo", nnodes=1), expected)
+    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as name:
+        own = {trail.FOLDER: name, trail.STARTED: repr(time.time())}
         agent = subprocess.Popen(
-            [sys.executable, "-m", "ncclprobe.session.selflaunch", str(nproc), *argv],
+            [sys.executable, "-m", "ncclprobe.session.agent", str(os.getpid()), str(nproc), *options.argv],
             env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
             start_new_session=True,
         )
-        return _verdict(_attend(agent, report, time.monotonic() + timeout_s + _GRACE_S), report)
+        folder = Path(name)
+        end = _attend(agent, folder, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
+        return _settle(ledger, folder, nproc, host, end)
 
 
-def _verdict(code: int | None, report: Path) -> int:
-    """The agent's `code` (None: it had to be ended), or rank 0's where that is worse."""
-    if report.exists() and code != ExitCode.BROKEN:
-        return max(code or ExitCode.OK, as_json.read(str(report)).exit_code)
-    if code is not None:
-        return code
-    if report.with_name(_IMPORTED).exists():
-        return ExitCode.FAIL
-    sys.stderr.write(
-        "ncclprobe: --timeout ran out in import torch, before any rank was started; a cold network file system takes "
-        "minutes: start again, or raise --timeout\n"
-    )
-    return ExitCode.INCONCLUSIVE
+def _settle(ledger: Ledger, folder: Path, nproc: int, host: str, end: End) -> int:
+    """Show the report that fits what all ranks came to, and return its exit code."""
+    codes = trail.ends(folder)
+    whole, rows = folder / trail.REPORT, folder / trail.ROWS
+    if whole.exists():
+        report = as_json.read(str(whole))
+        lost = () if report.exit_code == ExitCode.FAIL else odd(codes, report.exit_code)
+        if not lost:
+            return ledger.publish(report)
+        ledger.reopen(report)
+    else:
+        if ExitCode.USAGE in (end.code, *codes.values()):  # whoever it was has said why
+            return ExitCode.USAGE
+        lost = odd(codes, ExitCode.INCONCLUSIVE)
+        if rows.exists():
+            ledger.reopen(as_json.read(str(rows)))
+    found = _lost_ranks(folder, nproc, host, {rank: codes[rank] for rank in lost}, spoke=whole.exists())
+    for rank in found:
+        _say(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
+    if found:
+        return ledger.close(Ending(attendance=Attendance(nproc, found)))
+    return ledger.close(Ending(why=_cut_short(folder, host, end)))
 
 
-def _attend(agent: "subprocess.Popen[bytes]", report: Path, deadline: float) -> int | None:
-    """Wait for `agent`, passing on what is asked of us; nothing that it started survives. None: it did not end.
+def _lost_ranks(folder: Path, nproc: int, host: str, codes: Mapping[int, int], *, spoke: bool) -> tuple[LostRank, ...]:
+    """Those that ended badly by `codes`; else rank 0, if it never `spoke` and others left with words of their own."""
+    traces = {rank: trail.trace(folder, rank, host) for rank in range(nproc)}
+    words = [f"rank {rank} left: {trace.words}" for rank, trace in traces.items() if trace.words]
+    whys = {rank: _how(code) for rank, code in codes.items() if code < 0 or not traces[rank].words}
+    if words and not whys and not spoke:
+        whys = {0: f"it said nothing more ({words[0]})"}
+    return tuple(LostRank(rank, traces[rank].host, traces[rank].phase, why) for rank, why in whys.items())
 
-    Rank 0 writes `report` when all is over. A rank that is stopped then keeps the agent for another half minute.
+
+def odd(codes: Mapping[int, int], usual: int) -> tuple[int, ...]:
+    """The ranks that ended as nobody asked them to. SIGTERM is what the agent sends to the others once one has ended.
+
+    `usual`: the code that a rank leaves with, beside 0.
+    """
+    return tuple(sorted(rank for rank, code in codes.items() if code not in (0, usual, -signal.SIGTERM)))
+
+
+def _how(code: int) -> str:
+    return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+
+def _cut_short(folder: Path, host: str, end: End) -> str:
+    """Why there is no report of rank 0's, where no rank can be blamed for it."""
+    where = f"while rank 0 was in phase {trail.trace(folder, 0, host).phase!r}"
+    if not (folder / trail.IMPORTED).exists():
+        where = "in import torch, before any rank was started"
+    if end.signal:
+        return f"ended by {end.signal} {where}"
+    if end.code is not None:
+        return f"torch's agent {_how(end.code).removeprefix('it ')} {where}"
+    cold = "; a cold network file system takes minutes: start again, or raise --timeout" if "import" in where else ""
+    return f"--timeout ran out {where}{cold}"
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def _attend(agent: "subprocess.Popen[bytes]", folder: Path, nproc: int, deadline: float) -> End:
+    """Wait for `agent`, passing on what is asked of us; nothing that it started survives.
+
+    Rank 0 writes its report when all is over, and a rank that it cannot speak for leaves last words. A rank that is
+    stopped then keeps the agent for another half minute.
     """
     asked: list[int] = []
     before = {number: signal.signal(number, lambda n, _: asked.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     started: dict[int, object] = {}
-    over = False
+    over, passed = False, 0
     try:
         while agent.poll() is None and time.monotonic() < deadline:
             _remember(agent.pid, started)
-            if report.exists() and not over:
+            if not over and _spoken(folder, nproc):
                 over = True
                 deadline = min(deadline, time.monotonic() + _FAREWELL_S)
-            if asked:
-                agent.send_signal(asked.pop())
+            if len(asked) > passed:
+                agent.send_signal(asked[passed])
+                passed += 1
                 deadline = min(deadline, time.monotonic() + _GOODBYE_S)
             time.sleep(0.1)
-        if agent.poll() is None:
-            return None
-        return ExitCode.FAIL if agent.returncode < 0 else agent.returncode
+        return End(agent.poll(), signal.Signals(asked[0]).name if asked else "")
     finally:
         _end(agent, started)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _spoken(folder: Path, nproc: int) -> bool:
+    """Whether anybody has said how the run ended."""
+    return (folder / trail.REPORT).exists() or any(trail.trace(folder, rank, "").words for rank in range(1, nproc))
 
 
 def _remember(pid: int, started: dict[int, object]) -> None:
@@ -107,53 +175,3 @@ def _end(agent: "subprocess.Popen[bytes]", started: dict[int, object]) -> None:
             process.kill()  # psutil compares start times, so a reused number is not hit
         except psutil.NoSuchProcess:
             continue
-
-
-def agent(nproc: int, argv: Sequence[str]) -> int:
-    """Torch's agent with `nproc` workers; returns 0, or what rank 0, else the worst of the others, ended with."""
-    import logging
-    import uuid
-
-    try:
-        from torch.distributed.elastic.multiprocessing import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    except ImportError as error:
-        raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
-    if VERDICT_FILE in os.environ:
-        Path(os.environ[VERDICT_FILE]).with_name(_IMPORTED).touch()
-    logging.getLogger("torch").setLevel(logging.CRITICAL)  # rank 0's report says what happened
-    logging.disable(logging.ERROR)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-    )
-    try:
-        elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
-    except ChildFailedError as error:
-        return worst({rank: failure.exitcode for rank, failure in error.failures.items()})
-    except SignalException:
-        return ExitCode.INCONCLUSIVE  # the caller ended it; rank 0's report says with which rows
-    return ExitCode.OK
-
-
-def worst(codes: Mapping[int, int]) -> int:
-    """Rank 0's code, else the worst of the others'; a rank that a signal ended counts as lost.
-
-    SIGTERM is what the agent itself sends to the others once one has ended.
-    """
-    own = {rank: ExitCode.FAIL if code < 0 else code for rank, code in codes.items() if code != -signal.SIGTERM}
-    return own.get(0, max(own.values(), default=ExitCode.FAIL))
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(agent(int(sys.argv[1]), sys.argv[2:]))
-    except UsageError as error:
-        sys.stderr.write(f"ncclprobe: {error}\n")
-        sys.exit(ExitCode.USAGE)

@@ -5,6 +5,7 @@ rank 0 serves it on MASTER_PORT. Everything of ours lies under one key prefix, a
 """
 
 import json
+import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ from ncclprobe.session.seat import Seat
 
 MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (seen with torch 2.13)
 _POLL_S = 0.002
+_RESOLVE_S = 0.5
 
 
 class Store(Protocol):
@@ -25,6 +27,20 @@ class Store(Protocol):
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
     def check(self, keys: list[str], /) -> bool: ...
     def delete_key(self, key: str, /) -> bool: ...
+
+
+def resolve(seat: Seat) -> None:
+    """Wait until the name of rank 0's host means something here, as a job's torch does: a pod's name comes late.
+
+    The caller is watched by a thread that ends the wait.
+    """
+    while True:
+        try:
+            socket.getaddrinfo(seat.address, seat.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            time.sleep(_RESOLVE_S)
+        else:
+            return
 
 
 def connect(seat: Seat, *, serve: bool, timeout_s: float) -> Any:

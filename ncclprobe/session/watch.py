@@ -14,13 +14,14 @@ The main thread may sit in a collective that never returns, so everything here r
     a rank never came                        rank 0's pulse      run.init names it                    4
     a rank silent, failed or standing still  rank 0's pulse      run.hang-attrib: rank, host, phase   4
     all ranks stuck in one phase             rank 0's pulse      run.hang-attrib: the phase, no rank  4
+    rank 0 stood still, and others left      rank 0's pulse      run.hang-attrib: rank 0 itself       4
     a signal, or --timeout ran out           rank 0's pulse      a remark                             3
     rank 0 has decided one of these          the others' pulses  nothing: rank 0 speaks               rank 0's
     rank 0 has fallen silent                 the others' pulses  a line, by one rank of each node     4
     the store is gone                        any pulse           rank 0 a remark, others a line       rank 0 3, 4
     the store does not answer                any guard           rank 0 a remark, others a line       rank 0 3, 4
     before the store: --phase-timeout        any guard           rank 0 a remark, others a line       rank 0 3, 4
-    torch not imported within --timeout      any guard           rank 0 a remark, others a line       3
+    --timeout ran out, rank 0 says nothing   any guard           rank 0 a remark, others a line       3
     a signal before the store was reached    any guard           rank 0 a remark                      3
 """
 
@@ -48,6 +49,10 @@ _MOST_PER_POLL_S = 2 * _GUARD_POLL_S
 """What one turn of the guard adds to the pulse's age: after a stop of this process, the pulse gets its turn first."""
 _PULSE_STUCK_S = (SILENT_PERIODS + 3) * PERIOD_S
 """After this the guard takes over: rank 0's pulse, if it still beats, has named a silent rank by then."""
+_ABSENT_S = (SILENT_PERIODS - 1) * PERIOD_S
+"""A wait for one period that took so much longer: this process was stopped, or its node was."""
+_LAUNCHER_KILLS_S = 0.6
+"""Open MPI sends SIGKILL a second after SIGTERM (odls_base_sigkill_timeout): by then rank 0 must have reported."""
 _SPEAK_FIRST_S = 2.0
 """After --timeout: the pulse knows more than the guard, and rank 0 more than the others, so they go first."""
 _REPORTING_S = 10.0
@@ -75,31 +80,37 @@ class Limits:
     phase_s: float
 
 
-class Watch:
-    """The two threads, and the only way out of a run that cannot end by itself.
+@dataclass(frozen=True, slots=True)
+class Voices:
+    """Whom a watch tells what it knows.
 
     `conclude` is called at most once, on rank 0 only, from whichever thread sees the end first; it reports what there
-    is and returns the exit code. `watching` tells others (a progress line) of each new phase.
+    is and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now.
+    `phase` hears of each new phase of this rank, and `words` why it leaves where rank 0 cannot say so.
     """
 
-    def __init__(
-        self,
-        seat: Seat,
-        host: str,
-        limits: Limits,
-        conclude: Callable[[Ending], int],
-        watching: Callable[[str], None] = lambda phase: None,
-    ) -> None:
-        self._seat, self._limits, self._conclude, self._watching = seat, limits, conclude, watching
+    conclude: Callable[[Ending], int]
+    save: Callable[[Ending], None] = lambda ending: None
+    phase: Callable[[str], None] = lambda phase: None
+    words: Callable[[str], None] | None = None
+
+
+class Watch:
+    """The two threads, and the only way out of a run that cannot end by itself."""
+
+    def __init__(self, seat: Seat, host: str, limits: Limits, voices: Voices) -> None:
+        self._seat, self._limits, self._voices = seat, limits, voices
         self._host = host
         self._step, self._phase, self._left, self._count = 0, "start", "", 0
         self._phase_began = time.monotonic()
         self._preparing = True
         self._signal, self._since_signal = "", 0
+        self._absent_s = 0.0
         self._wake, self._over = threading.Event(), threading.Event()
         self._ending = threading.Lock()
         self._pulse_age_s = 0.0
         self._pulse: threading.Thread | None = None
+        self._own: Store | None = None
         patience = max(1, round(limits.phase_s / PERIOD_S))
         self._register = Register(seat.ranks, patience)
         self._zero = Register(1, patience)  # what the others hear of rank 0
@@ -115,9 +126,10 @@ class Watch:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._guard, args=(read,), name="guard", daemon=True).start()
 
-    def attach(self, store: Store) -> None:
-        """Start the pulse on `store`, a connection that nobody else uses."""
+    def attach(self, store: Store, own: Store) -> None:
+        """Start the pulse on `store`, a connection that nobody else uses; `own` is the caller's."""
         self._pulse_age_s = 0.0
+        self._own = own
         self._pulse = threading.Thread(target=self._beat_on, args=(store,), name="pulse", daemon=True)
         self._pulse.start()
 
@@ -127,20 +139,22 @@ class Watch:
         self._preparing = True
 
     def beat(self, phase: str) -> None:
-        """Say what this rank does from now on. Called before everything that may block."""
+        """Say what this rank does from now on. Called before everything that may block, by the main thread alone."""
         now = time.monotonic()
         if self._preparing:
             self.late_s += now - self._phase_began
         self._phase, self._phase_began, self._preparing = phase, now, False
         self._step += 1
-        self._watching(phase)
+        self._voices.phase(phase)
+        if self._own and not self._left:
+            self._write(self._own)  # at once, so that a loss is not reported one phase late
 
     def failed(self, reason: str) -> NoReturn:
         """This rank cannot go on: say so, and wait for rank 0 to find out why."""
         self._left = f"it failed ({reason})"
         self._wake.set()
         if self._pulse is None:
-            self._leave(Ending(why=reason), None)
+            self._leave(Ending(why=reason))
         while True:  # the pulse or the guard ends this process
             time.sleep(PERIOD_S)
 
@@ -162,19 +176,21 @@ class Watch:
                     self._wake.set()
             now = time.monotonic()
             self._pulse_age_s += min(now - before, _MOST_PER_POLL_S)
+            self._notice(now - before)
             before = now
             ending = self._hopeless(now)
             if ending and not self._over.is_set():
-                self._leave(ending, None)
+                self._leave(ending)
 
     def _hopeless(self, now: float) -> Ending | None:
         """Why the guard must end this rank without the store; None: it need not."""
         attached = self._pulse is not None
         if self._signal and not attached:
             return Ending(why=f"ended by {self._signal} {self._here()}", code=ExitCode.INCONCLUSIVE)
-        if attached and self._pulse_age_s > _PULSE_STUCK_S:
+        late = now > self._limits.deadline + (_SPEAK_FIRST_S if attached or self._seat.rank else 0.0)
+        if attached and self._pulse_age_s > (_PULSE_STUCK_S / 2 if late else _PULSE_STUCK_S):
             return Ending(why=f"{self._server()} has not answered for {self._pulse_age_s:.0f} s {self._here()}")
-        if now > self._limits.deadline + (_SPEAK_FIRST_S if attached or self._seat.rank else 0.0):
+        if late:
             return self._out_of_time()
         longest_s = self._limits.phase_s + self.late_s + (_PULSE_STUCK_S if attached else 0.0)
         if now > self._phase_began + longest_s and not self._preparing:
@@ -182,10 +198,14 @@ class Watch:
         return None
 
     def _out_of_time(self) -> Ending:
-        if not self._preparing:
-            return Ending(why=f"--timeout ran out {self._here()}")
-        why = f"{self._here()}, which takes minutes from a cold network file system; start again, or raise --timeout"
-        return Ending(why=f"--timeout ran out {why}", code=ExitCode.INCONCLUSIVE)
+        cold = ", which takes minutes from a cold network file system; start again, or raise --timeout"
+        why = f"--timeout ran out {self._here()}{cold if self._preparing else ''}"
+        return Ending(why=why, code=ExitCode.INCONCLUSIVE)
+
+    def _notice(self, waited_s: float) -> None:
+        """A thread of ours waited so long for a moment of its own: was it this process that stood still?"""
+        if waited_s > _ABSENT_S and not self._preparing:
+            self._absent_s = max(self._absent_s, waited_s)
 
     def _beat_on(self, store: Store) -> None:
         turn = self._preside if self._seat.rank == 0 else self._follow
@@ -194,12 +214,22 @@ class Watch:
                 self._say(store)
                 turn(store)
                 self._pulse_age_s = 0.0
-                self._wake.wait(PERIOD_S)
-                self._wake.clear()
+                self._rest()
         except RuntimeError as error:  # torch's store errors: the server is gone
             time.sleep(PERIOD_S / 2)  # unless the run ended at this moment
             if not self._over.is_set():
-                self._leave(Ending(why=f"{self._server()} is gone ({_first_line(error)}) {self._here()}"), None)
+                told = 0 in self._zero.last and self._zero.last[0].left  # rank 0 was leaving, and knew why
+                code = ExitCode.INCONCLUSIVE if told and self._signal else ExitCode.FAIL
+                self._leave(Ending(why=f"{self._server()} is gone ({_first_line(error)}) {self._here()}", code=code))
+
+    def _rest(self) -> None:
+        began = time.monotonic()
+        self._wake.wait(PERIOD_S)
+        self._wake.clear()
+        waited_s = time.monotonic() - began
+        self._notice(waited_s)
+        if waited_s > _ABSENT_S:
+            self._register.absent(waited_s)
 
     def _server(self) -> str:
         """Who serves the store, and what was last heard of rank 0."""
@@ -208,10 +238,15 @@ class Watch:
         return f"{server} (rank 0 was on {zero.host}, in phase {zero.phase!r})" if zero else server
 
     def _here(self) -> str:
-        return f"while this rank was in phase {self._phase!r}"
+        absent = f", after it had itself stood still for {self._absent_s:.0f} s" if self._absent_s else ""
+        return f"while this rank was in phase {self._phase!r}{absent}"
 
     def _say(self, store: Store) -> None:
         self._count += 1
+        self._write(store)
+
+    def _write(self, store: Store) -> None:
+        """The count is the pulse's alone: a phase that the main thread adds is no sign of its life."""
         left = self._left or (f"signal {self._signal} ended it" if self._signal else "")
         beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left)
         store.set(key(self._seat, f"beat/{beat.rank}"), json.dumps(asdict(beat)))
@@ -235,14 +270,35 @@ class Watch:
             self._leave(Ending(attendance=attendance), store)
         if out_of_time:
             self._leave(Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
-        if self._signal and self._may_go():
-            self._leave(Ending(why=f"ended by {self._signal} in phase {self._phase!r}"), store)
+        if self._signal:
+            self._wind_up(store)
+
+    def _wind_up(self, store: Store) -> None:
+        """Rank 0 was signalled. SIGTERM may mean that a rank has died: launchers send it then. Keep what there is."""
+        ending = Ending(why=f"ended by {self._signal} in phase {self._phase!r}")
+        self._since_signal += 1
+        if self._since_signal == 1:
+            self._voices.save(ending)
+        if self._seat.kind in ("openmpi", "pmi") and self._signal == "SIGTERM":
+            ending = self._hurried(store) or ending
+        elif not self._may_go():
+            return
+        self._leave(ending, store)
 
     def _may_go(self) -> bool:
-        """Whether a signalled rank 0 knows enough. SIGTERM may mean that a rank has died: torchrun sends it then."""
-        self._since_signal += 1
+        """Whether a signalled rank 0 knows enough: all others have said that they leave, or had the time to."""
         waited = self._since_signal > SILENT_PERIODS + 2
         return waited or self._signal == "SIGINT" or self._register.gone(tuple(range(1, self._seat.ranks)))
+
+    def _hurried(self, store: Store) -> Ending | None:
+        """Who does not answer the signal that all got, found out before the launcher ends this process too."""
+        before, others = dict(self._register.last), range(1, self._seat.ranks)
+        until = time.monotonic() + _LAUNCHER_KILLS_S
+        while time.monotonic() < until and not self._register.gone(tuple(others)):
+            time.sleep(PERIOD_S / 20)
+            self._register.hear(self._hear(store, others))
+        attendance = self._register.unanswered({rank: beat for rank, beat in before.items() if rank})
+        return Ending(attendance=attendance) if attendance else None
 
     def _follow(self, store: Store) -> None:
         """The others: do as rank 0 decided, or leave when it has fallen silent."""
@@ -255,24 +311,33 @@ class Watch:
         self._zero.hear(self._hear(store, range(1)))
         if self._zero.silent(SILENT_PERIODS):
             zero = self._zero.last[0]
-            self._leave(Ending(why=f"rank 0 on {zero.host} has fallen silent in phase {zero.phase!r}"), None)
+            self._left = f"rank 0 had fallen silent for {SILENT_PERIODS * PERIOD_S:.0f} s"
+            self._say(store)  # where the store is not rank 0's own, it will know why it was left
+            self._leave(Ending(why=f"rank 0 on {zero.host} has fallen silent in phase {zero.phase!r}"))
+        self._since_signal += bool(self._signal)
+        if self._since_signal > SILENT_PERIODS + 2 and not self._zero.last:
+            self._leave(Ending(why=f"ended by {self._signal} {self._here()}", code=ExitCode.INCONCLUSIVE))
 
-    def _leave(self, ending: Ending, store: Store | None) -> NoReturn:
+    def _leave(self, ending: Ending, store: Store | None = None) -> NoReturn:
         """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
         threading.Timer(_REPORTING_S, os._exit, (ExitCode.BROKEN,)).start()
         if self._seat.rank:
             self._last_words(ending)
-        code = self._conclude(ending)
+        code = self._voices.conclude(ending)
         if store:
             self._dismiss(store, code)
         leave(code)
 
     def _last_words(self, ending: Ending) -> NoReturn:
-        if self._signal:
-            leave(ExitCode.INCONCLUSIVE)
-        if self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
-            sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
+        """What a rank says that rank 0 does not speak for: nothing where a signal is all there is to say."""
+        if self._signal and ending.code is ExitCode.INCONCLUSIVE:
+            leave(ending.code)
+        if self._voices.words:
+            self._voices.words(ending.why)
+        elif self._seat.rank == 1 or self._seat.local_rank == 0:  # one voice per node is enough
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
         leave(ending.code)
 
     def _dismiss(self, store: Store, code: int) -> None:
@@ -293,7 +358,7 @@ def leave(code: int) -> NoReturn:
     An orderly end would take the signal handlers down first, and torchrun sends SIGTERM as soon as one rank has
     ended: the exit code would be lost.
     """
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads any more
             stream.flush()
     os._exit(code)

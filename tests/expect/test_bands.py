@@ -75,6 +75,13 @@ def test_the_default_tolerance_is_said() -> None:
         (toml(nbytes="0"), "above zero"),
         (toml(nbytes=None, min_bytes="9", max_bytes="8"), "is above max_bytes"),
         (toml() + toml(nbytes=None, min_bytes='"1K"'), "both speak for all_reduce"),
+        (toml(busbw_GBps="9" * 401), "busbw_GBps must be a finite number"),
+        (toml(busbw_GBps="9" * 401 + ".0"), "busbw_GBps must be a finite number"),
+        (toml(low_GBps=None, tolerance="9" * 401), "tolerance must be a finite number"),
+        (toml(busbw_GBps="9" * 4500), "a line of"),
+        (toml(nbytes='"' + "9" * 400 + '"'), "is too long for a size"),
+        (toml(nbytes="9" * 400), "whole number of bytes"),
+        (".".join("a" * 20_000) + " = 1\n", "a line of 40003 characters"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_file_key_and_reason(text: str, words: str) -> None:

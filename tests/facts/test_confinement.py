@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from ncclprobe import engine
 from ncclprobe.errors import Denied, Missing, ParseError
-from ncclprobe.facts import cgroup, limits, machine, process
+from ncclprobe.facts import cgroup, cpufreq, limits, machine, memory, process, timesync
 from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
+from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.host import Question
 from ncclprobe.model import Absent, Collector
 
@@ -66,6 +67,63 @@ def environment(**variables: str) -> Collector:
 def test_a_container_is_known_by_its_marks(variables: dict[str, str], said: dict[Question, Any], kind: str) -> None:
     nowhere: dict[Question, Any] = {("stat", path): NOTHING for path in ("/.dockerenv", "/run/.containerenv")}
     assert learn(process.container, nowhere | said, environment(**variables)).kind == kind
+
+
+def test_memlock_counts_a_capability_only_in_the_first_user_namespace() -> None:
+    said = PROCESS | {("rlimit", "RLIMIT_MEMLOCK"): [65536, None]}
+    assert learn(limits.memlock, said, process.process) == limits.Memlock(65536, exempt=True)
+    inside = said | {("read", "/proc/self/uid_map"): "0 1000 1\n"}
+    assert learn(limits.memlock, inside, process.process) == limits.Memlock(65536, exempt=False)
+    without = said | {("read", "/proc/self/status"): STATUS.replace("4000", "3fff")}
+    assert not learn(limits.memlock, without, process.process).exempt
+
+
+MEMINFO = "MemTotal:  1024 kB\nMemFree:  1 kB\nMemAvailable:  512 kB\nHugePages_Total:  0\n"
+
+
+def test_memory_that_is_left_counts_what_the_kernel_can_drop() -> None:
+    said = {("read", "/proc/meminfo"): MEMINFO + "SwapTotal:  8 kB\nSwapFree:  4 kB\n"}
+    assert learn(memory.memory, said) == Memory(1 << 20, 1 << 19, 8192, 4096)
+    assert memory.meminfo(MEMINFO).swap_total_bytes == 0
+    with pytest.raises(ParseError, match="MemAvailable"):
+        memory.meminfo("MemTotal: 1024 kB\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("7ffe8c4c0000 default stack anon=3 N0=3 kernelpagesize_kB=4", MemoryPolicy()),
+        ("7ffe8c4c0000 bind:1 stack anon=3", MemoryPolicy("bind", (1,))),
+        ("7ffe8c4c0000 bind=static:0-1,3 stack anon=3", MemoryPolicy("bind", (0, 1, 3))),
+        ("7ffe8c4c0000 prefer (many):2 stack anon=3", MemoryPolicy("prefer", (2,))),
+        ("7ffe8c4c0000 local stack anon=3", MemoryPolicy("local")),
+    ],
+)
+def test_the_memory_policy_is_that_of_the_stack(line: str, expected: MemoryPolicy) -> None:
+    said = {("lines", "/proc/self/numa_maps", memory.STACK): line + "\n"}
+    assert learn(memory.memory_policy, said) == expected
+
+
+def test_a_kernel_without_numa_has_no_policy() -> None:
+    assert learn(memory.memory_policy, {("lines", "/proc/self/numa_maps", memory.STACK): NOTHING}) == MemoryPolicy()
+
+
+def test_a_machine_that_does_not_set_its_clock_says_so() -> None:
+    files: dict[Question, Any] = {
+        ("read", f"{cpufreq.POLICY}/scaling_driver"): "intel_pstate\n",
+        ("read", f"{cpufreq.POLICY}/scaling_governor"): "performance\n",
+    }
+    assert learn(cpufreq.cpufreq, files) == cpufreq.Scaling("intel_pstate", "performance")
+    assert learn(cpufreq.cpufreq, dict.fromkeys(files, NOTHING)) == cpufreq.Scaling()
+    assert isinstance(learn(cpufreq.cpufreq, dict.fromkeys(files, Denied("no"))), Absent)
+
+
+def test_a_clock_is_synchronized_or_not_or_not_known() -> None:
+    ask = ("run", "timedatectl", "show", "--property=NTPSynchronized")
+    assert learn(timesync.timesync, {ask: "NTPSynchronized=yes\n"}).synchronized
+    assert not learn(timesync.timesync, {ask: "NTPSynchronized=no\n"}).synchronized
+    assert isinstance(learn(timesync.timesync, {ask: NOTHING}), Absent)
+    assert isinstance(learn(timesync.timesync, {ask: ""}), Absent)
 
 
 MOUNTS2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -239,7 +297,9 @@ def test_firmware_is_read_field_by_field_or_from_the_device_tree() -> None:
 PARSERS: list[Callable[[str], object]] = [
     process.status,
     process.namespace,
-    limits.may_lock,
+    memory.meminfo,
+    memory.policy,
+    timesync.synchronized,
     cgroup.quota,
     cgroup.throttling,
     cgroup.nbytes,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import engine
 from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
-from ncclprobe.facts import cpu, environment, interfaces, limits, nvidia_smi, nvml, resolver, system
+from ncclprobe.facts import cpu, environment, interfaces, nvidia_smi, nvml, resolver, system
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model import Absent, Collector
 
@@ -123,24 +123,6 @@ def test_addresses_come_as_getifaddrs_lists_them() -> None:
 def test_a_speed_that_the_driver_does_not_know_is_unknown(speed: str) -> None:
     said = INTERFACES | {("read", f"{NET}/eth0/speed"): speed}
     assert learn(interfaces.interfaces, said).all[1].speed_mbps is None
-
-
-def test_memlock_counts_a_capability_only_in_the_initial_user_namespace() -> None:
-    said = {
-        ("rlimit", "RLIMIT_MEMLOCK"): [65536, None],
-        ("read", "/proc/self/status"): "Name:\tx\nCapEff:\t0000000000004000\n",
-        ("read", "/proc/self/uid_map"): "         0          0 4294967295\n",
-    }
-    assert learn(limits.memlock, said) == limits.Memlock(65536, exempt=True)
-    inside = said | {("read", "/proc/self/uid_map"): "0 1000 1\n"}
-    assert learn(limits.memlock, inside) == limits.Memlock(65536, exempt=False)
-    without = said | {("read", "/proc/self/status"): "CapEff:\t0000000000003fff\n"}
-    assert not learn(limits.memlock, without).exempt
-
-
-def test_a_status_without_capabilities_is_not_understood() -> None:
-    with pytest.raises(ParseError):
-        limits.may_lock("Name: x\n")
 
 
 NVML = {

@@ -144,3 +144,42 @@ def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:
     ranks = Ranks(2)
     ranks.go_on(1, silent=[1])
     assert ranks.register.attendance() is None
+
+
+@pytest.mark.parametrize("last_beats", [0, 1])
+def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats: int) -> None:
+    """What one of them sent last may have lain in the wire meanwhile."""
+    ranks = Ranks(3)
+    ranks.register.absent(10.0)
+    ranks.go_on(last_beats)
+    ranks.go_on(SILENT_PERIODS, silent=[1, 2])
+    attendance = ranks.register.attendance()
+    assert attendance is not None
+    (found,) = attendance.lost
+    assert found.rank == 0
+    assert found.why.startswith("this rank itself stood still for 10 s")
+
+
+def test_a_rank_that_left_because_rank_zero_was_silent_is_not_to_blame() -> None:
+    ranks = Ranks(2)
+    ranks.leaves(1, "rank 0 had fallen silent for 5 s")
+    ranks.register.absent(10.0)
+    ranks.go_on(SILENT_PERIODS + 2)
+    assert lost(ranks.register.attendance()) == [0]
+
+
+def test_after_an_absence_that_all_came_through_a_lost_rank_is_lost_again() -> None:
+    ranks = Ranks(3)
+    ranks.register.absent(10.0)
+    ranks.go_on(3)
+    ranks.go_on(SILENT_PERIODS, silent=[2])
+    assert lost(ranks.register.attendance()) == [2]
+
+
+def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
+    ranks = Ranks(3)
+    before = {rank: ranks.beats[rank] for rank in (1, 2)}
+    ranks.leaves(1, "signal SIGTERM ended it")
+    ranks.register.hear(ranks.beats)
+    assert lost(ranks.register.unanswered(before)) == [2]
+    assert ranks.register.unanswered({1: before[1]}) is None

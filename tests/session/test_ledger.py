@@ -1,5 +1,7 @@
 """From rows to a verdict and an exit code: every way in which a run can end, without processes."""
 
+import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,20 +140,24 @@ def test_a_report_that_cannot_be_written_is_said_and_is_no_verdict(
     assert said.out.startswith("PASS")
 
 
-def test_a_file_that_covers_no_row_says_what_it_speaks_for(path: Path) -> None:
-    book = ledger(path, bands(1.0), expect="bands.toml")
+@pytest.mark.parametrize("report_only", [False, True])
+def test_a_file_that_covers_no_row_says_what_it_speaks_for(path: Path, report_only: bool) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml", report_only=report_only)
     book.add(replace(ROW_OK, nbytes=8))
     report = closed(book, path)
     assert report.exit_code == 3
     assert report.remarks == ("bands.toml expects nothing of the rows measured: it speaks for all_reduce 1 MiB",)
 
 
-def test_a_file_that_covers_some_rows_says_how_many(path: Path) -> None:
-    book = ledger(path, bands(1.0), expect="bands.toml")
+@pytest.mark.parametrize(("report_only", "code"), [(False, 3), (True, 0)])
+def test_a_row_that_the_file_does_not_cover_passes_only_where_it_may(path: Path, report_only: bool, code: int) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml", report_only=report_only)
     for row in (replace(ROW_OK, nbytes=8), ROW_OK):
         book.add(row)
     report = closed(book, path)
-    assert (report.exit_code, report.remarks) == (0, ("1 of 2 rows judged by bands.toml",))
+    assert report.exit_code == code
+    (remark,) = report.remarks
+    assert remark.startswith("1 of 2 rows judged by bands.toml")
 
 
 def test_a_file_that_covers_every_row_needs_no_remark(path: Path) -> None:
@@ -164,3 +170,87 @@ def test_how_the_sizes_were_understood_is_in_the_report(path: Path) -> None:
     book = ledger(path, bands(1.0), remarks=("sizes end at 512 KiB",))
     book.add(ROW_OK)
     assert closed(book, path).remarks == ("sizes end at 512 KiB",)
+
+
+class Unwritable(io.StringIO):
+    """A standard output that fails as a closed pipe, a full disk, a closed stream or a narrow encoding does."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), 0),
+        (OSError(28, "No space left on device"), 1),
+        (ValueError("I/O operation on closed file"), 1),
+        (UnicodeEncodeError("ascii", "·", 0, 1, "ordinal not in range"), 1),
+    ],
+)
+def test_an_output_that_cannot_be_written_costs_neither_rows_nor_the_verdict(
+    path: Path, error: Exception, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Unwritable(error))
+    book = ledger(path, report_only=True)
+    book._options = replace(book._options, quiet=False)
+    for _ in range(2):
+        book.add(ROW_OK)
+    report = closed(book, path)
+    assert (report.exit_code, len(report.measurements)) == (0, 2)
+    assert capsys.readouterr().err.count("\n") == lines
+
+
+def test_a_window_too_narrow_for_any_text_changes_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    book = ledger(path, report_only=True)
+    book._options = replace(book._options, quiet=False)
+    book.add(ROW_OK)
+    assert closed(book, path).exit_code == 0
+
+
+def test_json_that_nobody_can_read_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Unwritable(BrokenPipeError(32, "Broken pipe")))
+    book = ledger(Path("-"), report_only=True)
+    book.add(ROW_OK)
+    assert book.close() == 1
+
+
+def test_what_a_signal_may_cut_short_is_kept_before_it_is_understood(path: Path) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml")
+    book.add(ROW_OK)
+    book.keep(Ending(why="ended by SIGTERM"))
+    report = as_json.read(str(path))
+    assert (report.exit_code, report.remarks) == (3, ("ended by SIGTERM",))
+    assert closed(book, path, LOST).exit_code == 4
+    book.keep(Ending(why="ended by SIGTERM"))
+    assert as_json.read(str(path)).exit_code == 4
+
+
+def test_another_process_can_go_on_with_the_book(path: Path) -> None:
+    book = ledger(path, report_only=True)
+    book.add(ROW_OK)
+    heir = ledger(path, met=False, report_only=True)
+    heir.reopen(as_json.read(str(path)))
+    report = closed(heir, path, LOST)
+    assert (report.exit_code, len(report.measurements), report.remarks) == (4, 1, ())
+    assert {v.id: v.status.value for v in report.checks} == {
+        "run.init": "pass", "run.hang-attrib": "fail", "run.data": "pass",
+    }  # fmt: skip
+
+
+def test_ranks_of_our_own_leave_the_last_word_to_who_started_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NCCLPROBE_FOLDER", str(path.parent))
+    path = path.with_name("mine.json")
+    book = ledger(path, report_only=True)
+    book.add(ROW_OK)
+    assert {file.name for file in path.parent.iterdir()} == {"mine.json", "rows.json"}
+    assert closed(book, path).exit_code == 0
+    assert as_json.read(str(path.with_name("report.json"))).exit_code == 0
+    assert capsys.readouterr().out == ""

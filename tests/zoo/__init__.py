@@ -1,7 +1,7 @@
-"""A zoo of machines: each a description as data, from which all that it would answer to ncclprobe follows.
+"""A zoo of machines: each a description as data, from which all that it answers to ncclprobe follows.
 
-scripts/zoo writes them to tests/captures. What each shape was taken from stands in the descriptions' `sources` and above
-each family of answers; what no source tells is chosen to be harmless, and is said to be so there.
+scripts/zoo writes them to tests/captures. What each shape was taken from stands in the descriptions' `sources` and
+above each family of answers; what no source tells is said to be so there.
 """
 
 import json
@@ -36,7 +36,7 @@ def answers(machine: Machine) -> dict[Question, str | HostError]:
 def capture(machine: Machine) -> str:
     """The text of its capture. Of a variant, only what is different; what only the other was asked, nobody asks it."""
     found = answers(machine)
-    rows = [_row(question, said) for question, said in found.items()]
+    rows = [_row(question, said) for question, said in sorted(found.items(), key=lambda row: list(map(str, row[0])))]
     if machine.like:
         same = [_row(question, said) for question, said in answers(MACHINES[machine.like]).items()]
         rows = [{"like": f"{machine.like}.jsonl"}, *(row for row in rows if row not in same)]

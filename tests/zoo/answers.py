@@ -1,7 +1,7 @@
 """What a described machine answers: files kept in memory, and texts for everything that is no file.
 
-A file below one of `KNOWN` that nobody described is not there; a question about anything else is an error of the
-description, for the zoo must not make up what it was never told.
+A file below one of `KNOWN` that nobody described is not there, nor is a command in `NOT_INSTALLED`; a question about
+anything else is an error of the description, for the zoo must not make up what it was never told.
 """
 
 import fnmatch
@@ -15,16 +15,31 @@ from ncclprobe.host import Question
 KNOWN = (
     "/.dockerenv/",
     "/dev/",
-    "/etc/",
-    "/opt/",
-    "/proc/",
-    "/root/.nccl.conf/",
+    "/etc/nccl.conf/",
     "/home/user/.nccl.conf/",
-    "/run/",
-    "/sys/",
-    "/usr/lib",
+    "/opt/",
+    "/proc/device-tree/",
+    "/proc/driver/nvidia/",
+    "/proc/net/",
+    "/root/.nccl.conf/",
+    "/run/.containerenv/",
+    "/run/nvidia-fabricmanager/",
+    "/sys/bus/pci/devices/",
+    "/sys/class/dmi/",
+    "/sys/class/infiniband/",
+    "/sys/class/infiniband_verbs/",
+    "/sys/class/net/",
+    "/sys/devices/system/cpu/cpu0/cpufreq/",
+    "/sys/devices/system/node/",
+    "/sys/fs/cgroup/",
+    "/sys/hypervisor/",
+    "/sys/kernel/mm/memory_peers/",
+    "/sys/module/nvidia_peermem/",
+    "/usr/lib/",
+    "/usr/lib64/",
     "/usr/local/",
 )
+NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager")  # unless the description says so
 _ROW_BYTES = 16
 
 
@@ -64,7 +79,8 @@ class Answers:
 
     def run(self, command: str, text: str | HostError) -> None:
         """What a command prints."""
-        self.said["run", *command.split()] = text
+        question: Question = ("run", *command.split())
+        self.said[question] = text
 
     def _enter(self, path: str) -> None:
         above, _, name = path.rpartition("/")
@@ -82,9 +98,9 @@ class Answers:
         kind, *rest = question
         if kind in self.programs:
             return self._program(str(kind), rest)
-        if kind == "run":
+        if kind == "run" and rest[0] in NOT_INSTALLED:
             raise Missing(f"{rest[0]}: not there")
-        if kind not in _ASKING or not f"{rest[0]}/".startswith(KNOWN):
+        if kind not in _ASKING:
             raise UndescribedError(f"the zoo was never told: {' '.join(map(str, question))}")
         return self._file(str(kind), [str(part) for part in rest])
 
@@ -101,6 +117,8 @@ class Answers:
         try:
             return _ASKING[kind](self, *rest)
         except KeyError:
+            if not f"{rest[0]}/".startswith(KNOWN):
+                raise UndescribedError(f"the zoo was never told: {what}") from None
             raise Missing(f"{what}: not there") from None
 
     def _read(self, path: str) -> str:

@@ -17,9 +17,9 @@ A3_MEGA = Machine(
     name="gcp-a3-mega",
     title="GCP a3-megagpu-8g: 8 H100, 8 NICs of 200 Gb/s without RDMA (GPUDirect-TCPXO) and one for the host",
     sources=(
-        "8 GPUs, 8+1 NICs of 200 Gb/s: cloud.google.com/compute/docs/gpus/gpu-network-bandwidth; product name of DMI there",
-        "two GPUs and two NICs below one switch: the shape of A3 Ultra's matrix (mlcommons/training_results_v5.0); A3 Mega's "
-        "NICs have no RDMA device and so no column",
+        "8+1 NICs of 200 Gb/s: cloud.google.com/compute/docs/gpus/gpu-network-bandwidth",
+        "two GPUs and two NICs below one switch: the shape of A3 Ultra's matrix (mlcommons/training_results_v5.0); "
+        "here the NICs have no RDMA device and so no column",
         "52 cores per socket: an 8xH100 matrix in stas00/ml-engineering training/performance/README.md",
         "plugin folder: GoogleCloudPlatform/container-engine-accelerators",
     ),
@@ -59,14 +59,18 @@ P4D = Machine(
     name="aws-p4d",
     title="AWS p4d.24xlarge: 8 A100 40 GB, 4 EFA of 100 Gb/s",
     sources=(
-        "GPU matrix, CPU lists and NUMA nodes: aws/aws-k8s-tester test_sysinfo.sh.data/p4d.24xlarge (it has no NIC columns)",
+        "GPU matrix, CPU lists, NUMA nodes: aws/aws-k8s-tester test_sysinfo.sh.data/p4d.24xlarge (without NIC columns)",
         "two GPUs and an EFA per switch, PCIe at 8 GT/s: the topology file of aws/aws-ofi-nccl",
-        "device names, zero GUIDs, firmware 0.0.0.0: an ibv_devinfo from a p4d pod. Rate and link layer of its ports as the "
-        "EFA driver's source says (drivers/infiniband/hw/efa/efa_verbs.c)",
+        "device names, zero GUIDs, firmware 0.0.0.0: an ibv_devinfo from a p4d pod; rate and link layer of its ports: "
+        "drivers/infiniband/hw/efa/efa_verbs.c of the kernel",
         "words between GPUs and EFAs follow from that tree; no matrix with them was found",
     ),
     processors=Processors(
-        "Intel(R) Xeon(R) Platinum 8275CL CPU @ 3.00GHz", {0: "0-23,48-71", 1: "24-47,72-95"}, 21, memory_gib=1152, virtual=True
+        "Intel(R) Xeon(R) Platinum 8275CL CPU @ 3.00GHz",
+        {0: "0-23,48-71", 1: "24-47,72-95"},
+        21,
+        memory_gib=1152,
+        virtual=True,
     ),
     tree=(
         *(
@@ -89,10 +93,7 @@ P4D = Machine(
     ),
     gpu=parts.A100_40,
     nics=(
-        *(
-            Nic(parts.EFA, f"rdmap{bus}s27", rate="100 Gb/sec (4X EDR)", layer="Unspecified")
-            for bus in (16, 32, 144, 160)
-        ),
+        *(Nic(parts.EFA, f"rdmap{bus}s27", rate="100 Gb/sec (4X EDR)", layer="Unknown") for bus in (16, 32, 144, 160)),
         Nic(parts.ENA, netdev="eth0", mtu=9001, address="10.0.0.11/20"),
     ),
     remotes=nvlinked(parts.A100_40, 8),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One kind of GPU: `chip` its PCI device id; `links`, `link_mbps` and `link_version` of NVLink as NVML gives them.
+    """One kind of GPU: `chip` its PCI device id, `capability` CUDA's; of NVLink what NVML gives.
 
     `pcie` is the generation, 0 where NVML tells none (chip to chip). `fabric`: it registers with NVSwitches, and NVML
     tells so. `recovery`: NVLink 5, whose counters are others.
@@ -14,6 +14,7 @@ class GpuModel:
 
     name: str
     chip: int
+    capability: tuple[int, int]
     memory_gib: int
     pcie: int
     links: int = 0
@@ -93,6 +94,7 @@ class Processors:
     arch: str = "x86_64"
     memory_gib: int = 2048
     virtual: bool = False
+    governor: str = "performance"
 
 
 @dataclass(frozen=True)

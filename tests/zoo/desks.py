@@ -1,12 +1,12 @@
 """PCIe servers, workstations and a laptop."""
 
 from zoo import parts
-from zoo.description import Firmware, Machine, Nic, Processors, Root, Software, Switch
+from zoo.description import Firmware, Machine, Nic, NicModel, Processors, Root, Software, Switch
 
 _TWO_BY_24 = {0: "0-23,48-71", 1: "24-47,72-95"}
 
 
-def _management(model: parts.NicModel = parts.X550, name: str = "eno1", speed: int = 10000) -> Nic:
+def _management(model: NicModel = parts.X550, name: str = "eno1", speed: int = 10000) -> Nic:
     return Nic(model, netdev=name, speed_mbps=speed, address="10.0.0.11/24")
 
 
@@ -14,8 +14,8 @@ L40S_8 = Machine(
     name="l40s-8",
     title="PCIe server with 8 L40S: a switch for each pair, no RDMA",
     sources=(
-        "the whole matrix and CPU lists: an 8-GPU PCIe server in vLLM's NUMA-aware all-reduce README; ASUS ESC8000A's has the "
-        "same words (voipmonitor/rtx6kpro)",
+        "the whole matrix and CPU lists: an 8-GPU PCIe server in vLLM's NUMA-aware all-reduce README; the same words: "
+        "ASUS ESC8000A (voipmonitor/rtx6kpro)",
     ),
     processors=Processors("INTEL(R) XEON(R) GOLD 6542Y", _TWO_BY_24, 21, memory_gib=1024),
     tree=(
@@ -45,8 +45,8 @@ A100_BRIDGED = Machine(
     name="a100-bridged",
     title="4 A100 PCIe in two pairs joined by NVLink bridges, one dual-port RoCE card",
     sources=(
-        "12 links within a pair, none across: NVIDIA's A100 80GB PCIe sheet; the shape of pairs as with 3 and 4 RTX A6000 in "
-        "posts (NV4 there)",
+        "12 links within a pair, none across: NVIDIA's A100 80GB PCIe sheet; pairs beside other cards: posts with 3 "
+        "and 4 RTX A6000 (NV4 there)",
         "a root port per card and NIC, so NODE and SYS: luigifcruz/stelline hardware/asus-esc8000a-e12.md",
         "RoCE port as in leptonai/gpud's ibstat test data (MT4125 at 100, Ethernet)",
     ),
@@ -64,7 +64,16 @@ A100_BRIDGED = Machine(
     gpu=parts.A100_PCIE,
     nics=(
         *(
-            Nic(parts.CONNECTX_6, f"mlx5_{n}", f"ens1f{n}np{n}", "100 Gb/sec (4X EDR)", "Ethernet", 100000, 9000, address)
+            Nic(
+                parts.CONNECTX_6,
+                f"mlx5_{n}",
+                f"ens1f{n}np{n}",
+                "100 Gb/sec (4X EDR)",
+                "Ethernet",
+                100000,
+                9000,
+                address,
+            )
             for n, address in enumerate(("10.1.0.11/24", "10.2.0.11/24"))
         ),
         _management(),
@@ -112,7 +121,7 @@ RTX_4090_2 = Machine(
     title="Workstation with 2 RTX 4090, which have no P2P",
     sources=(
         "PHB, NUMA affinity N/A: a two-GPU desktop matrix in a multi-GPU training tutorial",
-        "no P2P: NVIDIA/nccl-tests#287. NVML's word for it is taken from 2 L4 (stas00/ml-engineering network/debug/README.md)",
+        "no P2P: NVIDIA/nccl-tests#287. NVML's word is that of 2 L4 (stas00/ml-engineering network/debug/README.md)",
     ),
     processors=Processors("AMD Ryzen 9 5900X 12-Core Processor", {0: "0-23"}, memory_gib=128),
     tree=(Root("0000:00", -1, ("GPU0", "GPU1", "enp5s0")),),
@@ -135,7 +144,7 @@ LAPTOP = Machine(
     name="laptop",
     title="A laptop without a GPU of NVIDIA, by its user",
     sources=("what a machine without driver refuses: this project's own capture of one",),
-    processors=Processors("13th Gen Intel(R) Core(TM) i7-1360P", {0: "0-15"}, memory_gib=32),
+    processors=Processors("13th Gen Intel(R) Core(TM) i7-1360P", {0: "0-15"}, memory_gib=32, governor="powersave"),
     tree=(Root("0000:00", -1, ("wlp0s20f3",), flat=True),),
     firmware=Firmware("LENOVO", "21HDCTO1WW", "21HDCTO1WW", bios="LENOVO"),
     software=Software(torch="2.8.0+cpu", python="/usr/local/lib/python3.12/site-packages"),

@@ -14,6 +14,7 @@ from zoo.pci import everyone
 
 NODES = "/sys/devices/system/node"
 _GROUPS = {True: "/user.slice/user-0.slice/session-4.scope", False: "/user.slice/user-1000.slice/session-4.scope"}
+_SCALING = {"AMD": "acpi-cpufreq", "Neo": "cppc_cpufreq", "POW": "powernv-cpufreq"}  # others are Intel's
 _NAMESPACES = {"ipc": 39, "mnt": 32, "net": 33, "pid": 36, "user": 37, "uts": 38}  # 40265318.., of the first ones
 
 
@@ -33,6 +34,7 @@ def _system(machine: Machine, here: Answers) -> None:
     here.said["uname",] = json.dumps(uname | {"machine": machine.processors.arch, "hostname": machine.name})
     here.write("/etc/os-release", f'PRETTY_NAME="{machine.distribution}"')
     here.write("/proc/sys/kernel/random/boot_id", f"{sum(map(ord, machine.title)):08x}-0000-4000-8000-000000000000")
+    here.run("timedatectl show --property=NTPSynchronized", "NTPSynchronized=yes\n")
     home = "/root" if machine.root else "/home/user"
     here.said["env",] = json.dumps({"HOME": home})
 
@@ -47,6 +49,10 @@ def _processors(machine: Machine, here: Answers) -> None:
         here.write(f"{NODES}/node{node}/cpulist", cpus)
         row = ["10" if other == node else _distance(machine, node, other) for other in processors.nodes]
         here.write(f"{NODES}/node{node}/distance", " ".join(row))
+    if not processors.virtual:
+        folder = "/sys/devices/system/cpu/cpu0/cpufreq"
+        here.write(f"{folder}/scaling_driver", _SCALING.get(processors.model[:3], "intel_pstate"))
+        here.write(f"{folder}/scaling_governor", processors.governor)
     for name in ("has_cpu", "has_memory", "online", "possible"):
         here.write(f"{NODES}/{name}", ",".join(map(str, processors.nodes)))
 
@@ -72,7 +78,7 @@ def _process(machine: Machine, here: Answers) -> None:
     nodes = ",".join(map(str, machine.processors.nodes))
     here.write(
         "/proc/self/status",
-        f"Name:\tpython\nCapEff:\t{capabilities}\nCpus_allowed_list:\t{everyone(machine)}\nMems_allowed_list:\t{nodes}\n",
+        f"CapEff:\t{capabilities}\nCpus_allowed_list:\t{everyone(machine)}\nMems_allowed_list:\t{nodes}\n",
     )
     here.write("/proc/self/uid_map", "         0          0 4294967295")
     for kind, number in _NAMESPACES.items():
@@ -98,7 +104,12 @@ def _groups(machine: Machine, here: Answers) -> None:
 
 
 def _memory(machine: Machine, here: Answers) -> None:
-    """/dev/shm: half of the memory, as tmpfs has by default."""
+    """A machine that does nothing, and /dev/shm: half of the memory, as tmpfs has by default."""
+    kib = machine.processors.memory_gib << 20
+    here.write(
+        "/proc/meminfo", f"MemTotal: {kib} kB\nMemAvailable: {kib - (8 << 20)} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"
+    )
+    here.write("/proc/self/numa_maps", "7ffd4a3c1000 default stack anon=3 dirty=3 N0=3 kernelpagesize_kB=4")
     total = machine.processors.memory_gib << 29
     here.said["statvfs", "/dev/shm"] = json.dumps({"total": total, "available": total - (1 << 20)})
     here.said["stat", "/dev/shm"] = json.dumps({"device": 26, "bytes": 40, "age_s": 86400.0, "mine": machine.root})

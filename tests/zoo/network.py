@@ -35,7 +35,7 @@ _RULES = [
 
 
 def describe(machine: Machine, here: Answers) -> None:
-    """Loopback and every NIC that has an interface, all up; the first with an address has the default route."""
+    """Loopback and every NIC that has an interface, all up; the first without RDMA has the default route."""
     ports = [nic for nic in machine.nics if nic.netdev]
     addresses: dict[str, Any] = {"lo": [_row("127.0.0.1/8")]}
     stats: dict[str, Any] = {"lo": _stats("up,loopback,running", 0, 65536)}
@@ -85,16 +85,21 @@ def _interface(here: Answers, nic: Nic, path: str, index: int) -> None:
 
 def _protocols(here: Answers, ports: list[Nic]) -> None:
     rows = [_route(nic.netdev, nic.address) for nic in ports]
-    if ports:
-        gateway = next(ip_interface(ports[0].address).network.hosts())
-        rows.insert(0, f"{ports[0].netdev}\t00000000\t{_number(gateway)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n")
+    outwards = next((nic for nic in ports if not nic.rdma), None)
+    if outwards:
+        gateway = next(ip_interface(outwards.address).network.hosts())
+        rows.insert(0, f"{outwards.netdev}\t00000000\t{_number(gateway)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n")
     here.write("/proc/net/route", _ROUTES + "".join(rows))
-    here.write("/proc/net/ipv6_route", f"{'0' * 31}1 80 {'0' * 32} 00 {'0' * 32} 00000000 00000002 00000000 80200001       lo")
+    here.write(
+        "/proc/net/ipv6_route", f"{'0' * 31}1 80 {'0' * 32} 00 {'0' * 32} 00000000 00000002 00000000 80200001       lo"
+    )
     here.run("ip -j -4 rule", json.dumps(_RULES))
     ssh = "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 21873 1\n"
     here.write("/proc/net/tcp", _LISTENING + ssh)
     here.write("/proc/net/tcp6", _LISTENING)
-    here.write("/proc/net/sockstat", "sockets: used 412\nTCP: inuse 9 orphan 0 tw 3 alloc 12 mem 4\nUDP: inuse 4 mem 2\n")
+    here.write(
+        "/proc/net/sockstat", "sockets: used 412\nTCP: inuse 9 orphan 0 tw 3 alloc 12 mem 4\nUDP: inuse 4 mem 2\n"
+    )
     here.write("/proc/net/ip_tables_names", "")
     here.write("/proc/net/ip6_tables_names", "")
     release = {"version": "1.0.2", "release_name": "Lester Gooch", "json_schema_version": 1}
@@ -105,7 +110,9 @@ def _protocols(here: Answers, ports: list[Nic]) -> None:
 
 def _route(name: str, address: str) -> str:
     network = ip_interface(address).network
-    return f"{name}\t{_number(network.network_address)}\t00000000\t0001\t0\t0\t100\t{_number(network.netmask)}\t0\t0\t0\n"
+    return (
+        f"{name}\t{_number(network.network_address)}\t00000000\t0001\t0\t0\t100\t{_number(network.netmask)}\t0\t0\t0\n"
+    )
 
 
 def _number(address: Any) -> str:

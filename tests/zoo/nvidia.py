@@ -21,7 +21,16 @@ _NO, _OLD, _BAD = "Not Supported", "Function Not Found", "Invalid Argument"
 _LINK_COUNT = 91
 _PER_LINK = {164: "speed", 165: "state", 166: "version", 161: "errors", 162: "errors", 163: "errors"}
 _NVLINK5 = {215, 219}
-_LANES = {84: "speed", 132: "speed", 46: "errors", 108: "errors", 53: "errors", 114: "errors", 32: "errors", 96: "errors"}
+_LANES = {
+    84: "speed",
+    132: "speed",
+    46: "errors",
+    108: "errors",
+    53: "errors",
+    114: "errors",
+    32: "errors",
+    96: "errors",
+}
 _CLUSTER = bytes.fromhex("4e5631c0ffee4d0d8f9a1d2c3b4a5968")
 _FABRIC_SWITCH = "0000FFFF:FF:FF.0"  # NVSwitches that this machine does not show
 _NO_DRIVER = (
@@ -105,6 +114,7 @@ class Box:
             "nvmlSystemGetDriverVersion": software.driver,
             "nvmlSystemGetNVMLVersion": f"{software.cuda // 1000}.{software.driver}",
             "nvmlDeviceGetName": gpu.name,
+            "nvmlDeviceGetCudaComputeCapability": list(gpu.capability),
             "nvmlDeviceGetMemoryInfo": {"total": memory, "free": memory - (600 << 20), "used": 600 << 20},
             "nvmlDeviceGetBAR1MemoryInfo": {"bar1Total": bar1_bytes(self.machine), "bar1Free": 0, "bar1Used": 0},
             "nvmlDeviceGetComputeMode": 0,
@@ -154,7 +164,7 @@ class Box:
 
     def _nvmlDeviceGetGpuFabricInfo(self, index: int) -> dict[str, Any]:
         if _old(self.machine):
-            return _refuse(_OLD)
+            raise Refusal(_OLD)
         member = self.machine.cluster
         return {
             "clusterUuid": list(_CLUSTER) if member else [0] * 16,
@@ -176,12 +186,12 @@ class Box:
             link = field - first + (6 if first in (132, 108, 114, 96) else 0)
             return self._of_link(_LANES[first], link, links)
         if _old(self.machine) or (field in _NVLINK5) != (self.gpu.recovery and field not in (164, 165, 166)):
-            return _refuse(_NO)
+            raise Refusal(_NO)
         return self._of_link(_PER_LINK.get(field, "errors"), scope, links)
 
     def _of_link(self, what: str, link: int, links: int) -> int:
         if link >= links:
-            return _refuse(_BAD)
+            raise Refusal(_BAD)
         return {"speed": self.gpu.link_mbps, "state": 1, "version": self.gpu.link_version, "errors": 0}[what]
 
     def _nvmlDeviceGetNvLinkState(self, index: int, links: str) -> list[Any]:

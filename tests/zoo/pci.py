@@ -14,13 +14,20 @@ from zoo.description import Machine, Nic, Root, Switch
 
 DEVICES = "/sys/bus/pci/devices"
 BRIDGE = 0x060400
-_SPEEDS = {0: "Unknown", 1: "2.5 GT/s PCIe", 2: "5.0 GT/s PCIe", 3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
+_SPEEDS = {
+    0: "Unknown",
+    1: "2.5 GT/s PCIe",
+    2: "5.0 GT/s PCIe",
+    3: "8.0 GT/s PCIe",
+    4: "16.0 GT/s PCIe",
+    5: "32.0 GT/s PCIe",
+}
 _ROOT_PORTS = {"x86_64": (0x8086, 0x352A), "aarch64": (0x10DE, 0x22B1), "ppc64le": (0x1014, 0x04C1)}
-_CORRECTABLE = "RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF TOTAL_ERR_COR".split()
+_CORRECTABLE = "RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF TOTAL_ERR_COR"
 _UNCORRECTABLE = (
     "Undefined DLP SDES TLP FCP CmpltTO CmpltAbrt UnxCmplt RxOF MalfTLP ECRC UnsupReq ACSViol UncorrIntErr BlockedTLP "
     "AtomicOpBlocked TLPBlockedErr PoisonTLPBlocked"
-).split()
+)
 _PARTS = ("npu", 0x068001, (0x1014, 0x04EA)), ("nvswitch", 0x068000, (0x10DE, 0x22A3))
 
 
@@ -153,9 +160,12 @@ def _device_files(machine: Machine, here: Answers, folder: str, function: Functi
     here.write(f"{folder}/local_cpulist", nodes.get(function.numa) or everyone(machine))
     if not machine.processors.virtual:
         here.write(f"{folder}/iommu_group/type", "identity")
-        for kind, names in (("correctable", _CORRECTABLE), ("nonfatal", _UNCORRECTABLE), ("fatal", _UNCORRECTABLE)):
-            total = [] if kind == "correctable" else [f"TOTAL_ERR_{kind.upper()}"]
-            here.write(f"{folder}/aer_dev_{kind}", "".join(f"{name} 0\n" for name in (*names, *total)))
+        for kind, names in (
+            ("correctable", _CORRECTABLE),
+            ("nonfatal", f"{_UNCORRECTABLE} TOTAL_ERR_NONFATAL"),
+            ("fatal", f"{_UNCORRECTABLE} TOTAL_ERR_FATAL"),
+        ):
+            here.write(f"{folder}/aer_dev_{kind}", "".join(f"{name} 0\n" for name in names.split()))
     if function.class_code >> 16 == 0x03 and machine.gpu:
         here.write(f"{folder}/resource", _bars(bar1_bytes(machine)))
 

@@ -2,7 +2,8 @@
 
 Shapes: the guest captured for real beside these (soft-RoCE); the kernel's drivers/infiniband/core/sysfs.c; names of
 the counters: drivers/infiniband/hw/mlx5/counters.c and core/sysfs.c. EFA: an ibv_devinfo from a p4d pod (rdmap16s27:
-zero GUIDs, firmware 0.0.0.0, link layer Unspecified).
+zero GUIDs, firmware 0.0.0.0); its link layer is "Unknown" to core/sysfs.c. Peer memory: nvidia-peermem.c of
+NVIDIA/open-gpu-kernel-modules, and Mellanox/nv_peer_memory.
 """
 
 from ipaddress import IPv6Address
@@ -13,17 +14,18 @@ from zoo.pci import functions
 
 ROOT = "/sys/class/infiniband"
 _COUNTERS = (
-    "excessive_buffer_overrun_errors link_downed link_error_recovery local_link_integrity_errors port_rcv_constraint_errors "
-    "port_rcv_data port_rcv_errors port_rcv_packets port_rcv_remote_physical_errors port_rcv_switch_relay_errors "
-    "port_xmit_constraint_errors port_xmit_data port_xmit_discards port_xmit_packets port_xmit_wait symbol_error VL15_dropped"
-).split()
+    "excessive_buffer_overrun_errors link_downed link_error_recovery local_link_integrity_errors "
+    "port_rcv_constraint_errors port_rcv_data port_rcv_errors port_rcv_packets port_rcv_remote_physical_errors "
+    "port_rcv_switch_relay_errors port_xmit_constraint_errors port_xmit_data port_xmit_discards port_xmit_packets "
+    "port_xmit_wait symbol_error VL15_dropped"
+)
 _HW_COUNTERS = (
     "duplicate_request implied_nak_seq_err local_ack_timeout_err out_of_buffer out_of_sequence packet_seq_err "
     "req_cqe_error req_cqe_flush_error req_remote_access_errors req_remote_invalid_request resp_cqe_error "
     "resp_cqe_flush_error resp_local_length_error resp_remote_access_errors rnr_nak_retry_err rx_atomic_requests "
     "rx_read_requests rx_write_requests"
-).split()
-_ROCE_COUNTERS = "np_cnp_sent np_ecn_marked_roce_packets roce_adp_retrans roce_slow_restart rp_cnp_handled".split()
+)
+_ROCE_COUNTERS = "np_cnp_sent np_ecn_marked_roce_packets roce_adp_retrans roce_slow_restart rp_cnp_handled"
 _TRAFFIC = ("port_rcv_data", "port_rcv_packets", "port_xmit_data", "port_xmit_packets")
 
 
@@ -42,7 +44,17 @@ def describe(machine: Machine, here: Answers) -> None:
         _device(here, nic, number)
         _port(here, nic, number)
     if machine.peer_memory:
-        here.write("/sys/module/nvidia_peermem/version", machine.software.driver)
+        _peer_memory(machine, here)
+
+
+def _peer_memory(machine: Machine, here: Answers) -> None:
+    """Whose client the module is to MLNX_OFED: nv_peer_mem of old, and nvidia_peermem, which came with driver 470."""
+    driver = machine.software.driver
+    comes_along = int(driver.partition(".")[0]) >= 470
+    for client in ("nv_mem", "nv_mem_nc") if comes_along else ("nv_mem",):
+        here.write(f"/sys/kernel/mm/memory_peers/{client}/version", driver if comes_along else "1.1-0")
+    if comes_along:
+        here.write("/sys/module/nvidia_peermem/version", driver)
 
 
 def _efa(nic: Nic) -> bool:
@@ -51,7 +63,11 @@ def _efa(nic: Nic) -> bool:
 
 def guid(nic: Nic, number: int) -> str:
     """A GUID as sysfs writes it."""
-    return "0000:0000:0000:0000" if _efa(nic) else f"a088:c203:00e3:{0x1400 + number:04x}"
+    return "0000:0000:0000:0000" if _efa(nic) else _port_guid(number)
+
+
+def _port_guid(number: int) -> str:
+    return f"a088:c203:00e3:{0x1400 + number:04x}"
 
 
 def _device(here: Answers, nic: Nic, number: int) -> None:
@@ -81,16 +97,16 @@ def _port(here: Answers, nic: Nic, number: int) -> None:
             here.write(f"{folder}/hw_counters/{name}", "0")
         here.write(f"{folder}/hw_counters/lifespan", "12")
         return
-    for name in _COUNTERS:
+    for name in _COUNTERS.split():
         here.write(f"{folder}/counters/{name}", "81234567890" if name in _TRAFFIC else "0")
-    for name in (*_HW_COUNTERS, *([] if infiniband else _ROCE_COUNTERS)):
+    for name in f"{_HW_COUNTERS} {'' if infiniband else _ROCE_COUNTERS}".split():
         here.write(f"{folder}/hw_counters/{name}", "0")
     here.write(f"{folder}/hw_counters/lifespan", "10")
 
 
 def _gids(here: Answers, nic: Nic, number: int, folder: str) -> None:
     """InfiniBand: one, of the default subnet. RoCE: its interface's addresses, each as version 1 and 2. EFA: one."""
-    link_local = f"fe80:0000:0000:0000:{guid(nic, number)}"
+    link_local = f"fe80:0000:0000:0000:{_port_guid(number)}"
     table = [(link_local, "IB/RoCE v1")]
     if nic.layer == "Ethernet":
         address = IPv6Address(f"::ffff:{nic.address.partition('/')[0]}").exploded

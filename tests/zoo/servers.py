@@ -1,7 +1,7 @@
 """Bare metal with several GPUs."""
 
 from zoo import parts
-from zoo.description import Firmware, Machine, Nic, Processors, Root, Software, Switch, meshed, nvlinked
+from zoo.description import Firmware, Machine, Nic, NicModel, Processors, Root, Software, Switch, meshed, nvlinked
 
 _MACHINES = "vendors' data sheets and NVIDIA/deepops roles/nvidia-dgx (product names, GPUs, NICs)"
 _PLX8 = ((0x10B5, 0x8796), (0x10B5, 0x8796))
@@ -9,12 +9,12 @@ _GEN4 = ((0x1000, 0xC010), (0x1000, 0xA096))
 _NDR, _HDR, _EDR = "400 Gb/sec (4X NDR)", "200 Gb/sec (4X HDR)", "100 Gb/sec (4X EDR)"
 
 
-def _ib(number: int, model: parts.NicModel, rate: str, netdev: str = "") -> Nic:
+def _ib(number: int, model: NicModel, rate: str, netdev: str = "") -> Nic:
     speed = int(rate.split()[0]) * 1000
     return Nic(model, f"mlx5_{number}", netdev or f"ib{number}", rate, speed_mbps=speed, mtu=2044)
 
 
-def _management(model: parts.NicModel = parts.X550, name: str = "eno1", address: str = "10.0.0.11/24") -> Nic:
+def _management(model: NicModel = parts.X550, name: str = "eno1", address: str = "10.0.0.11/24") -> Nic:
     return Nic(model, netdev=name, speed_mbps=10000, address=address)
 
 
@@ -22,9 +22,9 @@ DGX_1V = Machine(
     name="dgx-1v",
     title="NVIDIA DGX-1 with 8 V100: hybrid cube mesh, 4 EDR",
     sources=(
-        "NVLink words: Oneflow-Inc/DLPerf DeepSpeed/Megatron-LM/README.md and aws/aws-k8s-tester p3.16xlarge (same mesh)",
-        "one NIC per pair of GPUs below one switch, PHB to the other pair of its socket: NVIDIA's DGX-1 matrix, as in those "
-        "posts, where two host bridges per socket give NODE",
+        "NVLink words: Oneflow-Inc/DLPerf DeepSpeed/Megatron-LM/README.md; aws/aws-k8s-tester p3.16xlarge has the same",
+        "a NIC and two GPUs below one switch, PHB to the other two of the socket: general knowledge of the DGX-1; in "
+        "those posts two host bridges per socket give NODE",
         _MACHINES,
     ),
     processors=Processors(
@@ -74,26 +74,28 @@ DGX_A100 = Machine(
     title="NVIDIA DGX A100 with 8 A100 80 GB: NVSwitch, 8 HDR for compute and 2 for storage, 8 NUMA nodes",
     sources=(
         "8 NUMA nodes, 10 HDR: NVIDIA/deepops nhc.conf.example-dgxa100",
-        "pairs of GPUs PXB to their own NICs, SYS to all others, CPU lists: NVIDIA's DGX A100 matrix; the same groups in "
-        "XueSongTap's 8xA100 post",
-        "six NVSwitches on the bus, Broadcom Gen 4 switches in two levels: lspci of DGX A100 in NCCL issues",
+        "two GPUs PXB to their own NICs, SYS to all others: the groups of XueSongTap's 8xA100 post; that a DGX A100 "
+        "has two NICs in each, its CPU lists, and that storage has a dual-port card of its own: general knowledge",
+        "six NVSwitches on the bus: NVIDIA's sheet; two levels of Broadcom switches: NCCL graph/topo.cc fuses them",
         _MACHINES,
     ),
     processors=Processors(
-        "AMD EPYC 7742 64-Core Processor", {n: f"{16 * n}-{16 * n + 15},{16 * n + 128}-{16 * n + 143}" for n in range(8)}, 32
+        "AMD EPYC 7742 64-Core Processor",
+        {n: f"{16 * n}-{16 * n + 15},{16 * n + 128}-{16 * n + 143}" for n in range(8)},
+        32,
     ),
     tree=(
         *(
-            Root(f"0000:{bus:02x}", node, (Switch(tuple(Switch((name,), *_GEN4) for name in names), *_GEN4), *storage))
-            for bus, node, names, storage in (
-                (0x00, 3, ("GPU0", "GPU1", "mlx5_0", "mlx5_1"), ()),
-                (0x40, 1, ("GPU2", "GPU3", "mlx5_2", "mlx5_3"), ("mlx5_4",)),
-                (0x80, 7, ("GPU4", "GPU5", "mlx5_6", "mlx5_7"), ()),
-                (0xA0, 5, ("GPU6", "GPU7", "mlx5_8", "mlx5_9"), ("mlx5_5",)),
+            Root(f"0000:{bus:02x}", node, (Switch(tuple(Switch((name,), *_GEN4) for name in names), *_GEN4),))
+            for bus, node, names in (
+                (0x00, 3, ("GPU0", "GPU1", "mlx5_0", "mlx5_1")),
+                (0x40, 1, ("GPU2", "GPU3", "mlx5_2", "mlx5_3")),
+                (0x80, 7, ("GPU4", "GPU5", "mlx5_6", "mlx5_7")),
+                (0xA0, 5, ("GPU6", "GPU7", "mlx5_8", "mlx5_9")),
             )
         ),
         Root("0000:c0", 4, (Switch(tuple(f"nvswitch{n}" for n in range(6)), *_GEN4),)),
-        Root("0000:e0", 0, ("eno1",)),
+        Root("0000:e0", 0, ("mlx5_4+mlx5_5", "eno1")),
     ),
     firmware=Firmware("NVIDIA", "DGXA100 920-23687-2530-000", "DGXA100"),
     software=Software("535.183.01", 12020, fabric_manager=True, torch="2.4.0+cu121", torch_cuda="12.1", nccl="2.20.5"),
@@ -108,29 +110,27 @@ DGX_A100 = Machine(
         mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_4 mlx5_5 mlx5_6 mlx5_7 mlx5_8 mlx5_9
         PXB PXB SYS SYS SYS SYS SYS SYS SYS SYS
         PXB PXB SYS SYS SYS SYS SYS SYS SYS SYS
-        SYS SYS PXB PXB PHB SYS SYS SYS SYS SYS
-        SYS SYS PXB PXB PHB SYS SYS SYS SYS SYS
+        SYS SYS PXB PXB SYS SYS SYS SYS SYS SYS
+        SYS SYS PXB PXB SYS SYS SYS SYS SYS SYS
         SYS SYS SYS SYS SYS SYS PXB PXB SYS SYS
         SYS SYS SYS SYS SYS SYS PXB PXB SYS SYS
-        SYS SYS SYS SYS SYS PHB SYS SYS PXB PXB
-        SYS SYS SYS SYS SYS PHB SYS SYS PXB PXB
+        SYS SYS SYS SYS SYS SYS SYS SYS PXB PXB
+        SYS SYS SYS SYS SYS SYS SYS SYS PXB PXB
         X   PXB SYS SYS SYS SYS SYS SYS SYS SYS
         PXB X   SYS SYS SYS SYS SYS SYS SYS SYS
-        SYS SYS X   PXB PHB SYS SYS SYS SYS SYS
-        SYS SYS PXB X   PHB SYS SYS SYS SYS SYS
-        SYS SYS PHB PHB X   SYS SYS SYS SYS SYS
-        SYS SYS SYS SYS SYS X   SYS SYS PHB PHB
+        SYS SYS X   PXB SYS SYS SYS SYS SYS SYS
+        SYS SYS PXB X   SYS SYS SYS SYS SYS SYS
+        SYS SYS SYS SYS X   PIX SYS SYS SYS SYS
+        SYS SYS SYS SYS PIX X   SYS SYS SYS SYS
         SYS SYS SYS SYS SYS SYS X   PXB SYS SYS
         SYS SYS SYS SYS SYS SYS PXB X   SYS SYS
-        SYS SYS SYS SYS SYS PHB SYS SYS X   PXB
-        SYS SYS SYS SYS SYS PHB SYS SYS PXB X
+        SYS SYS SYS SYS SYS SYS SYS SYS X   PXB
+        SYS SYS SYS SYS SYS SYS SYS SYS PXB X
         """,
     ),
 )
 
-_SAPPHIRE = Processors(
-    "Intel(R) Xeon(R) Platinum 8480C", {0: "0-55,112-167", 1: "56-111,168-223"}, 21
-)
+_SAPPHIRE = Processors("Intel(R) Xeon(R) Platinum 8480C", {0: "0-55,112-167", 1: "56-111,168-223"}, 21)
 _DGX_H100_SOURCES = (
     "each GPU PIX to one NIC, NODE to those of its socket, SYS to the others: the shape of a real 8x H200 matrix "
     "(dw-flyingw/GLM-5.2-FP8 topo.txt)",
@@ -246,8 +246,8 @@ DGX_B200 = Machine(
     name="dgx-b200",
     title="NVIDIA DGX B200: 8 B200, 8 NDR, two levels of switches between a GPU and its NIC",
     sources=(
-        "PXB to the own NIC, NODE and SYS to others, CPU lists: the B200 matrix of an nccl-tests issue, of which that post "
-        "has only a part, and eight NICs more than the compute ones here",
+        "PXB to the own NIC, NODE and SYS to others, CPU lists: a B200 matrix in an nccl-tests issue, cut short there, "
+        "with eight more NICs than the compute ones here",
         _MACHINES,
     ),
     processors=Processors("INTEL(R) XEON(R) PLATINUM 8570", {0: "0-55,112-167", 1: "56-111,168-223"}, 21),
@@ -275,9 +275,9 @@ GB200_TRAY = Machine(
     name="gb200-tray",
     title="GB200 NVL72, one compute tray: 2 Grace, 4 GPUs that are part of the rack's NVLink, 4 NDR",
     sources=(
-        "NUMA nodes of the GPUs' own memory 2, 10, 18 and 26: real GB200 matrices (their NUMA affinities list all nodes)",
-        "a PCI domain per GPU and per NIC, hence NODE and SYS: the Grace's root ports. Of the posted matrices one says SYS for "
-        "every NIC, from within a job; it is not modelled",
+        "NUMA nodes 2, 10, 18 and 26 for the GPUs' own memory: real GB200 matrices",
+        "a PCI domain per GPU and per NIC, hence NODE and SYS: general knowledge. One posted matrix, from a job, "
+        "says SYS for every NIC; it is not modelled",
         "what NVML and sysfs say of the GPU's PCIe link is not known; here they do not tell",
         _MACHINES,
     ),
@@ -322,7 +322,7 @@ POWER9 = Machine(
     name="power9",
     title="IBM AC922: 2 POWER9, 4 V100 with NVLink to each other in pairs and to their processor",
     sources=(
-        "the whole matrix: jdh4/della-gpu-A100 README.md (Traverse at Princeton); NUMA nodes 0, 8 and 252 to 255 there too",
+        "the whole matrix, NUMA nodes 0, 8 and 252 to 255: jdh4/della-gpu-A100 README.md (Traverse at Princeton)",
         "NVLink bridges to the processor are PCI functions of class 0x068001: NCCL graph/xml.cc and topo.cc",
         "an NVML of its time, without fields by link",
     ),

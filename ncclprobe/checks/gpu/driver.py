@@ -1,20 +1,15 @@
-"""The GPUs and their driver."""
+"""Whether the driver answers, and for which GPUs."""
 
 from collections.abc import Iterator
 
+from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model import Finding, Job, fail
-from ncclprobe.registry import applies, check
+from ncclprobe.registry import check
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
-
-
-@applies
-def gpu_job(job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl)."""
-    return job.backend == "nccl"
 
 
 @check(
@@ -26,7 +21,8 @@ def gpu_job(job: Job) -> bool:
 def smi_canary(smi: Smi) -> Iterator[Finding]:
     """nvidia-smi does not come back.
 
-    Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message.
+    Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
+    normal without persistence mode, so that only a minute without an answer counts.
     Fix: drain the node and reboot it; look for Xid messages in the kernel log first.
     """
     if smi.wedged:

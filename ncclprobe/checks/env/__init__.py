@@ -1,0 +1,58 @@
+"""What the environment and NCCL's configuration files say, read as NCCL reads it.
+
+Where to find what: ``numbers`` and ``names`` (how a variable is written), ``files`` (configuration, topology and plugin
+files), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports``, ``tuning``, ``logs`` and
+``job``. ``examples`` holds what the examples of several of them share.
+"""
+
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.software import Software, Version
+from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
+from ncclprobe.nccl.values import read_int
+from ncclprobe.registry import applies
+
+
+@applies
+def nccl_job(job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl)."""
+    return job.backend == "nccl"
+
+
+def seen(entry: Setting) -> str:
+    """A setting as evidence: as it was written, and where."""
+    return f"{entry.name}={entry.value} ({entry.origin})"
+
+
+def evidence(settings: Settings, *names: str) -> str:
+    """Those of `names` that are set, as evidence."""
+    return ", ".join(seen(settings.effective[name]) for name in names if name in settings.effective)
+
+
+def number(settings: Settings, name: str, default: int) -> int:
+    """The integer that NCCL reads for `name`."""
+    return read_int(settings.get(name) or "", default).value
+
+
+def loaded(software: Software | Absent) -> Version | None:
+    """The version of the NCCL that a job would load; None, which stands for the newest, where it is not known."""
+    return software.nccl_version if isinstance(software, Software) else None
+
+
+def written(version: Version | None) -> str:
+    """``NCCL 2.29.7``."""
+    return f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
+
+
+def jobs_fail(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+    """A setting that stops the job."""
+    return fail(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
+
+
+def jobs_warn(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+    """A setting that costs the job something."""
+    return warn(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
+
+
+def jobs_note(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+    """A setting worth knowing."""
+    return note(subject, message, blame="job", evidence=evidence, remedy=remedy)

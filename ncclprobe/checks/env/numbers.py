@@ -1,0 +1,136 @@
+"""Numbers: how they are written, what they may be, and whether they change anything."""
+
+import re
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env.examples import NO_NCCL, nccl, setting
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.software import Software, Version, parse_version, reaches
+from ncclprobe.model import Absent, Finding, Setting, fail, note, warn
+from ncclprobe.nccl.parameters import Parameter, table
+from ncclprobe.nccl.values import Reading, intent, read_int
+from ncclprobe.registry import check
+
+_BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
+_LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
+
+
+def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]]:
+    """The set variables that NCCL reads as an integer, with what it makes of their text."""
+    for entry in settings.named("NCCL_"):
+        parameter = table().get(entry.name)
+        if parameter and parameter.is_integer and entry.value is not None:
+            yield entry, parameter, read_int(entry.value, default=0)
+
+
+@check(
+    bad=[(setting("NCCL_IB_DISABLE", "true"),), (setting("NCCL_NVLS_ENABLE", "yes"),)],
+    good=[(setting("NCCL_IB_DISABLE", "1"),), (setting("NCCL_DEBUG", "INFO"),), (setting("NCCL_IB_HCA", "mlx5"),)],
+    required=True,
+)
+def bool_word(settings: Settings) -> Iterator[Finding]:
+    """A word stands where NCCL reads a number.
+
+    Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
+    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. torch's own switches are the
+    opposite: they take words.
+    Fix: write 1 or 0.
+    """
+    for entry, _, reading in _integers(settings):
+        if reading.note != "word":
+            continue
+        meant = intent(entry.value or "")
+        message = f"is {entry.value!r}, which NCCL reads as 0"
+        if meant is False:
+            yield note(entry.name, f"{message}, as was meant", evidence=seen(entry))
+        else:
+            tell = fail if meant else warn
+            contrary = ": the opposite of what it says" if meant else ""
+            yield tell(entry.name, message + contrary, blame="job", action="fix-job", evidence=seen(entry))
+
+
+@check(
+    bad=[(setting("NCCL_BUFFSIZE", "4M"),), (setting("NCCL_IB_TIMEOUT", "022"),)],
+    good=[(setting("NCCL_BUFFSIZE", "4194304"),), (setting("NCCL_IB_TIMEOUT", "0x16"),)],
+)
+def number_text(settings: Settings) -> Iterator[Finding]:
+    """A number is written in a way that NCCL reads as another one.
+
+    Why: NCCL knows no suffixes, fractions or comments (4M is 4), takes a leading 0 for octal (010 is 8) and falls back
+    to its default beyond 64 bits (src/misc/param.cc:95).
+    Fix: write plain decimal digits: 4194304 for 4M.
+    """
+    for entry, parameter, reading in _integers(settings):
+        if reading.note in ("tail", "octal", "overflow"):
+            read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
+            message = f"is {entry.value!r}, which NCCL reads as {read_as}"
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+
+
+@check(
+    bad=[(setting("NCCL_IB_TIMEOUT", "32"),), (setting("NCCL_IB_RETRY_CNT", "10"),)],
+    good=[(setting("NCCL_IB_TIMEOUT", "22"),), (setting("NCCL_IB_TC", "-1"),), (setting("NCCL_IB_RETRY_CNT", "abc"),)],
+    required=True,
+)
+def range(settings: Settings) -> Iterator[Finding]:
+    """A number lies outside what its field can hold.
+
+    Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
+    does not fit, and NCCL does not look first. The others NCCL cuts down or ignores, at most with an INFO line.
+    Fix: choose a value inside the range, or unset the variable.
+    """
+    for entry, parameter, reading in _integers(settings):
+        low, high = parameter.low, parameter.high
+        if reading.note in ("word", "overflow", "empty"):
+            continue
+        if (low is not None and reading.value < low) or (high is not None and reading.value > high):
+            bounds = f"{'' if low is None else low}..{'' if high is None else high}"
+            message = f"is {reading.value}, outside {bounds} ({parameter.source})"
+            tell = fail if entry.name in _BIT_FIELDS else warn
+            yield tell(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+
+
+def default_of(parameter: Parameter, version: Version | None) -> int | None:
+    """The default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5; 18 from …]``."""
+    now, _, history = parameter.default.partition("[")
+    value = now.strip().partition(" ")[0]
+    changes = [(found[1], parse_version(found[2])) for found in _LATER.finditer(history)]
+    if "before" in history or " in " in history:
+        return None  # told in prose
+    for text, since in changes:
+        if since and reaches(version, since):
+            value = text
+    if changes and changes[0][1] and not reaches(version, changes[0][1]):
+        return None
+    return int(value) if re.fullmatch(r"-?[0-9]+", value) else None
+
+
+@check(
+    bad=[(setting("NCCL_IB_TIMEOUT", "18"), nccl(2, 29, 7))],
+    good=[
+        (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 29, 7)),
+        (setting("NCCL_IB_TIMEOUT", "22"), NO_NCCL),
+        (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 21, 5)),
+        (setting("NCCL_IB_TIMEOUT", "abc"), nccl(2, 29, 7)),
+        (setting("NCCL_BUFFSIZE", "4194304"), NO_NCCL),
+    ],
+)
+def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
+    """A setting changes nothing, or undoes a better default of newer versions.
+
+    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; one
+    that is still set to 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
+    Fix: unset the variable.
+    """
+    version = loaded(software)
+    for entry, parameter, reading in _integers(settings):
+        default = default_of(parameter, version) if reading.note == "plain" else None
+        if default is None:
+            continue
+        if reading.value == default:
+            yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", seen(entry))
+        elif entry.name == "NCCL_IB_TIMEOUT" and 0 < reading.value < default:
+            times = f"{4.096e-6 * 2**reading.value * 7:.1f} s instead of {4.096e-6 * 2**default * 7:.1f} s"
+            message = f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
+            yield jobs_warn(entry.name, message, seen(entry))

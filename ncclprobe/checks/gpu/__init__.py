@@ -1,0 +1,39 @@
+"""The GPUs and their driver, as they are found before a job starts."""
+
+from collections.abc import Iterator, Mapping
+
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.pci import normal
+from ncclprobe.model import Absent, Finding, Job, note
+from ncclprobe.registry import applies
+
+
+@applies
+def gpu_job(job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl)."""
+    return job.backend == "nccl"
+
+
+def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:
+    """The GPUs that are not lost, by the names that nvidia-smi's matrix gives them too."""
+    return ((f"GPU{gpu.index}", gpu) for gpu in gpus.all if not gpu.lost)
+
+
+def at(address: str, gpus: Gpus | Absent) -> str:
+    """What is at a PCI address, which may lack its function (``0000:19:00`` in the kernel log): ``GPU3``, or itself."""
+    known = () if isinstance(gpus, Absent) else gpus.all
+    return next((f"GPU{gpu.index}" for gpu in known if gpu.pci and _slot(gpu.pci) == _slot(address)), address)
+
+
+def _slot(address: str) -> str:
+    return normal(address if "." in address else f"{address}.0").rpartition(".")[0]
+
+
+def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: str) -> Iterator[Finding]:
+    """A note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
+    why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
+    if len(unknown) >= subjects:
+        raise Unlearned(why or "no GPU answers")
+    if unknown:
+        yield note(", ".join(unknown), f"not looked at: {why}", evidence=evidence)

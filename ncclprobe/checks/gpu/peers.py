@@ -1,0 +1,121 @@
+"""Whether GPUs may reach each other's memory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
+from ncclprobe.facts.pci import Device, Identity, Pci, Place
+from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.registry import applies, check
+from ncclprobe.topology import PathType, of_machine
+
+_WORDS = {
+    "CNS": "not supported by the chipset",
+    "GNS": "not supported by the GPU",
+    "TNS": "not supported by the topology",
+    "DR": "disabled by a registry key of the driver",
+    "NS": "not supported",
+    "U": "unknown to the driver",
+}
+_BRIDGES = ("0000:00:01.0", "0000:01:00.0")
+_GPU_CLASS = Identity(0x030200, 0x10DE, 0x2335)
+ADDRESSES = ("0000:03:00.0", "0000:04:00.0")
+TREE = Pci(
+    {
+        a: Device(a, _GPU_CLASS, Place("pci0000:00", (*_BRIDGES, f"0000:02:0{n}.0")), None)
+        for n, a in enumerate(ADDRESSES)
+    }
+)
+TWO = box(*(replace(HEALTHY, pci=f"0000{address}") for address in ADDRESSES))
+DESKTOP = box(*(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in TWO.all))
+METAL, GUEST, NO_LINKS = Machine(virtual=False), Machine(virtual=True), NvLinks(((), ()))
+
+
+def access(status: P2pStatus, nvlink: P2pStatus) -> PeerAccess:
+    """What NVML says of two GPUs, for examples."""
+    both = ((0, 1), (1, 0))
+    return PeerAccess(*(dict.fromkeys(both, said) for said in (status, status, nvlink)))
+
+
+@applies
+def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs, where there are several."""
+    return job.backend == "nccl" and (isinstance(gpus, Absent) or len(gpus.all) > 1)
+
+
+@check(
+    bad=[
+        (TWO, access("NS", "OK"), TREE, NO_LINKS, METAL),
+        (TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+    ],
+    good=[
+        (TWO, access("OK", "OK"), TREE, NO_LINKS, METAL),
+        (TWO, access("OK", "NS"), TREE, NO_LINKS, METAL),
+        (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
+        (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
+        (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+    ],
+    requires="gpu.smi-canary",
+    applies=several_gpus,
+)
+def p2p(
+    gpus: Gpus, peers: PeerAccess, pci: Pci | Absent, links: NvLinks | Absent, machine: Machine | Absent
+) -> Iterator[Finding]:
+    """GPUs that could reach each other's memory may not.
+
+    Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
+    disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
+    the speed, where a PCIe switch does.
+    Fix: NVLink: start the fabric manager; look for MIG, confidential computing, a registry key of the driver. PCIe: turn
+    ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only hides it.
+    """
+    known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
+    if not known:
+        gaps = [status.why for status in peers.read.values() if isinstance(status, Absent)]
+        raise Unlearned(gaps[0] if gaps else "NVML tells of no pair of GPUs")
+    paths = {} if isinstance(pci, Absent) else of_machine(pci, gpus, links, Fabric()).paths
+    virtual = isinstance(machine, Machine) and machine.virtual is True
+    for one, other in sorted(peers.read):
+        denied = _denied(peers, one, other)
+        if one > other or not denied:
+            continue
+        pair, evidence = f"GPU{one} and GPU{other}", "nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)"
+        message = f"peer-to-peer access is {_WORDS[denied]} ({denied})"
+        path = paths.get((f"GPU{one}", f"GPU{other}"))
+        if _joined(peers, one, other) or path is PathType.NVL:
+            yield fail(pair, f"{message}, though NVLink joins them", blame="node", action="repair", evidence=evidence)
+        elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
+            continue  # NCCL would not use it, or nobody but the hypervisor or the product can change it
+        else:
+            far = f"{message}, though one PCIe switch is above both ({path.name})"
+            yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
+    yield from _by_design(gpus, peers)
+
+
+def _denied(peers: PeerAccess, one: int, other: int) -> str:
+    """NVML's word for a pair of which reads or writes are not allowed, in one direction at least; empty: none."""
+    said = [table.get(pair) for table in (peers.read, peers.write) for pair in ((one, other), (other, one))]
+    return next((word for word in said if isinstance(word, str) and word != "OK"), "")
+
+
+def _joined(peers: PeerAccess, one: int, other: int) -> bool:
+    return peers.nvlink.get((one, other)) == "OK" and peers.nvlink.get((other, one)) == "OK"
+
+
+def _desktop(gpus: Gpus, *numbers: int) -> bool:
+    """Whether one of them is a product without peer-to-peer access over PCIe (nccl-tests#287)."""
+    return any("GeForce" in gpu.name or "TITAN" in gpu.name for gpu in gpus.all if gpu.index in numbers)
+
+
+def _by_design(gpus: Gpus, peers: PeerAccess) -> Iterator[Finding]:
+    """One note where no pair has access: NCCL then goes through the host's memory for all of them."""
+    words = {_denied(peers, one, other) for one, other in peers.read}
+    if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):
+        message = f"none has peer-to-peer access ({', '.join(sorted(words))}): NCCL goes through the host's memory"
+        yield note("GPUs", message, evidence="nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)")

@@ -1,0 +1,221 @@
+"""Modes and conditions of each GPU, read while nothing of ours runs on it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ncclprobe.checks.gpu import blanks, gpu_job, named
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.registry import applies, check
+from ncclprobe.units import size
+
+GIB = 1 << 30
+_MUCH = 2 * GIB  # AMD-AGI/Primus' limit; the driver keeps up to 1 GiB for itself
+_SLOWED = {
+    "hw-slowdown": "the hardware has lowered its clocks",
+    "hw-thermal-slowdown": "too hot: the hardware has lowered its clocks",
+    "hw-power-brake-slowdown": "the power supply asks it to slow down (power brake)",
+    "sw-thermal-slowdown": "too hot: the driver has lowered its clocks",
+}
+
+HEALTHY = Gpu(
+    *(0, "NVIDIA H200", "GPU-0", "00000000:07:00.0"),
+    memory_bytes=141 * GIB,
+    memory_used_bytes=600 << 20,
+    compute_mode="default",
+    mig=False,
+    persistence=True,
+    remap_pending=False,
+    remap_failed=False,
+    throttle=("gpu-idle",),
+    processes=(),
+    compute=(9, 0),
+)
+NO_SUCH_THING = Absent("NVML nvmlDeviceGetRemappedRows: Not Supported", "Failed")
+REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
+
+
+def box(*gpus: Gpu) -> Gpus:
+    """These GPUs, numbered, for examples."""
+    return Gpus(tuple(replace(gpu, index=n) for n, gpu in enumerate(gpus)), driver="570.86.15", cuda=(12, 8))
+
+
+WELL = box(HEALTHY, HEALTHY)
+
+
+@applies
+def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs whose memory can remap rows (ECC memory of Ampere and later)."""
+    told = [] if isinstance(gpus, Absent) else [unsupported(gpu.remap_pending) for _, gpu in named(gpus)]
+    return job.backend == "nccl" and not (told and all(told))
+
+
+@check(
+    bad=[(box(HEALTHY, replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))),)],
+    good=[(WELL,), (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def throttle(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU's clocks are lowered by heat or by its power supply.
+
+    Why: every collective waits for the slowest GPU; one that is held back before the job has begun holds back all.
+    Fix: look at its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
+    """
+    unknown = {}
+    for name, gpu in named(gpus):
+        if isinstance(gpu.throttle, Absent):
+            unknown[name] = gpu.throttle
+            continue
+        seen = [_SLOWED[reason] for reason in gpu.throttle if reason in _SLOWED]
+        if seen:
+            evidence = f"NVML's reasons for the clocks: {', '.join(gpu.throttle)}"
+            yield warn(name, "; ".join(seen), blame="node", action="retest", confidence="seen once", evidence=evidence)
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrentClocksEventReasons")
+
+
+@check(
+    bad=[
+        (box(HEALTHY, replace(HEALTHY, remap_pending=True)),),
+        (box(HEALTHY, replace(HEALTHY, remap_failed=True)),),
+    ],
+    good=[(WELL,), (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
+    requires="gpu.smi-canary",
+    applies=remaps_rows,
+)
+def remap(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU's memory has rows to replace, or none left to replace them with.
+
+    Why: a pending replacement happens at the next reset only, and until then the bad row can end a job with Xid 94 or
+    95; a failed one means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+    Fix: pending: reset the GPU or reboot the node when it is free. Failed: have the GPU replaced.
+    """
+    unknown = {}
+    for name, gpu in named(gpus):
+        if isinstance(gpu.remap_failed, Absent):
+            if not unsupported(gpu.remap_failed):
+                unknown[name] = gpu.remap_failed
+        elif gpu.remap_failed:
+            message = "a row of its memory could not be replaced"
+            yield fail(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
+        elif gpu.remap_pending is True:
+            message = "a row of its memory waits for a reset to be replaced"
+            yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetRemappedRows")
+
+
+@check(
+    bad=[
+        (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),),
+        (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB)),),
+    ],
+    good=[
+        (WELL,),
+        (box(replace(HEALTHY, processes=(30 << 20,))),),
+        (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
+    ],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def busy(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU is in use already.
+
+    Why: a job then runs out of memory or shares the GPU, and a measurement beside other work says nothing.
+    Fix: wait for, or end, what runs there: your own leftovers, or the job of whoever holds the node.
+    """
+    unknown = {}
+    for name, gpu in named(gpus):
+        if isinstance(gpu.memory_used_bytes, Absent) and isinstance(gpu.processes, Absent):
+            unknown[name] = gpu.memory_used_bytes
+            continue
+        processes = () if isinstance(gpu.processes, Absent) else gpu.processes
+        in_use = 0 if isinstance(gpu.memory_used_bytes, Absent) else gpu.memory_used_bytes
+        told = sum(nbytes or 0 for nbytes in processes)
+        by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process that NVML shows us"
+        message = f"{size(max(in_use, told))} of its memory are in use, by {by}"
+        # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
+        shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
+        if told > _MUCH or (in_use > _MUCH and not shared):
+            yield warn(name, message, action="retest", confidence="seen once", evidence="NVML memory and processes")
+        elif processes:
+            yield note(name, message, evidence="NVML memory and processes")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "NVML memory and processes")
+
+
+@check(
+    bad=[
+        (box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
+        (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
+    ],
+    good=[(WELL, Launch()), (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
+    """A GPU is split by MIG.
+
+    Why: instances have neither NVLink nor peer-to-peer access, so that ranks on them exchange data through the host
+    (docs.nvidia.com/datacenter/tesla/mig-user-guide).
+    Fix: for a job over several GPUs turn MIG off (`nvidia-smi -mig 0`, by the administrator) or take another node.
+    """
+    split = [name for name, gpu in named(gpus) if gpu.mig is True]
+    unknown = {n: g.mig for n, g in named(gpus) if isinstance(g.mig, Absent) and not unsupported(g.mig)}
+    if split:
+        others = [name for name, gpu in named(gpus) if gpu.mig is not True]
+        several = (launch.local_world_size or 1) > 1
+        unlike = f", and {', '.join(others)} are not" if others else ""
+        message = f"split by MIG{unlike}; no NVLink or peer-to-peer between instances"
+        if others or several:
+            yield warn(", ".join(split), message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode")
+        else:
+            yield note(", ".join(split), message, evidence="nvmlDeviceGetMigMode")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetMigMode")
+
+
+@check(
+    bad=[(box(HEALTHY, HEALTHY, replace(HEALTHY, persistence=False)),)],
+    good=[(WELL,), (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def persistence(gpus: Gpus) -> Iterator[Finding]:
+    """Persistence mode is off.
+
+    Why: the driver then leaves a GPU when the last program does, and takes seconds per GPU to come back for the next.
+    Where only some GPUs have it, these have been reset, or taken out and back, since the node was set up.
+    Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
+    """
+    known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
+    unknown = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, Absent)}
+    off = [name for name, on in known.items() if not on]
+    if off and len(off) < len(known):
+        message = "off, and on for the other GPUs"
+        yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
+    elif off:
+        yield note("GPUs", "persistence mode is off for all", evidence="nvmlDeviceGetPersistenceMode")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetPersistenceMode")
+
+
+@check(
+    bad=[(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")),)],
+    good=[(WELL,), (box(replace(HEALTHY, compute_mode="exclusive-process")),)],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def compute_mode(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU lets nobody compute.
+
+    Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for it
+    (nvmlComputeMode_t in nvml.h).
+    Fix: `nvidia-smi -i N -c 0` as root.
+    """
+    unknown = {}
+    for name, gpu in named(gpus):
+        if isinstance(gpu.compute_mode, Absent):
+            unknown[name] = gpu.compute_mode
+        elif gpu.compute_mode == "prohibited":
+            message = "its compute mode is prohibited"
+            yield fail(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetComputeMode")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetComputeMode")

@@ -1,0 +1,277 @@
+"""Ports that are down, slow or closed to us."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from ncclprobe.checks.ib.boxes import (
+    HDR,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    device,
+    fabric,
+    gpus,
+    having,
+    pci,
+    port,
+)
+from ncclprobe.checks.ib.view import (
+    SYSFS,
+    Group,
+    active,
+    distances,
+    fast,
+    gbps,
+    groups,
+    kind,
+    listed,
+    rdma_job,
+    serving,
+    single_node,
+    taken,
+    typical,
+)
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric, Port, Rate
+from ncclprobe.facts.kernel_log import Event, KernelLog
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.model import Absent, Blame, Finding, fail, note, warn
+from ncclprobe.registry import check
+from ncclprobe.topology import Topology
+
+_CAUSES = {
+    "Polling": "no cable, or nothing that answers at its other end",
+    "Disabled": "somebody has switched the port off",
+    "LinkUp": "the link is up, but no subnet manager has configured the port",
+}
+_TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")  # drivers/infiniband/core/sysfs.c
+_DOWN: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
+_NO_MANAGER: dict[str, Any] = {"state": "INIT", "physical": "LinkUp"}
+HOURS, SETTLED_S = 12, 600.0
+"""How far back a link's history counts, and how long after a boot its going up and down is normal."""
+
+
+def path(of: Port) -> str:
+    """The port's folder."""
+    return f"{SYSFS}/{of.device}/ports/{of.number}"
+
+
+@check(
+    bad=[
+        (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
+        (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
+        (fabric(port(0, **_NO_MANAGER)), PLAIN, Launch(), pci(), gpus()),
+        (fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
+        (fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
+    ],
+    good=[
+        (fabric(), PLAIN, Launch(), pci(), gpus()),
+        (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
+        (fabric(port(4, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
+        (fabric(port(3, **_DOWN)), PLAIN, Launch(), pci(), gpus(3)),
+        (fabric(port(0, **_DOWN), count=1), PLAIN, Launch(), pci(), gpus()),
+        (Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), PLAIN, TWO_NODES, pci(), gpus()),
+    ],
+    required=True,
+    applies=rdma_job,
+)
+def state(
+    fabric: Fabric, settings: Settings, launch: Launch | Absent, pci: Pci | Absent, gpus: Gpus | Absent
+) -> Iterator[Finding]:
+    """A port that should carry the GPUs' data is down.
+
+    Why: NCCL takes active ports only and says nothing of the others (src/transport/net_ib/init.cc): the GPUs of a port
+    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or crawl.
+    Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
+    have this port; to go on without the port, leave it out with NCCL_IB_HCA on every node, which hides the loss.
+    """
+    ports = taken(fabric, settings)
+    yield from _unread(ports, "state", [port for port in ports if isinstance(port.state, Absent)])
+    rails = _short_of(ports, fabric, distances(pci, gpus, fabric))
+    stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
+    for each in ports:
+        if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
+            continue
+        tell, message, blame = _down(each, rails.get(each.device), stranded)
+        seen = f"{path(each)}/state and phys_state: {_seen(each)}"
+        yield tell(each.name, message, blame=blame, action="repair", evidence=seen)
+
+
+def _seen(port: Port) -> str:
+    return f"{port.state}/{port.physical if isinstance(port.physical, str) else '?'}"
+
+
+def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., Finding], str, Blame]:
+    """How bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: they do not.
+
+    `stranded`: the job goes to other nodes, and no port is active.
+    """
+    cause = _CAUSES.get(str(port.physical), "the driver's messages in the kernel log may say why")
+    if port.state == "ACTIVE":
+        return warn, f"active, but its link is in {port.physical}", "link"
+    if port.physical == "LinkUp" and port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED"):
+        return fail, f"is {port.state}: {cause}", "fabric"
+    if stranded:
+        return fail, f"is {_seen(port)}: {cause}. No port is active, so NCCL falls back to sockets", "link"
+    if rail is not None:
+        others = "its siblings" if rail else "others of its kind"
+        return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
+    return note, f"is {_seen(port)}, and nothing says that it should be up", "link"
+
+
+def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapping[str, bool]:
+    """The NICs that are down and that GPUs lack, and whether that is certain.
+
+    A board of which no port is up is not there for the GPUs.
+    """
+    up = fast(active(ports))
+    boards = {kind(fabric, port) for port in up}
+    down = [p for p in ports if p.state != "ACTIVE" and not isinstance(p.state, Absent) and kind(fabric, p) in boards]
+    working = {port.device for port in up}
+    found = groups(topology, sorted({*working, *(port.device for port in down)}))
+    near = [group for group in found if group.nics]
+    return _by_distance(near, working) if near else _by_number(ports, up, down, fabric, len(topology.gpus))
+
+
+def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
+    """NICs that are the nearest of GPUs with fewer working ones than is usual; certain where most GPUs have enough."""
+    usual = typical([group for group in near if group.share(working)], working)
+    short = [group for group in near if group.share(working) < usual]
+    certain = 2 * sum(len(group.gpus) for group in short) < sum(len(group.gpus) for group in near)
+    return dict.fromkeys({nic for group in short for nic in group.nics} - working, certain)
+
+
+def _by_number(
+    ports: Sequence[Port], up: Sequence[Port], down: Sequence[Port], fabric: Fabric, gpus: int
+) -> dict[str, bool]:
+    """Where distances tell nothing, as in a VM with a flat bus: of a board there are as many as GPUs, and most are up."""
+    size, lit = (Counter(kind(fabric, port) for port in which) for which in (ports, up))
+    rails = max(gpus, 4)
+    lacking = [p for p in down if lit[kind(fabric, p)] < rails <= size[kind(fabric, p)] < 2 * lit[kind(fabric, p)]]
+    return dict.fromkeys((port.device for port in lacking), False)
+
+
+def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterator[Finding]:
+    """A note that names the ports nothing is known of. Raises Unlearned where that is all of them."""
+    if not unread:
+        return
+    reasons = {v.why for port in unread for v in (port.state, port.rate, port.gids) if isinstance(v, Absent)}
+    why = "; ".join(sorted(reasons))
+    if len(unread) == len(ports):
+        raise Unlearned(f"the {what} of no port could be read: {why}")
+    names = listed([port.name for port in unread])
+    yield note(names, f"the {what} could not be read: {why}", evidence=SYSFS)
+
+
+@check(
+    bad=[
+        (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
+        (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
+        (fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus()),
+        (fabric(port(0, Rate(50, 1, "HDR")), count=1), PLAIN, Absent("no sysfs"), Absent("no driver")),
+    ],
+    good=[
+        (fabric(), PLAIN, pci(), gpus()),
+        (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
+        (fabric(port(0, HDR), port(1, HDR)), PLAIN, pci(), gpus()),
+        (fabric(port(0, Rate(200, 2, "NDR")), count=1), PLAIN, pci(), gpus()),
+        (fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1), PLAIN, pci(), gpus()),
+        (fabric(port(1, Rate(10, 4), **_DOWN)), PLAIN, pci(), gpus()),
+    ],
+    required=True,
+    applies=rdma_job,
+)
+def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
+    """A port runs slower than its siblings, or on one lane.
+
+    Why: NCCL spreads its channels evenly over NICs, so the slowest port paces every collective.
+    Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
+    """
+    ports = active(taken(fabric, settings))
+    yield from _unread(ports, "rate", [port for port in ports if isinstance(port.rate, Absent)])
+    near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
+    for each in ports:
+        if not isinstance(each.rate, Rate):
+            continue
+        siblings = [r for p in ports if kind(fabric, p) == kind(fabric, each) and (r := gbps(p)) is not None]
+        best, runs = max(siblings), f"{each.rate.gbps:g} Gb/s ({each.rate.lanes}X {each.rate.generation or 'SDR'})"
+        blamed = {"blame": "link", "action": "repair", "evidence": f"{path(each)}/rate: {runs}"}
+        if each.rate.lanes == 1 and each.link_layer == "InfiniBand":
+            message = f"runs at {runs}: on one lane, where InfiniBand cables have four, or two when split"
+            yield fail(each.name, message, **blamed)
+        elif each.rate.gbps < best and 2 * siblings.count(best) > len(siblings):
+            message = f"runs at {runs}, {siblings.count(best)} of {len(siblings)} ports of its kind at {best:g} Gb/s"
+            tell = fail if each.device in near else note if near else warn
+            yield tell(each.name, message, **blamed)
+
+
+@check(
+    bad=[
+        (FABRIC_CLOSED := Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=False))), PLAIN, Launch()),
+        (Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
+    ],
+    good=[
+        (fabric(), PLAIN, TWO_NODES),
+        (FABRIC_CLOSED, having("NCCL_IB_HCA", "=mlx5_0"), Launch()),
+        (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
+    ],
+    applies=rdma_job,
+)
+def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
+    """An RDMA device cannot be opened by this process.
+
+    Why: NCCL goes on without a device that it cannot open, and without any over TCP; with fewer NICs than other nodes
+    a job hangs (nccl#2428). A container sees all devices below /sys, and opens those that it was given.
+    Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
+    rules and the job's device cgroup; load ib_uverbs where there is no uverbs node at all.
+    """
+    wanted = {port.device for port in active(taken(fabric, settings))}
+    devices = [device for device in fabric.devices if device.name in wanted]
+    known = [device for device in devices if isinstance(device.opens, bool)]
+    if devices and not known:
+        raise Unlearned(f"whether the devices open is not known: {devices[0].opens}")
+    some = any(device.opens for device in known)
+    several = isinstance(launch, Launch) and launch.several_nodes
+    tell = fail if some or several else note if single_node(launch) else warn
+    for each in known:
+        if not each.opens:
+            node = f"/dev/infiniband/{each.verbs}" if isinstance(each.verbs, str) and each.verbs else ""
+            message = f"{node} does not open for this process" if node else "has no node below /dev/infiniband"
+            rest = "" if not some else ", those of others do" if node else ", others have"
+            evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
+            yield tell(each.name, message + rest, blame="image", action="fix-image", evidence=evidence)
+
+
+def _downs(*hours_ago: float) -> KernelLog:
+    now = 360_000.0
+    return KernelLog(
+        tuple(Event(now - 3600 * h, "mlx5", "0000:22:00.0", "link-down") for h in sorted(hours_ago, reverse=True)), now
+    )
+
+
+@check(
+    bad=[(fabric(), PLAIN, _downs(0.5, 3, 11))],
+    good=[(fabric(), PLAIN, _downs()), (fabric(), PLAIN, _downs(2, 9)), (fabric(), PLAIN, _downs(20, 30, 40, 50))],
+    privilege="root, kernel.dmesg_restrict=0, or membership of adm or systemd-journal",
+    applies=rdma_job,
+)
+def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator[Finding]:
+    """A port went down again and again in the last twelve hours.
+
+    Why: a link that flaps stalls its queue pairs until they time out (NCCL's retries end after minutes), and each time
+    the whole job waits. Older events do not count: a port that was repaired is a good port.
+    Fix: clean or replace cable and transceiver; several ports at once point to their switch.
+    """
+    owners = {device.pci: device.name for device in fabric.devices if isinstance(device.pci, str)}
+    wanted = {port.device for port in taken(fabric, settings)}
+    since = max(log.uptime_s - 3600 * HOURS, SETTLED_S)
+    recent = [event for event in log.events if event.code == "link-down" and event.at_s >= since]
+    for name, times in Counter(owners.get(event.device) for event in recent).items():
+        if name in wanted and times >= 3:
+            message = f"its link went down {times} times in the last {HOURS} h"
+            evidence = f"{log.source or 'kernel log'}: mlx5_core … Link down"
+            yield warn(str(name), message, blame="link", action="repair", evidence=evidence)

@@ -1,0 +1,47 @@
+"""How the job was started, and whether its ranks can find each other."""
+
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.resolver import Master
+from ncclprobe.model import Job
+from ncclprobe.registry import applies
+
+TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)
+BY_HAND = Launch("manual", 0, 16, 0, 8, 2, 0, "node0", 29500)
+
+
+@applies
+def part_of_a_job(launch: Launch, job: Job) -> bool:
+    """where a launcher started this process, and not with --local."""
+    return not job.local and (launch.kind != "none" or bool(launch.problems))
+
+
+@applies
+def of_several_nodes(launch: Launch, job: Job) -> bool:
+    """in jobs of several nodes, and not with --local."""
+    return not job.local and launch.several_nodes
+
+
+@applies
+def given_a_master(master: Master) -> bool:
+    """where MASTER_ADDR is set."""
+    return bool(master.name)
+
+
+@applies
+def sent_to_a_master(launch: Launch, master: Master, job: Job) -> bool:
+    """in jobs of several nodes where MASTER_ADDR is set, and not with --local."""
+    return not job.local and launch.several_nodes and bool(master.name)
+
+
+def is_master(launch: Launch, master: Master, interfaces: Interfaces) -> bool:
+    """Whether MASTER_ADDR is this node; where it is a loopback address, whether rank 0 of the job is here."""
+    reachable = set(master.addresses) - set(master.loopback)
+    if reachable:
+        return bool(reachable & own_addresses(interfaces))
+    return not launch.several_nodes or launch.rank == 0 or launch.node_rank == 0
+
+
+def own_addresses(interfaces: Interfaces) -> set[str]:
+    """The addresses of this node, without their scope."""
+    return {address.address.partition("%")[0] for address in interfaces.addresses}

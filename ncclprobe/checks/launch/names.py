@@ -1,0 +1,250 @@
+"""MASTER_ADDR and this node's own name: what they resolve to, and which way that leads."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from ncclprobe.checks.launch import (
+    TWO_NODES,
+    given_a_master,
+    is_master,
+    of_several_nodes,
+    own_addresses,
+    sent_to_a_master,
+)
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.interfaces import Address, Interface, Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import HOSTS, HostsEntry, Names
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.resolver import Master
+from ncclprobe.facts.routes import Route, Routes
+from ncclprobe.facts.software import Software
+from ncclprobe.facts.system import System
+from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.nccl.interfaces import find_interfaces, forced_family
+from ncclprobe.registry import check
+
+_SLOW_S = 1.0
+_OVERLAYS = ("bridge", "vxlan", "wireguard")  # DEVTYPE of what containers and private networks are made of
+
+ALONE = Launch()
+NODE0 = System("node0", "6.8.0", "x86_64", "Ubuntu 22.04", None)
+DEBIANS = Names((HostsEntry("127.0.0.1", ("localhost",), 1), HostsEntry("127.0.1.1", ("node0",), 2)))
+BY_DNS = Names((HostsEntry("127.0.0.1", ("localhost",), 1),))
+NO_SOFTWARE = Software({})
+
+
+def interface(name: str, index: int, address: str, kind: str = "", virtual: bool = False) -> Interface:
+    """A running interface with one IPv4 address of a /24, for examples."""
+    own = Address(name, "inet", address, "255.255.255.0", running=True)
+    return Interface(name, index, frozenset({"up", "running"}), 1500, addresses=(own,), virtual=virtual, kind=kind)
+
+
+ETH0, IB0 = interface("eth0", 3, "10.0.0.5"), interface("ib0", 4, "10.1.0.5")
+CNI0 = interface("cni0", 2, "10.244.1.1", kind="bridge", virtual=True)
+FAR = Master("node0", ("10.9.0.1",), 0.002)
+RULES: tuple[()] = ()
+ROUTED = Routes((Route("10.0.0.0/24", "eth0"), Route("0.0.0.0/0", "eth0", "10.0.0.1")), RULES)
+UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
+
+
+@check(
+    bad=[
+        (Master("node0", failure="resolve node0: Name or service not known"),),
+        (Master("node0", ("10.0.0.1",), 3.2),),
+    ],
+    good=[(Master("node0", ("10.0.0.1",), 0.002),)],
+    required=True,
+    applies=given_a_master,
+)
+def master_resolve(master: Master) -> Iterator[Finding]:
+    """MASTER_ADDR does not resolve here, or only slowly.
+
+    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and names nothing
+    (pytorch#150532).
+    Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
+    """
+    seen = f"getaddrinfo({master.name})"
+    if master.failure:
+        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=seen)
+    elif master.seconds > _SLOW_S:
+        message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and more under load"
+        yield warn(master.name, message, blame="node", action="fix-image", evidence=seen)
+
+
+@check(
+    bad=[(Master("node0", ("127.0.1.1",)), TWO_NODES)],
+    good=[(Master("node0", ("10.0.0.1",)), TWO_NODES), (Master("localhost", ("127.0.0.1",)), ALONE)],
+    required=True,
+    requires="launch.master-resolve",
+    applies=given_a_master,
+)
+def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
+    """MASTER_ADDR is a loopback address in a job of several nodes.
+
+    Why: Debian and Ubuntu put "127.0.1.1 <hostname>" into /etc/hosts, so on that node rank 0 announces an address
+    that every other node takes for itself; they then wait for a rank that never comes.
+    Fix: take the host's own name off the 127.0.x.x line of /etc/hosts, or give rank 0's IP address.
+    """
+    if launch.several_nodes and master.loopback:
+        message = f"resolves to {', '.join(master.loopback)}, which no other of the {launch.nnodes} nodes can reach"
+        yield fail(master.name, message, blame="node", action="fix-image", evidence=f"getaddrinfo({master.name})")
+
+
+@check(
+    bad=[(NODE0, DEBIANS, Environment({}), Job("gloo"))],
+    good=[
+        (NODE0, BY_DNS, Environment({}), Job("gloo")),
+        (NODE0, DEBIANS, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo")),
+        (NODE0, DEBIANS, Environment({}), Job()),
+        (
+            NODE0,
+            replace(DEBIANS, hosts=(*DEBIANS.hosts, HostsEntry("10.0.0.5", ("node0",), 3))),
+            Environment({}),
+            Job(),
+        ),
+        (NODE0, replace(DEBIANS, sources=("dns", "files")), Environment({}), Job("gloo")),
+    ],
+    requires="launch.master-loopback",
+    applies=of_several_nodes,
+)
+def fqdn(system: System, names: Names, environment: Environment, job: Job) -> Iterator[Finding]:
+    """This node's own name is a loopback address.
+
+    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and torchrun announces that name
+    for rank 0; where /etc/hosts gives it 127.0.1.1, the other nodes connect to themselves (pytorch#150532). torch makes
+    gloo groups beside NCCL's in many frameworks.
+    Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
+    """
+    entries = names.entries(system.hostname)
+    if not all(ip_address(entry.address).is_loopback for entry in entries):
+        return
+    if not entries or environment.get("GLOO_SOCKET_IFNAME"):
+        return
+    entry = entries[0]
+    message, evidence = f"is {entry.address} here, which no other node can reach", f"{HOSTS}:{entry.line}"
+    if names.sources[:1] not in ((), ("files",)):
+        yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
+    elif job.backend == "gloo":
+        yield warn(system.hostname, message, blame="image", action="fix-image", evidence=evidence)
+    else:
+        yield note(system.hostname, f"{message}; that hurts gloo and torchrun, not NCCL", evidence=evidence)
+
+
+@check(
+    bad=[
+        (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+        (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+        (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+    ],
+    good=[
+        (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+        (FAR, Interfaces((ETH0, IB0)), ROUTED, Settings(), NO_SOFTWARE, Job()),  # NCCL's own network, as it should
+        (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job("gloo")),
+        (Master("node0", ("10.0.0.5",)), Interfaces((CNI0, ETH0)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+        (
+            replace(FAR, addresses=("fd00::1", "10.9.0.1")),
+            Interfaces((ETH0,)),
+            ROUTED,
+            Settings(),
+            NO_SOFTWARE,
+            Job(),
+        ),
+        (FAR, Interfaces((ETH0,)), replace(ROUTED, rules=Absent("ip: not there")), Settings(), NO_SOFTWARE, Job()),
+    ],
+    required=True,
+    requires="launch.master-resolve",
+    applies=sent_to_a_master,
+)
+def route(
+    master: Master,
+    interfaces: Interfaces,
+    routes: Routes,
+    settings: Settings,
+    software: Software | Absent,
+    job: Job,
+) -> Iterator[Finding]:
+    """No way leads to MASTER_ADDR, or NCCL chose an interface that leads elsewhere.
+
+    Why: NCCL's bootstrap takes the first interface that is none of ib*, docker*, lo or virbr* after ib*
+    (src/misc/socket.cc:190), so the bridge of a container network may come before the NIC, and no other node can reach
+    it. A network of its own for NCCL beside that of MASTER_ADDR is common, and fine.
+    Fix: NCCL_SOCKET_IFNAME=<the interface named>, or exclude the other: ^docker,lo,cni.
+    """
+    if master.failure:
+        raise Unlearned(f"MASTER_ADDR does not resolve: {master.failure}")
+    elsewhere = {a.partition("%")[0] for a in master.addresses if a not in master.loopback} - own_addresses(interfaces)
+    roads = {road.interface: address for address in sorted(elsewhere) if (road := _road(routes, address))}
+    if elsewhere and not roads:
+        if isinstance(routes.rules, Absent) or routes.policy:
+            raise Unlearned("the main table has no route to MASTER_ADDR, and which other table applies is not known")
+        message = f"{', '.join(sorted(elsewhere))}: no route leads there"
+        yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
+    chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
+    if not roads or chosen is None or chosen.name in roads or "" in roads:
+        return
+    message = f"is what NCCL takes for its bootstrap, but {master.name} is reached through {', '.join(roads)}"
+    evidence = f"/proc/net/route: {next(iter(roads.values()))}"
+    if chosen.kind in _OVERLAYS:
+        yield warn(
+            chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
+        )
+    else:
+        yield note(chosen.name, message, evidence=evidence)
+
+
+def _road(routes: Routes, address: str) -> Route | None:
+    """The route of the main table to `address`: the longest prefix, then the smallest metric."""
+    fitting = [road for road in routes.main if ip_address(address) in ip_network(road.destination)]
+    return max(fitting, key=lambda road: (ip_network(road.destination).prefixlen, -road.metric), default=None)
+
+
+def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | Absent) -> Interface | None:
+    """The interface that NCCL takes for its bootstrap; None with NCCL_COMM_ID, which decides otherwise."""
+    if settings.get("NCCL_COMM_ID"):
+        return None
+    found = find_interfaces(
+        interfaces.addresses,
+        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
+        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
+        limit=1,
+        version=software.nccl_version if isinstance(software, Software) else None,
+    ).interfaces
+    return next((each for each in interfaces.all for choice in found if each.name == choice.name), None)
+
+
+_BOTH = Master("localhost", ("::1", "127.0.0.1"))
+_SPLIT = Ports((Listener("::1", 29500), Listener("0.0.0.0", 29500)), 0)
+_ONE = Launch("manual", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+
+
+@check(
+    bad=[(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
+    good=[
+        (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+        (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
+        (Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT),
+        (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), _SPLIT),
+    ],
+    applies=given_a_master,
+)
+def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
+    """MASTER_ADDR leads to one listener by IPv4 and to another by IPv6.
+
+    Why: torch's store listens on both families with one socket, and on IPv4 alone where the port is taken in IPv6
+    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to somebody else
+    (strands#2600).
+    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT on which nobody listens.
+    """
+    families = {ip_address(address.partition("%")[0]).version for address in master.addresses}
+    if len(families) < 2 or launch.master_port is None or not is_master(launch, master, interfaces):
+        return
+    listeners = ports.on(launch.master_port)
+    by_family = {ip_address(listener.address).version: listener.address for listener in listeners}
+    if len(by_family) > 1:
+        message = f"port {launch.master_port} has a listener on {by_family[4]} and another on {by_family[6]}"
+        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        yield warn(master.name, message, blame="job", action="fix-job", evidence=evidence)

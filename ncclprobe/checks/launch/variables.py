@@ -1,0 +1,94 @@
+"""The variables that launchers set."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import Launch, Problem, detect
+from ncclprobe.model import Finding, fail, warn
+from ncclprobe.registry import check
+
+_OF_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"}
+TASK_3 = Environment({**STEP, "SLURM_PROCID": "3", "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "0"})
+AGENT = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+AGENT_0 = Environment({**STEP, **AGENT, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+SHELL_OF_SALLOC = Environment(
+    {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NUM_NODES": "2"}
+)
+
+
+@check(
+    bad=[(Launch("manual", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
+    good=[(TWO_NODES,)],
+    required=True,
+    applies=part_of_a_job,
+)
+def vars(launch: Launch) -> Iterator[Finding]:
+    """The launcher's variables are incomplete or contradict each other.
+
+    Why: every rank waits for all others; one that miscounts them makes all wait until the rendezvous times out.
+    Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
+    """
+    for problem in launch.problems:
+        tell = warn if problem.harmless else fail
+        yield tell(
+            problem.subject,
+            problem.message,
+            blame="job",
+            action="fix-job",
+            evidence="environment",
+            remedy=problem.remedy,
+        )
+
+
+@check(
+    bad=[
+        (Launch("manual", 0, 16, 0, 8, 2), TASK_3),  # RANK=$SLURM_PROCID, written into the body of the batch script
+        (Launch("manual", 3, 32, 3, 8, 4), TASK_3),
+        (Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
+        (Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
+    ],
+    good=[
+        (Launch("manual", 3, 16, 3, 8, 2), TASK_3),
+        (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
+        (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
+        (Launch("manual", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
+        (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
+        (TWO_NODES, Environment({})),
+    ],
+    requires="launch.vars",
+    applies=part_of_a_job,
+)
+def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
+    """torchrun's variables and those of Slurm or MPI tell of different jobs.
+
+    Why: torch believes RANK and WORLD_SIZE; where srun or mpirun started another number of processes, or each its own
+    torchrun, the ranks wait for others that never come, or several jobs run that know nothing of each other.
+    Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
+    are those of the script), and give torchrun --nnodes=$SLURM_JOB_NUM_NODES with one task per node.
+    """
+    inner = {name: value for name, value in environment.variables.items() if name not in _OF_TORCH}
+    outer = detect(inner)
+    if launch.kind not in ("torchrun", "manual") or outer.kind == "none":
+        return
+    for subject, message in _differences(launch, outer, _number(environment.get("SLURM_JOB_NUM_NODES"))):
+        yield warn(subject, message, blame="job", action="fix-job", evidence="environment")
+
+
+def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[tuple[str, str]]:
+    """Subject and message of each contradiction. `nodes` is what Slurm has allocated."""
+    if nodes and (launch.nnodes or 1) > nodes:
+        yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
+    elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:
+        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each runs a job of its own"
+    elif launch.kind == "manual" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
+        if launch.world_size != outer.world_size:
+            yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"
+        elif launch.rank != outer.rank:
+            yield "RANK", f"is {launch.rank}, but this is task {outer.rank} of {outer.kind}"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else None

@@ -1,0 +1,158 @@
+"""How many NVLinks are up, and how fast they are."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ncclprobe.checks.gpu import blanks, gpu_job
+from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.checks.nvl import Box, Linked, look
+from ncclprobe.errors import Unlearned
+from ncclprobe.expect.nvlinks import Product, products
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvlink import NvLink, NvLinks, State
+from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.model import Absent, Finding, fail, note, warn
+from ncclprobe.registry import check
+
+_BASEBOARD = 8  # GPUs: of a virtual machine with as many, no part of the board is another's
+_ON_THE_WIRE = 0.98  # of the payload's rate at least: a link that codes shows more than that, one that does not as much
+
+
+def links_of(*states: State, speed: int = 26562, remote: bool = True) -> tuple[NvLink, ...]:
+    """Links to an NVSwitch (or, without `remote`, to nobody who says so) in these states, for examples."""
+    end = "switch" if remote else "gpu"
+    return tuple(NvLink(n, state, speed_MBps=speed, remote=end) for n, state in enumerate(states))
+
+
+FULL, SHORT = links_of(*["active"] * 18), links_of(*["active"] * 17, "inactive")
+NONE, ASLEEP = links_of(*["inactive"] * 18), links_of(*["active"] * 17, "sleep")
+SLOW = (*FULL[:17], NvLink(17, "active", speed_MBps=13281, remote="switch"))
+H200S = box(HEALTHY, HEALTHY, HEALTHY)
+A6000S = box(*(replace(HEALTHY, name="NVIDIA RTX A6000") for _ in range(3)))
+BRIDGED, UNBRIDGED = (links_of(*[state] * 4, speed=14062, remote=False) for state in ("active", "inactive"))
+V100S = box(*(replace(HEALTHY, name="Tesla V100-SXM2-16GB") for _ in range(4)))
+QUARTER = links_of(*["active"] * 4, *["inactive"] * 2, speed=25781, remote=False)
+METAL, GUEST, UNSAID = Machine(virtual=False), Machine(virtual=True), Absent("not asked")
+PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {}, "NVML: all links are inactive")})
+
+
+@check(
+    bad=[
+        (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL),
+        (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
+        (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
+        (UNSAID, UNSAID, PRINTED_NONE, UNSAID),
+    ],
+    good=[
+        (H200S, NvLinks((FULL, FULL, FULL)), UNSAID, METAL),
+        (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL),
+        (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL),
+        (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST),
+        (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST),
+        (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL),
+        (UNSAID, UNSAID, NvlinkStatus({}), METAL),
+    ],
+    required=True,
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def links(
+    gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent, machine: Machine | Absent
+) -> Iterator[Finding]:
+    """NVLinks of a GPU are down.
+
+    Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
+    others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
+    Fix: reset the GPUs, or reboot; if the same links stay down, have the GPU, its baseboard or its bridge reseated.
+    """
+    seen = look(gpus, links, status)
+    virtual = isinstance(machine, Machine) and machine.virtual is True
+    for gpu in seen.gpus:
+        yield from _short(gpu, seen, virtual)
+        if gpu.dozing:
+            message = f"links {_listed(gpu.dozing)} are asleep or carry no traffic; NCCL counts active ones only"
+            yield note(gpu.name, message, evidence=seen.evidence)
+    if seen.unknown:
+        yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
+
+
+def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
+    """What is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
+    product = products().get(gpu.product)
+    siblings = _usual([len(other.up) for other in seen.like(gpu)])
+    message = f"{len(gpu.up)} NVLinks are up{f' ({_listed(gpu.down)} are not)' if gpu.down else ''}"
+    if len(gpu.up) < siblings:
+        yield _unlike_siblings(gpu, product, f"{message}, {siblings} of its siblings'", seen)
+    elif product and len(gpu.up) < product.links:
+        expected = f"{message}, {product.links} is what every {gpu.product} has ({product.source})"
+        yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
+
+
+def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: Box) -> Finding:
+    """Bridges need not join every GPU, and a GPU of which nobody knows may be bridged too."""
+    bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
+    if bridged and not gpu.up:
+        return note(gpu.name, f"{message}: no bridge joins it", evidence=seen.evidence)
+    tell = warn if bridged else fail
+    return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+
+
+def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
+    """All siblings alike have fewer: certain where the board decides, not with bridges or in part of a board."""
+    alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
+    if product.wiring == "board" and not part:
+        yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+    elif not gpu.up and not alone and product.wiring != "bridge":
+        yield warn(gpu.name, message, blame="node", action="repair", evidence=seen.evidence)
+    elif gpu.up:
+        yield note(gpu.name, message, evidence=seen.evidence)
+
+
+def _usual(values: Sequence[int]) -> int:
+    """The most frequent value; of several, the largest."""
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:6])) + (", …" if len(numbers) > 6 else "")
+
+
+@check(
+    bad=[
+        (H200S, NvLinks((FULL, SLOW, FULL)), UNSAID),
+        (box(HEALTHY), NvLinks((links_of(*["active"] * 18, speed=13281),)), UNSAID),
+    ],
+    good=[
+        (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID),
+        (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
+        (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
+    ],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Iterator[Finding]:
+    """An NVLink runs below its rate.
+
+    Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
+    Fix: reset the GPUs, or reboot; if the link stays slow, have the GPU, its baseboard or its bridge reseated.
+    """
+    seen = look(gpus, links, status)
+    silent = {gpu.name: Absent("NVML does not tell the links' speed") for gpu in seen.gpus if None in gpu.speeds}
+    told = [gpu for gpu in seen.gpus if gpu.name not in silent]
+    for gpu in told:
+        usual = _usual([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
+        slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}
+        product = products().get(gpu.product)
+        if slow:
+            worst = min(slow.values()) / 1000
+            message = f"links {_listed(tuple(slow))} run at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
+            yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+        elif product and gpu.up and usual < _ON_THE_WIRE * product.link_GBps * 1000:
+            message = f"its links run at {usual / 1000:.5g} GB/s, {product.link_GBps:g} expected ({product.source})"
+            yield warn(gpu.name, message, blame="node", action="repair", evidence=seen.evidence)
+    unknown = {**seen.unknown, **silent}
+    if unknown and not told:
+        raise Unlearned("; ".join(dict.fromkeys(gap.why for gap in unknown.values())))
+    yield from blanks(unknown, len(told) + len(unknown) + 1, seen.evidence)

@@ -1,0 +1,234 @@
+"""PCIe links of GPUs and NICs: lanes, speed, and whether a NIC fits."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ncclprobe.checks.gpu import blanks, named
+from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.checks.pci import gpu_devices, is_virtual, rdma_cards, rdma_job, same_slot
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.registry import applies, check
+
+T = TypeVar("T", int, float)
+_GPU, _NIC, _SCREEN = (Identity(code, vendor, 1) for code, vendor in ((0x030200, 0x10DE), (0x020700, 0x15B3), (0x030000, 0x10DE)))
+METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
+WIDE = PcieLink(2.5, 16, 32.0, 16)
+
+
+def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
+    """A GPU of 16 lanes, for examples."""
+    return Device(f"0000:{bus:02x}:00.0", kind, Place(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
+
+
+def node(*devices: Device) -> tuple[Gpus, Pci]:
+    """These GPUs as NVML and sysfs show them, for examples."""
+    gpus = [replace(HEALTHY, pci=f"0000{d.address}", **_as_nvml(d)) for d in devices]
+    return box(*gpus), Pci({device.address: device for device in devices})
+
+
+def _as_nvml(device: Device) -> dict[str, int]:
+    link = device.link if isinstance(device.link, PcieLink) else WIDE
+    return {"pcie_width": link.width or 0, "pcie_max_width": 16, "pcie_generation": 1, "pcie_max_generation": 5}
+
+
+CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
+GRACE = box(replace(HEALTHY, pcie_width=CHIP_TO_CHIP, pcie_max_width=CHIP_TO_CHIP))
+ALIKE, UNLIKE = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
+
+
+@applies
+def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs that have a PCIe link (on Grace NVML tells of none)."""
+    known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
+    return job.backend == "nccl" and not (known and all(unsupported(gpu.pcie_width) for gpu in known))
+
+
+@check(
+    bad=[(*UNLIKE, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    good=[(*ALIKE, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (ALIKE[0], Pci(), GUEST)],
+    required=True,
+    requires="gpu.smi-canary",
+    applies=on_pcie,
+)
+def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
+    """A GPU has fewer PCIe lanes than it could.
+
+    Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when a
+    GPU idles, the width never changes by itself.
+    Fix: reseat the GPU or its riser, and look for the slot's lanes in the firmware's set-up; then a repair.
+    """
+    unknown, devices = {}, gpu_devices(pci, gpus)
+    widths = {name: gpu.pcie_width for name, gpu in named(gpus) if isinstance(gpu.pcie_width, int)}
+    for name, gpu in named(gpus):
+        now, best = gpu.pcie_width, gpu.pcie_max_width
+        if isinstance(now, Absent) or isinstance(best, Absent):
+            unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
+        elif now < best:
+            siblings = max((width for other, width in widths.items() if other != name), default=best)
+            message = f"x{now}, of x{best} that GPU and slot could have together"
+            evidence = f"NVML; /sys/bus/pci/devices/{devices[name].address}/current_link_width" if name in devices else "NVML"
+            if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
+                yield note(name, f"{message}, as its siblings have", evidence=evidence)
+            else:
+                yield fail(name, message, blame="node", action="repair", evidence=evidence)
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
+
+
+def _drives_screens(device: Device | None) -> bool:
+    """A card for workstations, whose boards often share 16 lanes between two slots."""
+    return device is not None and device.identity.class_code >> 8 == 0x0300
+
+
+SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in ALIKE[0].all))
+AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5) for gpu in ALIKE[0].all))
+
+
+@check(
+    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *ALIKE[0].all),), (AT_WORK,)],
+    good=[(ALIKE[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in ALIKE[0].all)),)],
+    requires="gpu.smi-canary",
+    applies=on_pcie,
+)
+def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU's PCIe link is slow while it works, or can never be as fast as its siblings'.
+
+    Why: each generation doubles what goes to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
+    link to generation 1 and raises it with the first copy, so an idle link is judged by what it could do.
+    Fix: look for the slot's speed in the firmware's set-up, and reseat the GPU or its riser.
+    """
+    unknown = {}
+    for name, gpu in named(gpus):
+        now, best = gpu.pcie_generation, gpu.pcie_max_generation
+        if isinstance(now, Absent) or isinstance(best, Absent):
+            unknown[name] = now if isinstance(now, Absent) else CHIP_TO_CHIP
+            continue
+        usual = _usual([i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)])
+        working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
+        if best < usual:
+            message = f"generation {best} at most, {usual} at its siblings"
+            yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkGeneration")
+        elif working and now < best:
+            message = f"generation {now} of {best}, though it is not idle"
+            evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
+            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
+
+
+def _like(gpu: Gpu, gpus: Gpus) -> list[Gpu]:
+    return [other for _, other in named(gpus) if other.name == gpu.name]
+
+
+def _usual(values: Sequence[T]) -> T:
+    """The most frequent value; of several, the largest."""
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
+
+
+def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> tuple[RdmaDevice, Device]:
+    """An RDMA device with one port, and its function, for examples."""
+    address = f"0000:{0xA0 + number:02x}:00.{function}"
+    port = Port(f"mlx5_{number + function}", 1, "ACTIVE", "LinkUp", Rate(gbps, 4, "NDR"))
+    return (
+        RdmaDevice(port.device, (port,), address),
+        Device(address, _NIC, Place(f"pci0000:{0xA0 + number:02x}"), link),
+    )
+
+
+def cards(*pairs: tuple[RdmaDevice, Device]) -> tuple[Fabric, Pci]:
+    """A node with these NICs, for examples."""
+    return Fabric(tuple(rdma for rdma, _ in pairs)), Pci({device.address: device for _, device in pairs})
+
+
+FULL, HALF = PcieLink(32.0, 16, 32.0, 16), PcieLink(32.0, 8, 32.0, 16)
+OLD_SLOT, UNTOLD = PcieLink(16.0, 16, 32.0, 16), PcieLink(None, None, None, None)
+
+
+@applies
+def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent) -> bool:
+    """to jobs on GPUs, where the kernel knows the PCIe link of an RDMA device (not of virtual functions)."""
+    if job.backend != "nccl" or isinstance(fabric, Absent) or isinstance(pci, Absent):
+        return job.backend == "nccl"
+    links = [device.link for device, _ in rdma_cards(fabric, pci).values()]
+    return any(isinstance(link, Absent) or link.width is not None for link in links)
+
+
+@check(
+    bad=[cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
+    good=[cards(nic(0, FULL), nic(1, FULL)), cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)), cards(nic(0, FULL), nic(1, UNTOLD))],
+    requires="",
+    applies=nics_with_links,
+)
+def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
+    """A NIC's PCIe link is narrower or slower than it could be.
+
+    Why: the NIC then sends and receives no faster than its slot, and every ring of NCCL that passes it does not either.
+    Fix: reseat the NIC or its riser, look for the slot's lanes and speed in the firmware's set-up; then a repair.
+    """
+    found = rdma_cards(fabric, pci)
+    unknown = {}
+    for name, (device, ports) in found.items():
+        link = device.link
+        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            continue
+        if (link.gbps or 0) >= 0.999 * (link.max_gbps or 0):
+            continue
+        siblings = [other.link for other, _ in found.values() if other.identity == device.identity]
+        wider = any(isinstance(i, PcieLink) and (i.gbps or 0) > (link.gbps or 0) for i in siblings)
+        message = f"{_written(link)}, of {_written(replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width))}"
+        evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}"
+        short = (link.gbps or 0) < sum(_rate(port) for port in ports)
+        if wider or (short and (link.width or 0) < (link.max_width or 0)):
+            yield fail(name, message, blame="node", action="repair", evidence=evidence)
+        else:
+            yield note(name, f"{message}; enough, or what the slot has" if not short else message, evidence=evidence)
+    yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_width")
+
+
+def _rate(port: Port) -> float:
+    return 0.0 if isinstance(port.rate, Absent) else port.rate.gbps
+
+
+def _written(link: PcieLink) -> str:
+    return f"{link.speed_gtps:g} GT/s x{link.width}"
+
+
+@check(
+    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, FULL), nic(0, FULL, function=1))],
+    good=[cards(nic(0, FULL)), cards(nic(0, OLD_SLOT, 200.0)), cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1))],
+    requires="pci.nic-link",
+    applies=nics_with_links,
+)
+def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
+    """A NIC's PCIe link carries less than its ports.
+
+    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in any smaller one the port is bought and never used. Two
+    ports of one card share its slot.
+    Fix: move the NIC to a faster slot; else expect the slot's rate, not the port's.
+    """
+    found = rdma_cards(fabric, pci)
+    unknown = {}
+    for name, (device, _) in found.items():
+        link, card = device.link, same_slot(found, name)
+        if isinstance(link, Absent) or link.gbps is None:
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            continue
+        ports = [port for other in card for port in found[other][1]]
+        rate = sum(map(_rate, ports))
+        if name == card[0] and link.gbps < rate:
+            message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
+            evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+            tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
+            yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)
+    yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_speed")
+
+
+def _names(ports: Sequence[Port]) -> str:
+    return ", ".join(port.name for port in ports)

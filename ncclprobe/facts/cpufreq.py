@@ -1,0 +1,31 @@
+"""How the kernel sets the clock of the processors, from sysfs; open to every user. Few virtual machines have a say."""
+
+from dataclasses import dataclass
+
+from ncclprobe.errors import Missing
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The driver and the governor of the first processor, for which every tool sets all alike.
+
+    Both empty: this kernel does not set the clock; firmware or a hypervisor does.
+    """
+
+    driver: str = ""
+    governor: str = ""
+
+
+@collector
+def cpufreq(host: Host) -> Scaling:
+    """Two files of the first processor, open to every user."""
+    try:
+        return Scaling(
+            host.ask("read", f"{POLICY}/scaling_driver").strip(), host.ask("read", f"{POLICY}/scaling_governor").strip()
+        )
+    except Missing:
+        return Scaling()

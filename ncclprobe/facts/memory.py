@@ -1,0 +1,69 @@
+"""How much memory the machine has left, and from which NUMA nodes this process takes it. Every user may read both.
+
+The numbers are the whole machine's, in a container too: what its control group allows is in
+:mod:`ncclprobe.facts.cgroup`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ncclprobe.errors import Missing, ParseError
+from ncclprobe.facts.cpu import cpu_list
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+STACK = r"^[0-9a-f]+ .* stack "
+_POLICY = re.compile(r"[0-9a-f]+ ([a-z]+)(?:=[a-z]+)?(?: \(many\))?(?::([0-9,-]+))? ")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. `available` is what the kernel can give without swapping: free memory, and caches that it can drop."""
+
+    total_bytes: int
+    available_bytes: int
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """How this process chooses NUMA nodes (set_mempolicy(2)): ``default``, ``bind``, ``prefer``, ``interleave`` …
+
+    `nodes` are those that the policy names; none for one that names none.
+    """
+
+    mode: str = "default"
+    nodes: tuple[int, ...] = ()
+
+
+@collector
+def memory(host: Host) -> Memory:
+    """/proc/meminfo, open to every user."""
+    return meminfo(host.ask("read", "/proc/meminfo"))
+
+
+def meminfo(text: str) -> Memory:
+    """Four of its lines; a kernel without swap may leave out two. Raises ParseError."""
+    found = {name: int(kib) << 10 for name, kib in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.M | re.A)}
+    try:
+        return Memory(found["MemTotal"], found["MemAvailable"], found.get("SwapTotal", 0), found.get("SwapFree", 0))
+    except KeyError as missing:
+        raise ParseError(f"/proc/meminfo: no {missing.args[0]}: {text[:80]!r}") from None
+
+
+@collector
+def memory_policy(host: Host) -> MemoryPolicy:
+    """The line of /proc/self/numa_maps for the stack, whose policy is the process's own; a process may see its own."""
+    try:
+        return policy(host.ask("lines", "/proc/self/numa_maps", STACK))
+    except Missing:  # a kernel without NUMA
+        return MemoryPolicy()
+
+
+def policy(text: str) -> MemoryPolicy:
+    """The policy of the first line, as mpol_to_str in mm/mempolicy.c of the kernel writes it. Raises ParseError."""
+    match = _POLICY.match(text)
+    if not match:
+        raise ParseError(f"/proc/self/numa_maps: {text[:80]!r}")
+    return MemoryPolicy(match[1], cpu_list(match[2] or ""))

@@ -1,0 +1,127 @@
+"""NCCL_ALGO and NCCL_PROTO: which algorithms and protocols are left to each collective.
+
+``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
+(v2.30.7), nccl_semantics.md §0. Before 2.24 there was one list for all functions, unknown names were passed over, and
+Ring came back where nothing was left.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ncclprobe.facts.software import Version, reaches
+
+_GRAMMAR = (2, 24)
+_PAT = (2, 23)
+_NVLS_GATHERS = (2, 27)
+
+FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+PROTOCOLS = ("LL", "LL128", "Simple")
+_ALL_PROTOCOLS = ("Tree", "Ring")
+_ONLY_RING = frozenset({"Ring"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a list leaves to each function that it speaks of; `error` why NCCL refuses it, empty where it does not.
+
+    `ignored` are names that versions before 2.24 pass over.
+    """
+
+    kept: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    error: str = ""
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def every_function(self) -> bool:
+        """It is not scoped: all functions are pinned."""
+        return len(self.kept) == len(FUNCTIONS)
+
+
+class _Refused(Exception):
+    """The list is none that NCCL takes."""
+
+
+def parse_pin(text: str, names: Sequence[str], version: Version | None = None) -> Pin:
+    """NCCL_ALGO (`names` is ALGORITHMS) or NCCL_PROTO (PROTOCOLS) as this version reads it. No text is no pin."""
+    if not reaches(version, _GRAMMAR):
+        return _old(text, names) if text else Pin()
+    kept: dict[str, frozenset[str]] = {}
+    try:
+        for entry in filter(None, text.split(";")):
+            kept |= _entry(entry, names, first=text.startswith(entry) and not kept)
+    except _Refused as refusal:
+        return Pin(error=str(refusal))
+    return Pin(kept)
+
+
+def _entry(entry: str, names: Sequence[str], first: bool) -> dict[str, frozenset[str]]:
+    parts = [part for part in entry.split(":") if part]
+    if not parts:
+        raise _Refused(f"{entry!r} names nothing")
+    if len(parts) == 1 and not first:
+        raise _Refused(f"{entry!r} needs a function in front: only the first entry may go without")
+    tokens = parts[0] if len(parts) == 1 else parts[1]
+    functions = FUNCTIONS if len(parts) == 1 else _known(parts[0], FUNCTIONS, "function")
+    return dict.fromkeys(functions, _left(tokens, names))
+
+
+def _known(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
+    found = tuple(name for name in names if name.lower() == word.lower())
+    if not found:
+        raise _Refused(f"{word!r} is no {what}; there are {', '.join(names)}")
+    return found
+
+
+def _left(tokens: str, names: Sequence[str]) -> frozenset[str]:
+    listed = frozenset(n for word in tokens.removeprefix("^").split(",") if word for n in _known(word, names, "choice"))
+    return frozenset(names) - listed if tokens.startswith("^") else listed
+
+
+def _old(text: str, names: Sequence[str]) -> Pin:
+    words = [word for word in text.removeprefix("^").split(",") if word]
+    by_name = {name.lower(): name for name in names}
+    listed = frozenset(by_name[word.lower()] for word in words if word.lower() in by_name)
+    left = frozenset(names) - listed if text.startswith("^") else listed
+    unknown = tuple(word for word in words if word.lower() not in by_name)
+    return Pin(dict.fromkeys(FUNCTIONS, left), ignored=unknown)
+
+
+def implemented(function: str, version: Version | None = None) -> frozenset[str]:
+    """The algorithms that NCCL has for a collective at all (nccl_semantics.md §0)."""
+    if function in ("Broadcast", "Reduce"):
+        return _ONLY_RING
+    if function == "AllReduce":
+        return frozenset(ALGORITHMS) - {"PAT"}
+    found = {"Ring", "CollNetDirect"}
+    found |= {"PAT"} if reaches(version, _PAT) else set()
+    return frozenset(found | ({"NVLS"} if reaches(version, _NVLS_GATHERS) else set()))
+
+
+def stranded(
+    algorithms: Pin, protocols: Pin, lacking: frozenset[str] = frozenset(), version: Version | None = None
+) -> tuple[str, ...]:
+    """The functions without any algorithm and protocol left: their calls fail. None before 2.24, where Ring came back.
+
+    `lacking`: algorithms that this machine does not have.
+    """
+    if not reaches(version, _GRAMMAR):
+        return ()
+    return tuple(
+        name
+        for name in FUNCTIONS
+        if not _usable(
+            (algorithms.kept.get(name, frozenset(ALGORITHMS)) & implemented(name, version)) - lacking,
+            protocols.kept.get(name, frozenset(PROTOCOLS)),
+        )
+    )
+
+
+def _usable(algorithms: frozenset[str], protocols: frozenset[str]) -> bool:
+    """Tree and Ring have every protocol, the others Simple alone (src/graph/tuning.cc)."""
+    return bool(algorithms and ("Simple" in protocols or (protocols and algorithms & frozenset(_ALL_PROTOCOLS))))
+
+
+def forces_ll128(protocols: Pin) -> bool:
+    """Whether LL128 is switched on by hand for some function, also by excluding others: NCCL then does not judge it."""
+    return any("LL128" in left for left in protocols.kept.values())

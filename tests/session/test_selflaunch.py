@@ -1,0 +1,126 @@
+"""What becomes of a run whose ranks were started here, from what they left: every way to end, without processes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.model import Report
+from ncclprobe.report import json as as_json
+from ncclprobe.session import options as command_line
+from ncclprobe.session import trail
+from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.selflaunch import End, _settle
+from ncclprobe.session.trail import Trail
+
+ENDED = End(4)
+
+
+class Run:
+    """Two ranks that measured one row; `settle` is what their caller makes of it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.path = folder / "trail", folder / "report.json"
+        self.folder.mkdir()
+        (self.folder / trail.IMPORTED).touch()
+        self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
+        for own in self.trails:
+            own.phase("all_reduce 1 MiB in place batch 2 of 5")
+        self.environment = monkeypatch
+        self.zero = self.ledger()
+        self.zero.met = True
+        with monkeypatch.context() as patch:
+            patch.setenv(trail.FOLDER, str(self.folder))
+            self.zero.add(replace(ROW, wrong=0))
+
+    def ledger(self) -> Ledger:
+        asked = replace(command_line.parse([]), json=str(self.path), quiet=True, report_only=True)
+        return Ledger(asked, Party("torchrun", 2, ("h0",)))
+
+    def closes(self) -> None:
+        with self.environment.context() as patch:
+            patch.setenv(trail.FOLDER, str(self.folder))
+            self.zero.close()
+
+    def settle(self, end: End = ENDED) -> tuple[int, Report]:
+        code = _settle(self.ledger(), self.folder, 2, "h0", end)
+        report = as_json.read(str(self.path))
+        return code, report
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
+
+
+def findings(report: Report) -> list[tuple[str, str]]:
+    return [(f.subject, f.message) for v in report.checks if v.id == "run.hang-attrib" for f in v.findings]
+
+
+def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    trail.note_ends(run.folder, {0: -9, 1: 4})
+    run.trails[1].words("rank 0 on h0 has fallen silent")
+    code, report = run.settle()
+    ((subject, message),) = findings(report)
+    assert (code, report.exit_code, subject, len(report.measurements)) == (4, 4, "rank 0", 1)
+    assert "ended by SIGKILL" in message
+    assert "all_reduce 1 MiB in place batch 2 of 5" in message
+    said = capsys.readouterr().err
+    assert said.startswith("ncclprobe: rank 0 on h0 was lost in phase 'all_reduce 1 MiB in place batch 2 of 5'")
+    assert said.count("\n") == 1
+
+
+def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
+    trail.note_ends(run.folder, {1: 4})
+    run.trails[1].words("rank 0 on h0 has fallen silent in phase 'x'")
+    code, report = run.settle(End(None))
+    ((subject, message),) = findings(report)
+    assert (code, subject) == (4, "rank 0")
+    assert "has fallen silent in phase" in message
+
+
+def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
+    run.closes()
+    trail.note_ends(run.folder, {1: -11})
+    code, report = run.settle()
+    assert (code, report.exit_code, len(report.measurements)) == (4, 4, 1)
+    assert [subject for subject, _ in findings(report)] == ["rank 1"]
+
+
+@pytest.mark.parametrize("end", [End(0), End(3, "SIGTERM"), End(None), End(-9)])
+def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -> None:
+    run.closes()
+    trail.note_ends(run.folder, {1: -15})
+    code, report = run.settle(end)
+    assert (code, report.exit_code, report.remarks) == (0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (End(3, "SIGINT"), "ended by SIGINT while rank 0 was in phase 'all_reduce 1 MiB"),
+        (End(None), "--timeout ran out while rank 0 was in phase"),
+        (End(-9), "torch's agent was ended by SIGKILL"),
+    ],
+)
+def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: End, words: str) -> None:
+    code, report = run.settle(end)
+    assert (code, report.exit_code, findings(report)) == (3, 3, [])
+    assert report.remarks[0].startswith(words)
+
+
+def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run) -> None:
+    (run.folder / trail.IMPORTED).unlink()
+    code, report = run.settle(End(None))
+    assert code == 3
+    assert "--timeout ran out in import torch, before any rank was started" in report.remarks[0]
+
+
+@pytest.mark.parametrize(("end", "codes"), [(End(2), {}), (End(4), {0: 2, 1: -15})])
+def test_wrong_usage_has_been_said_by_whoever_saw_it(
+    run: Run, end: End, codes: dict[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trail.note_ends(run.folder, codes)
+    assert run.settle(end)[0] == 2
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,115 @@
+"""The project file: what may stand in it, and what becomes of a finding that it names."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclprobe import config
+from ncclprobe.errors import UsageError
+from ncclprobe.model import Check, Severity, Status, Verdict, fail, note
+from ncclprobe.registry import discover
+
+CHECKS = discover("ncclprobe.checks", Check)
+ENTRY = '[[ignore]]\ncheck = "env.bool-word"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
+
+
+def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
+    (entry,) = config.parse(ENTRY, "p.toml")
+    assert (entry.check, entry.subject, entry.where) == ("env.bool-word", "NCCL_IB_DISABLE", "p.toml: ignore 1")
+    (every,) = config.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml")
+    assert every.subject == "*"
+    assert config.parse("", "p.toml") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = ", "p.toml: not TOML"),
+        ("[ignored]\n", "p.toml: unknown key 'ignored'"),
+        ('ignore = "env.*"\n', "p.toml: ignore: write \\[\\[ignore\\]\\]"),
+        ("ignore = [1]\n", "p.toml: ignore: write"),
+        ('[[ignore]]\ncheck = "a.b"\n', "p.toml: ignore 1: reason is missing: say why"),
+        ('[[ignore]]\nreason = "r"\n', "p.toml: ignore 1: check is missing"),
+        ('[[ignore]]\ncheck = "a.b"\nreason = " "\n', "p.toml: ignore 1: reason must be a non-empty text"),
+        ('[[ignore]]\ncheck = 3\nreason = "r"\n', "p.toml: ignore 1: check must be"),
+        (ENTRY + '[[ignore]]\nchekc = "a.b"\nreason = "r"\n', "p.toml: ignore 2: unknown key 'chekc'; known are check"),
+    ],
+)
+def test_what_does_not_belong_there_is_refused_with_file_entry_and_key(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^{says}"):
+        config.parse(text, "p.toml")
+
+
+def test_a_file_is_looked_for_where_it_was_named_or_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config.load(None, CHECKS) == ()
+    (tmp_path / config.NAME).write_text(ENTRY)
+    assert [entry.where for entry in config.load(None, CHECKS)] == [f"{config.NAME}: ignore 1"]
+    with pytest.raises(UsageError, match=r"other\.toml: cannot be read"):
+        config.load(Path("other.toml"), CHECKS)
+
+
+def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('[[ignore]]\ncheck = "env.bool-wrod"\nreason = "r"\n')
+    with pytest.raises(UsageError, match=r"ignore 1: check 'env.bool-wrod' matches none"):
+        config.load(tmp_path / "p.toml", CHECKS)
+
+
+def test_a_finding_that_an_entry_names_is_left_out_and_said_with_its_reason() -> None:
+    both = (fail("mlx5_9:1", "is down"), note("mlx5_0:1", "is well"))
+    verdict = Verdict("ib.state", "n", Status.FAIL, "t", findings=both)
+    entry = config.Ignore("ib.*", "mlx5_9:*", "waits for its cable", "p.toml: ignore 1")
+    (kept,), left_out = config.suppress([verdict], [entry])
+    assert kept.status is Status.PASS
+    assert [finding.severity for finding in kept.findings] == [Severity.NOTE]
+    (said,) = left_out
+    assert (said.id, said.subject, said.reason) == (
+        "ib.state",
+        "mlx5_9:1",
+        "waits for its cable (p.toml: ignore 1)",
+    )
+
+
+def test_another_subject_or_an_unknown_verdict_is_not_touched() -> None:
+    verdicts = (
+        Verdict("ib.state", "n", Status.FAIL, "t", findings=(fail("mlx5_1:1", "is down"),)),
+        Verdict("ib.state", "m", Status.UNKNOWN, "t", why="not readable", required=True),
+    )
+    entry = config.Ignore("ib.state", "mlx5_9:1", "r", "p.toml: ignore 1")
+    assert config.suppress(verdicts, [entry]) == (verdicts, ())
+
+
+def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL", "SLURM", "RANK"))}
+    root = str(Path(__file__).resolve().parent.parent)
+    return subprocess.run(
+        [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.bool-word", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+        env={**kept, "PYTHONPATH": root, "NCCL_IB_DISABLE": "true"},
+    )
+
+
+def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> None:
+    assert doctor(tmp_path).returncode == 4
+    (tmp_path / config.NAME).write_text(ENTRY)
+    done = doctor(tmp_path, "--json", "r.json")
+    assert done.returncode == 0
+    assert "meant for the next release" in done.stdout
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [row["subject"] for row in report["suppressed"]] == ["NCCL_IB_DISABLE"]
+
+
+def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("[[ignore]]\nid = 'x'\n")
+    done = doctor(tmp_path, "--config", "site.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "site.toml: ignore 1: unknown key 'id'" in done.stderr

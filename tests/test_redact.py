@@ -1,0 +1,360 @@
+"""Redaction: no original survives, every relation between originals does, and the verdicts are the same."""
+
+import json
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_site import ANSWERS, ENV, GIDS, KEY, ORIGINALS, capture
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe import engine
+from ncclprobe.__main__ import main
+from ncclprobe.doctor import doctor_checks
+from ncclprobe.errors import Failed, Missing
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.names import Names
+from ncclprobe.facts.ports import Ports
+from ncclprobe.facts.routes import Routes
+from ncclprobe.host import Question, dump, load
+from ncclprobe.model import (
+    Absent,
+    Collector,
+    Finding,
+    Job,
+    NodeEnvironment,
+    NodeRow,
+    Report,
+    Setting,
+    Severity,
+    Snapshot,
+    Status,
+    Tool,
+    Verdict,
+)
+from ncclprobe.redact import Redactor
+from ncclprobe.registry import discover
+from ncclprobe.report import json as as_json
+
+ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
+answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))
+
+
+def snapshot(text: str, folder: Path, name: str = "c") -> Snapshot:
+    path = folder / f"{name}.jsonl"
+    path.write_text(text, encoding="utf-8")
+    host = load(path)
+    return Snapshot(host.node, engine.collect(host, discover("ncclprobe.facts", Collector)))
+
+
+def verdicts(seen: Snapshot) -> Sequence[Verdict]:
+    return engine.judge([seen], doctor_checks(), Job())
+
+
+def facts(folder: Path, answers: dict[Question, Any] = ANSWERS) -> dict[type, Any]:
+    return dict(snapshot(Redactor(KEY).capture(capture(answers)), folder).facts)
+
+
+def assert_judged_alike(text: str, folder: Path) -> None:
+    redactor = Redactor(KEY)
+    redacted = redactor.capture(text)
+    plain, hidden = snapshot(text, folder, "plain"), snapshot(redacted, folder, "hidden")
+    assert hidden.node == redactor.text(plain.node)
+    for kind, fact in plain.facts.items():
+        assert isinstance(fact, Absent) == isinstance(hidden.facts[kind], Absent), kind
+    for before, after in zip(verdicts(plain), verdicts(hidden), strict=True):
+        assert (before.id, before.status, before.required) == (after.id, after.status, after.required)
+        assert [redactor.text(f.subject) for f in before.findings] == [f.subject for f in after.findings]
+        assert [(f.severity, f.blame) for f in before.findings] == [(f.severity, f.blame) for f in after.findings]
+
+
+# What must go.
+
+
+def test_no_original_survives_anywhere_in_a_capture() -> None:
+    redacted = Redactor(KEY).capture(capture())
+    for original in ORIGINALS:
+        assert original not in redacted, original
+
+
+def test_the_text_of_a_refusal_is_redacted_too() -> None:
+    answers = ANSWERS | {("resolve", "blade-018"): Failed("resolve blade-018: 10.20.255.53 says no")}
+    redacted = Redactor(KEY).capture(capture(answers))
+    assert not re.search(r"blade-|10\.20\.255", redacted)
+    assert '"refused": "Failed"' in redacted
+
+
+def test_a_nics_serial_number_in_its_configuration_space_is_replaced_and_nothing_else() -> None:
+    rows = {"0x000": "b3156f10" + "00" * 12, "0x100": "01000214" + "00" * 12}
+    rows |= {"0x140": "03000100" + "563412feff9b0398" + "00000000"}
+    said = json.dumps({"length": 4096, "rows": rows})
+    text = capture({("bytes", "/sys/bus/pci/devices/0000:02:00.0/config"): json.loads(said)})
+    row = json.loads(Redactor(KEY).capture(text).split("\n")[1])
+    new = json.loads(row["said"])["rows"]
+    assert {place for place in rows if new[place] != rows[place]} == {"0x140"}
+    assert new["0x140"].startswith("03000100")
+    assert new["0x140"].endswith("00000000")
+
+
+# What must stay as it is.
+
+
+def test_versions_devices_and_settings_are_what_they_were(tmp_path: Path) -> None:
+    redacted = Redactor(KEY).capture(capture())
+    for kept in ("9.1.0.70", "570.86.15", "12.250.86.15", "20.43.1014", "mlx5_0:1", "6.8.0.10", "0000:02:00.0"):
+        assert kept in redacted
+    assert '"NCCL_IB_DISABLE\\": \\"true\\"' in redacted
+    assert "7783-7084-3265-9085-8269-3286-77" in redacted  # how Azure is known
+    interfaces = facts(tmp_path)[Interfaces]
+    assert [i.name for i in interfaces.all] == ["lo", "ib0"]  # though /etc/hosts calls a host ib0
+
+
+def test_the_relations_between_addresses_guids_and_names_stay(tmp_path: Path) -> None:
+    seen = facts(tmp_path)
+    device = seen[Fabric].devices[0]
+    gids = [gid.address for gid in device.ports[0].gids]
+    mapped = gids[2].ipv4_mapped
+    address = next(a for a in seen[Interfaces].addresses if a.name == "ib0")
+    assert [gid.is_link_local for gid in gids] == [True, True, False, False]
+    assert device.node_guid == gids[0].exploded[20:] == gids[3].exploded[20:]
+    assert str(mapped) == address.address == seen[Names].entries(seen[Names].hosts[1].names[1])[0].address
+    mac = next(r["address"] for r in json.loads(said(capture(), "net_if_addrs"))["ib0"] if r["family"] == 17)
+    eui = bytes.fromhex(mac.replace(":", ""))
+    assert bytes([eui[0] ^ 2, *eui[1:3], 0xFF, 0xFE, *eui[3:]]) == gids[1].packed[8:]
+    assert seen[Ports].listeners[0].address == address.address
+    assert seen[Ports].listeners[1].address == str(gids[2])
+    assert ip_address(address.address) in ip_network(seen[Routes].main[0].destination)
+    assert seen[Routes].main[0].destination == seen[Routes].policy[0].source == seen[Routes].tables[0].destination
+
+
+def said(text: str, what: str) -> str:
+    rows = [json.loads(line) for line in Redactor(KEY).capture(text).splitlines()[1:]]
+    return str(next(row["said"] for row in rows if what in row["ask"]))
+
+
+def test_a_list_of_nodes_is_written_out_so_that_each_can_be_compared() -> None:
+    variables = json.loads(said(capture(), "env"))
+    nodes = variables["SLURM_JOB_NODELIST"].split(",")
+    assert len(nodes) == 4
+    assert nodes[0] == json.loads(said(capture(), "uname"))["hostname"] == variables["MASTER_ADDR"].split(".")[0]
+    assert len({*nodes}) == 4
+
+
+def test_the_questions_that_follow_from_answers_are_still_those_that_are_asked(tmp_path: Path) -> None:
+    variables = json.loads(said(capture(), "env"))
+    asked = [json.loads(line).get("ask") for line in Redactor(KEY).capture(capture()).splitlines()]
+    assert ["resolve", variables["MASTER_ADDR"]] in asked
+    assert ["conf", variables["NCCL_CONF_FILE"]] in asked
+
+
+def test_a_host_may_be_called_what_the_kernel_calls_its_files(tmp_path: Path) -> None:
+    answers = ANSWERS | {("uname",): {"node": "net", "hostname": "infiniband", "release": "6.8", "machine": "x86_64"}}
+    assert_judged_alike(capture(answers, "net"), tmp_path)
+    assert "/sys/class/infiniband/mlx5_0" in Redactor(KEY).capture(capture(answers))
+
+
+# Verdicts.
+
+
+PLANTED: list[dict[Question, Any]] = [
+    {},
+    {("resolve", "blade-017.rack7.example.org"): {"addresses": ["127.0.1.1"], "seconds": 0.1}},
+    {("resolve", "blade-017.rack7.example.org"): Failed("resolve blade-017.rack7.example.org: not known")},
+    {("env",): ENV | {"NCCL_SOCKET_IFNAME": "ib0", "MASTER_ADDR": "10.20.0.7"}, ("resolve", "10.20.0.7"): Missing("x")},
+    {("env",): {"USER": "ib", "SLURM_JOB_ID": "1", "SLURM_NTASKS": "16", "SLURM_NNODES": "2"}},
+    {("nvml", "nvmlDeviceGetName", 0): Failed("NVML nvmlDeviceGetName: GPU is lost")},
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_redacted_capture_is_judged_as_the_original(planted: dict[Question, Any], tmp_path: Path) -> None:
+    assert_judged_alike(capture(ANSWERS | planted), tmp_path)
+
+
+def test_this_machines_own_capture_is_judged_as_the_original(tmp_path: Path) -> None:
+    from ncclprobe.doctor import observed
+
+    seen, answers = observed(discover("ncclprobe.facts", Collector), float("inf"))
+    assert_judged_alike(dump(answers, seen.node), tmp_path)
+
+
+@pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
+def test_a_machine_of_the_zoo_is_judged_as_the_original(path: Path, tmp_path: Path) -> None:
+    assert_judged_alike(path.read_text(encoding="utf-8"), tmp_path)
+
+
+# Keys.
+
+
+def test_two_nodes_of_an_incident_agree_and_two_incidents_do_not() -> None:
+    other = capture(ANSWERS | {("uname",): {"node": "blade-018", "hostname": "blade-018"}}, "blade-018")
+    here, there = (json.loads(Redactor(KEY).capture(text).split("\n")[0])["node"] for text in (capture(), other))
+    assert here != there
+    assert here in Redactor(KEY).capture(other)  # as MASTER_ADDR
+    assert here not in Redactor("another key").capture(capture())
+    assert Redactor(KEY).capture(capture()).partition("\n")[2] == Redactor(KEY).capture(capture()).partition("\n")[2]
+
+
+def test_redacting_twice_hides_twice_and_judges_alike(tmp_path: Path) -> None:
+    once = Redactor(KEY).capture(capture())
+    assert Redactor(KEY).capture(once) != once
+    assert_judged_alike(once, tmp_path)
+
+
+# Anything at all.
+
+
+@given(text=st.text() | answer)
+def test_any_text_is_redacted_to_some_text(text: str) -> None:
+    assert isinstance(Redactor(KEY).text(text), str)
+    assert isinstance(Redactor(KEY).capture(text), str)
+
+
+questions = st.sampled_from([*ANSWERS, ("bytes", "/x"), ("lines", "/proc/net/tcp6"), ("read", "/proc/net/ipv6_route")])
+shapes = st.recursive(
+    st.none() | st.booleans() | st.integers() | answer, lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+)
+
+
+@given(ask=questions, said=answer | shapes.map(json.dumps))
+def test_any_answer_is_redacted_and_structured_ones_keep_their_shape(ask: Question, said: str) -> None:
+    row = json.loads(Redactor(KEY).capture(json.dumps({"ask": ask, "said": said})))
+    assert skeleton(row["said"]) == skeleton(said)
+
+
+def skeleton(text: str) -> object:
+    """The types in JSON text, None where it has no structure."""
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return [shape(item) for item in value.values()]
+        return [shape(item) for item in value] if isinstance(value, list) else type(value)
+
+    try:
+        return shape(json.loads(text)) if text.lstrip()[:1] in ("[", "{") else None
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"ask": [], "said": "x"}',
+        '{"ask": [{}], "said": "x"}',
+        '{"ask": [["resolve"]], "said": "x"}',
+        '{"ask": ["read"], "said": "x"}',
+        '{"ask": "x", "said": ["10.0.0.1"]}',
+        '{"capture": 1}',
+        '{"sample": {"host": ["10.20.0.7"]}}',
+        '{"ask": ["env"], "said": "[1]"}',
+        '{"ask": ["env"], "said": "{\\"MASTER_ADDR\\": 7}"}',
+        '{"ask": ["env"], "said": "{\\"X_NODELIST\\": \\"a[3-1],b[0-999999999]c[0-999999999]\\"}"}',
+        '{"ask": ["nvml", "nvmlDeviceGetGpuFabricInfoV", 0], "said": "{\\"clusterUuid\\": 99999999999}"}',
+        '{"ask": ["bytes", "/x"], "said": "{\\"length\\": 1e99, \\"rows\\": []}"}',
+        '{"ask": ["read", "/a"], "said": "' + "[" * 5000 + '"}',
+        '{"ask": ["read", "/a"], "said": "' + "[" * 400 + "]" * 400 + '"}',
+        "[" * 5000,
+        '{"a":' * 400 + "1" + "}" * 400,
+    ],
+)
+def test_whatever_is_no_row_of_ours_is_redacted_without_a_crash(row: str) -> None:
+    assert "10.20.0.7" not in Redactor(KEY).capture(row)
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", ":", "a:", "a-", "a.", "1.", "a[1,", "/", "serial ", "/home/", "GPU-", "0", "[", "é."]
+)
+def test_a_long_answer_takes_one_pass(piece: str) -> None:
+    """Were it quadratic, a mebibyte would take hours, and the test's own limit would end it."""
+    text = piece * ((1 << 20) // len(piece))
+    redactor = Redactor(KEY)
+    redactor.capture(capture())
+    assert redactor.text(text)
+
+
+# Reports.
+
+
+def report() -> Report:
+    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence="10.20.0.7/16")
+    return Report(
+        tool=Tool("ncclprobe", "0.1.0"),
+        started="2026-11-21T02:17:08+00:00",
+        duration_s=0.5,
+        command="ncclprobe doctor blade-017.jsonl --json /home/alice/r.json",
+        status=Status.FAIL,
+        exit_code=4,
+        nodes=(NodeRow("blade-017", 0, "blade-017.rack7.example.org", Status.FAIL),),
+        missing_nodes=("node 1", "login3"),
+        remarks=("login3: not heard of",),
+        checks=(Verdict("ib.gid", "blade-017", Status.FAIL, "A GID", findings=(finding,)),),
+        coverage={"pass": 0, "fail": 1},
+        environment={
+            "blade-017": NodeEnvironment(
+                {"nvidia-cudnn-cu12": "9.1.0.70"},
+                tuple(Setting(name, value, "/nfs/alice/nccl.conf:3") for name, value in ENV.items()),
+            )
+        },
+    )
+
+
+def test_a_report_keeps_its_verdicts_numbers_and_schema_and_loses_its_names(tmp_path: Path) -> None:
+    redacted = Redactor(KEY).report(report())
+    text = as_json.render(redacted)
+    for original in ORIGINALS:
+        assert original not in text, original
+    assert redacted.nodes[0].name == redacted.checks[0].node == next(iter(redacted.environment))
+    assert redacted.nodes[0].hostname.startswith(f"{redacted.nodes[0].name}.")
+    assert redacted.checks[0].findings[0].subject == "mlx5_0:1"
+    assert redacted.environment[redacted.nodes[0].name].versions == {"nvidia-cudnn-cu12": "9.1.0.70"}
+    assert (redacted.started, redacted.coverage, redacted.exit_code) == (report().started, report().coverage, 4)
+    (tmp_path / "r.json").write_text(text)
+    assert as_json.read(str(tmp_path / "r.json")) == redacted
+
+
+def test_report_and_capture_of_one_incident_agree() -> None:
+    node = json.loads(Redactor(KEY).capture(capture()).split("\n")[0])["node"]
+    assert Redactor(KEY).report(report()).nodes[0].name == node
+
+
+@pytest.mark.parametrize("name", ["pass", "node", "job", "doctor", "ncclprobe"])
+def test_a_host_called_like_a_word_of_ours_leaves_the_report_whole(name: str, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    named = replace(report(), nodes=(NodeRow(name, 0, name, Status.PASS),), environment={name: NodeEnvironment()})
+    as_json.write(Redactor(KEY).report(named), f"{tmp_path}/r.json")
+    assert as_json.read(f"{tmp_path}/r.json").checks[0].findings[0].blame == "unknown"
+
+
+# Commands.
+
+
+def test_the_commands_redact_under_the_key_they_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden, plain = tmp_path / "hidden.jsonl", tmp_path / "plain.jsonl"
+    assert main(["capture", "-o", str(hidden), "--redact-key", KEY]) == 0
+    assert main(["capture", "-o", str(plain)]) == 0
+    header, *_ = (json.loads(line) for line in hidden.read_text().splitlines())
+    assert header["redacted"]
+    assert load(hidden).node == json.loads(Redactor(KEY).capture(plain.read_text()).split("\n")[0])["node"]
+    as_json.write(report(), f"{tmp_path}/r.json")
+    capsys.readouterr()
+    assert main(["report", f"{tmp_path}/r.json", "-v", "--redact-key", KEY]) == 4
+    said = capsys.readouterr()
+    assert "blade-" not in said.out
+    assert said.err == ""
+
+
+def test_a_random_key_is_told_and_kept_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", "-o", f"{tmp_path}/c.jsonl", "--redact"]) == 0
+    key = capsys.readouterr().err.split()[-1]
+    assert len(key) == 32
+    assert key not in (tmp_path / "c.jsonl").read_text()
+
+
+def test_an_empty_key_is_refused() -> None:
+    assert main(["capture", "-o", "-", "--redact-key", ""]) == 2
