@@ -80,8 +80,8 @@ def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequenc
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
     if count > most:
         raise UsageError(
-            f"--nproc {count} is more than this node can run: {cpus} CPUs are good for {most} ranks "
-            f"({_RANKS_PER_CPU} each, at least {_FEW_RANKS}); give a smaller --nproc"
+            f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
+            f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
         )
     return selflaunch.launch(count, options, expected)
 

@@ -9,7 +9,6 @@ import fnmatch
 import importlib.util
 import json
 import os
-import platform
 import re
 import resource
 import socket
@@ -227,7 +226,9 @@ def _rlimit(name: str) -> str:
 
 
 def _uname() -> str:
-    return json.dumps(platform.uname()._asdict() | {"hostname": encodable(socket.gethostname())})
+    names = os.uname()
+    seen = {"system": names.sysname, "release": names.release, "version": names.version, "machine": names.machine}
+    return json.dumps(seen | {"hostname": encodable(names.nodename)})
 
 
 def _resolve(name: str) -> str:

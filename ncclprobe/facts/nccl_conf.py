@@ -5,7 +5,7 @@ in v2.29.7. The environment beats the files, the first definition beats later on
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import Denied, Failed, Missing
 from ncclprobe.facts.environment import Environment
@@ -27,14 +27,24 @@ _CONF_FILE_VARIABLE = (2, 23)
 
 
 @dataclass(frozen=True, slots=True)
+class ConfFile:
+    """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then goes on without it, and says nothing."""
+
+    path: str
+    refused: Absent | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What NCCL would read: `effective` by name, and `overridden`, the definitions that came too late to count.
 
-    An environment plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
+    `files` are those that NCCL looks for, strongest first. An environment plugin (NCCL >= 2.28.7) is stronger than all
+    of this and cannot be seen from outside.
     """
 
     effective: Mapping[str, Setting] = field(default_factory=dict)
     overridden: tuple[Setting, ...] = ()
+    files: tuple[ConfFile, ...] = ()
 
     def get(self, name: str) -> str | None:
         """The value NCCL would read for `name`, or None where it is unset or withheld."""
@@ -51,16 +61,18 @@ def nccl_conf(host: Host, environment: Environment, software: Software | Absent)
     """The environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
     version = software.nccl_version if isinstance(software, Software) else None
     paths = conf_paths(environment.variables, version)
-    files = [parse_conf(_text(host, path), path, version) for path in paths]
-    return merge(environment, files)
+    texts = [_text(host, path) for path in paths]
+    defined = [parse_conf(t, p, version) for t, p in zip(texts, paths, strict=True) if isinstance(t, str)]
+    files = [ConfFile(p, t if isinstance(t, Absent) else None) for t, p in zip(texts, paths, strict=True)]
+    return replace(merge(environment, defined), files=tuple(files))
 
 
-def _text(host: Host, path: str) -> str:
+def _text(host: Host, path: str) -> str | Absent:
     """The file as far as it may be recorded. What this user cannot open, his NCCL cannot either, and goes on."""
     try:
         return host.ask("conf", path)
-    except (Missing, Denied, Failed):  # Failed: a directory
-        return ""
+    except (Missing, Denied, Failed) as refusal:  # Failed: a directory
+        return Absent(str(refusal), type(refusal).__name__)
 
 
 def conf_paths(variables: Mapping[str, str | None], version: Version | None = None) -> tuple[str, ...]:

@@ -1,16 +1,19 @@
 """Which ports of which HCAs NCCL's own InfiniBand transport takes, and what becomes of the others.
 
-Source: src/transport/net_ib/init.cc:300 ncclIbInitDevices (v2.30.7), nccl_semantics.md §2.1. Not modelled: the fusing of
+Source: src/transport/net_ib/init.cc:300 ncclIbInitDevices (v2.30.7), nccl_semantics.md §2.1. Not modelled: fusing
 ports into virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes the
 same ports by another name (``mlx5_0_dma``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
+from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model import Absent
 from ncclprobe.nccl.lists import MAX_HCAS, Entry, Selector, parse_selector
+from ncclprobe.nccl.values import read_int
 
 LAYERS = ("InfiniBand", "Ethernet")
 """Link layers that NCCL knows. EFA's is neither: it takes a plugin."""
@@ -25,7 +28,8 @@ class Selection:
 
     `taken`: the ports NCCL uses, in its order. `down`: selected, of a layer that it knows, and not ACTIVE: dropped
     without a word. `closed`: selected, but this process may not open the device. `unknown`: selected, and the state
-    could not be read. `beyond`: active ones that the limit (32; 16 before 2.19) cut off. `unmatched`: entries that fit no port at all.
+    could not be read. `beyond`: active ones that the limit (32; 16 before 2.19) cut off. `unmatched`: entries that fit
+    no port at all.
     """
 
     selector: Selector
@@ -62,6 +66,12 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
     )
 
 
+def chosen(fabric: Fabric, settings: Settings, version: Version | None) -> Selection:
+    """The ports that these settings select: NCCL_IB_HCA, in the order of NCCL_IB_DEVICE_PCI_ORDER."""
+    ordered = read_int(settings.get("NCCL_IB_DEVICE_PCI_ORDER") or "", 1).value != 0
+    return select(fabric, settings.get("NCCL_IB_HCA") or "", version, ordered)
+
+
 def _layer_fits(port: Port) -> bool:
     return isinstance(port.link_layer, Absent) or port.link_layer in LAYERS
 
@@ -69,6 +79,17 @@ def _layer_fits(port: Port) -> bool:
 def _opens(device: RdmaDevice) -> bool:
     """Not known counts as yes: what cannot be opened is another check's business."""
     return device.opens is not False
+
+
+def gbps(port: Port) -> float | None:
+    """The port's rate, None where it is not known."""
+    return port.rate.gbps if isinstance(port.rate, Rate) else None
+
+
+def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
+    """The ports with at least half the rate of the fastest: those that are there for the GPUs, not for management."""
+    best = max((rate for port in ports if (rate := gbps(port)) is not None), default=0.0)
+    return tuple(port for port in ports if (rate := gbps(port)) is None or 2 * rate >= best)
 
 
 def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[str, ...]:

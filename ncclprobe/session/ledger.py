@@ -121,7 +121,7 @@ class Ledger:
     def reopen(self, report: Report) -> None:
         """Go on from what another process's book held when it was saved."""
         self._rows = list(report.measurements)
-        self._remarks = [remark for remark in report.remarks if remark != _RUNNING]
+        self._remarks = [remark for remark in report.remarks if remark not in (_RUNNING, UNJUDGED)]
         self.met = any(v.id == "run.init" and v.status is Status.PASS for v in report.checks)
         environment = report.environment.get(self.party.hosts[0], NodeEnvironment())
         self.party = replace(self.party, versions=environment.versions)
@@ -174,7 +174,8 @@ class Ledger:
             self._mute = True
         except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
             self._mute = True
-            self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
+            if FOLDER not in os.environ:  # else whoever started this rank fails likewise, and says so
+                self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
         if self._mute:
             _silence_stdout()
         return not self._mute
@@ -210,7 +211,7 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            remarks=(*doubts, *self._remarks, *self._hint(rows, status)),
+            remarks=tuple(dict.fromkeys((*doubts, *self._remarks, *self._hint(rows, status)))),
         )
 
     def _unjudged(self, rows: Sequence[Measurement]) -> Iterator[str]:

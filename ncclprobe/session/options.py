@@ -36,7 +36,7 @@ exit codes:
   0  every rank came and stayed, the data was right, and nothing is slower than expected
   1  ncclprobe itself is broken; never a verdict
   2  wrong usage, or a file that cannot be read or written
-  3  inconclusive: nothing failed, but the run was cut short, or nothing judged the numbers
+  3  inconclusive: nothing failed, but the run was cut short, or a number was judged by nothing
   4  something fails, or with --fail-on warn warns"""
 
 
@@ -134,7 +134,11 @@ def _how_to_judge(parser: argparse.ArgumentParser) -> None:
     add("--expect", metavar="FILE", help="judge by these bands: TOML as below, or an earlier JSON report")
     add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
         help="how far below its expectation a number may lie if FILE does not say (default: %(default)s)")  # fmt: skip
-    add("--report-only", action="store_true", help="numbers that nothing judges are no reason for exit code 3")
+    add(
+        "--report-only",
+        action="store_true",
+        help="numbers that nothing judges are no reason for exit code 3, unless there is a FILE and it judges none",
+    )
     add("--timeout", dest="timeout_s", type=positive, default=120.0, metavar="SECONDS",
         help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",

@@ -24,7 +24,7 @@ from ncclprobe.session.seat import Backend, Devices, Seat, choose_backend, devic
 from ncclprobe.session.store import Exchange, connect, key, resolve
 from ncclprobe.session.terms import Card, Terms, agree
 from ncclprobe.session.trail import Trail
-from ncclprobe.session.watch import Limits, Voices, Watch, leave
+from ncclprobe.session.watch import Ending, Limits, Voices, Watch, leave
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
@@ -70,6 +70,10 @@ class Rank:
         self._watch.start()
         try:
             code = self._measure()
+        except UsageError as error:
+            if self._seat.rank == 0:
+                self._ledger.keep(Ending(why=str(error)))
+            raise
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
             self._watch.failed(str(error).strip().partition("\n")[0])
         finally:
@@ -83,7 +87,7 @@ class Rank:
 
     def _measure(self) -> int:
         torch = self._torch()
-        self._watch.beat(f"find the address of {self._seat.address}")
+        self._watch.beat(f"resolve the name of rank 0's host, {self._seat.address}")
         resolve(self._seat)
         self._watch.beat(f"reach the store at {self._seat.address}:{self._seat.port}")
         slack_s = self._options.phase_timeout_s + self._watch.late_s + _SLACK_S

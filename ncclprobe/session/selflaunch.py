@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band
 from ncclprobe.model import Attendance, ExitCode, LostRank
 from ncclprobe.report import json as as_json
@@ -39,10 +40,13 @@ class End:
 
 
 def launch(nproc: int, options: Options, expected: Sequence[Band]) -> int:
-    """Run ``ncclprobe bandwidth`` with `options` on `nproc` ranks and return the exit code of the whole."""
+    """Run ``ncclprobe bandwidth`` with `options` on `nproc` ranks and return the exit code of the whole.
+
+    Raises UsageError where nothing can be written for the ranks to meet in.
+    """
     host = socket.gethostname()
     ledger = Ledger(options, Party("torchrun", nproc, (host,), options.backend or "gloo", nnodes=1), expected)
-    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as name:
+    with _folder() as name:
         own = {trail.FOLDER: name, trail.STARTED: repr(time.time())}
         agent = subprocess.Popen(
             [sys.executable, "-m", "ncclprobe.session.agent", str(os.getpid()), str(nproc), *options.argv],
@@ -52,6 +56,13 @@ def launch(nproc: int, options: Options, expected: Sequence[Band]) -> int:
         folder = Path(name)
         end = _attend(agent, folder, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
         return _settle(ledger, folder, nproc, host, end)
+
+
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    try:
+        return tempfile.TemporaryDirectory(prefix="ncclprobe-")
+    except OSError as error:
+        raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
 
 def _settle(ledger: Ledger, folder: Path, nproc: int, host: str, end: End) -> int:
@@ -65,8 +76,9 @@ def _settle(ledger: Ledger, folder: Path, nproc: int, host: str, end: End) -> in
             return ledger.publish(report)
         ledger.reopen(report)
     else:
-        if ExitCode.USAGE in (end.code, *codes.values()):  # whoever it was has said why
-            return ExitCode.USAGE
+        said = {ExitCode.USAGE, ExitCode.BROKEN} & {end.code, *codes.values()}  # and whoever it was has said why
+        if said:
+            return min(said)
         lost = odd(codes, ExitCode.INCONCLUSIVE)
         if rows.exists():
             ledger.reopen(as_json.read(str(rows)))
@@ -97,7 +109,8 @@ def odd(codes: Mapping[int, int], usual: int) -> tuple[int, ...]:
 
 
 def _how(code: int) -> str:
-    return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"it was ended by {names.get(-code, -code)}" if code < 0 else f"it ended with exit code {code}"
 
 
 def _cut_short(folder: Path, host: str, end: End) -> str:
@@ -137,7 +150,8 @@ def _attend(agent: "subprocess.Popen[bytes]", folder: Path, nproc: int, deadline
                 over = True
                 deadline = min(deadline, time.monotonic() + _FAREWELL_S)
             if len(asked) > passed:
-                agent.send_signal(asked[passed])
+                ready = asked[passed] == signal.SIGTERM or _under_way(folder, nproc)
+                agent.send_signal(asked[passed] if ready else signal.SIGTERM)
                 passed += 1
                 deadline = min(deadline, time.monotonic() + _GOODBYE_S)
             time.sleep(0.1)
@@ -146,6 +160,11 @@ def _attend(agent: "subprocess.Popen[bytes]", folder: Path, nproc: int, deadline
         _end(agent, started)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _under_way(folder: Path, nproc: int) -> bool:
+    """Whether all ranks take SIGINT for what it is: a Python that still starts takes it for a reason to complain."""
+    return all(trail.trace(folder, rank, "").phase != trail.START for rank in range(nproc))
 
 
 def _spoken(folder: Path, nproc: int) -> bool:

@@ -4,6 +4,7 @@
 far and when its book was closed; ``ends.json`` is what torch's agent saw of the ranks that ended badly.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -16,6 +17,8 @@ FOLDER = "NCCLPROBE_FOLDER"
 STARTED = "NCCLPROBE_STARTED"
 """Set likewise: when the user's clock started to run (time.time()), for --timeout is theirs and not the ranks'."""
 
+START = "start"
+"""The phase of a rank that has said nothing else yet."""
 IMPORTED, ENDS, ROWS, REPORT = "imported", "ends.json", "rows.json", "report.json"
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
@@ -29,7 +32,7 @@ class Trace:
 
     rank: int
     host: str
-    phase: str = "start"
+    phase: str = START
     words: str = ""
 
 
@@ -51,7 +54,8 @@ class Trail:
 
     def _write(self, trace: Trace) -> None:
         self._trace = trace
-        os.pwrite(self._file, json.dumps(asdict(trace)).ljust(_RECORD_BYTES).encode()[:_RECORD_BYTES], 0)
+        with contextlib.suppress(OSError):  # a full disk: the run itself needs no trail
+            os.pwrite(self._file, json.dumps(asdict(trace)).ljust(_RECORD_BYTES).encode()[:_RECORD_BYTES], 0)
 
 
 def trace(folder: Path, rank: int, host: str) -> Trace:

@@ -321,7 +321,7 @@ class Watch:
     def _leave(self, ending: Ending, store: Store | None = None) -> NoReturn:
         """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
-        threading.Timer(_REPORTING_S, os._exit, (ExitCode.BROKEN,)).start()
+        threading.Timer(_REPORTING_S, _give_up).start()
         if self._seat.rank:
             self._last_words(ending)
         code = self._voices.conclude(ending)
@@ -350,6 +350,12 @@ class Watch:
             if all(beat.left == DONE for beat in beats.values()):
                 return
             time.sleep(PERIOD_S / 10)
+
+
+def _give_up() -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, f"ncclprobe: the report could not be written within {_REPORTING_S:.0f} s\n".encode())
+    os._exit(ExitCode.BROKEN)
 
 
 def leave(code: int) -> NoReturn:

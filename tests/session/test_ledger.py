@@ -13,7 +13,7 @@ from ncclprobe.expect.bands import Band, from_toml
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report
 from ncclprobe.report import json as as_json
 from ncclprobe.session import options as command_line
-from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.ledger import UNJUDGED, Ledger, Party
 from ncclprobe.session.watch import Ending
 
 ROW_OK = replace(ROW, wrong=0)
@@ -241,6 +241,15 @@ def test_another_process_can_go_on_with_the_book(path: Path) -> None:
     assert {v.id: v.status.value for v in report.checks} == {
         "run.init": "pass", "run.hang-attrib": "fail", "run.data": "pass",
     }  # fmt: skip
+
+
+def test_no_remark_comes_twice_when_another_process_goes_on(path: Path) -> None:
+    book = ledger(path, remarks=("sizes end at 512 KiB",))
+    book.add(ROW_OK)
+    heir = ledger(path, met=False, remarks=("sizes end at 512 KiB",))
+    heir.reopen(as_json.read(str(path)))
+    report = closed(heir, path, Ending(why="ended by SIGTERM"))
+    assert report.remarks == ("ended by SIGTERM", "sizes end at 512 KiB", UNJUDGED)
 
 
 def test_ranks_of_our_own_leave_the_last_word_to_who_started_them(

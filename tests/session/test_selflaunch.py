@@ -117,10 +117,13 @@ def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run)
     assert "--timeout ran out in import torch, before any rank was started" in report.remarks[0]
 
 
-@pytest.mark.parametrize(("end", "codes"), [(End(2), {}), (End(4), {0: 2, 1: -15})])
-def test_wrong_usage_has_been_said_by_whoever_saw_it(
-    run: Run, end: End, codes: dict[int, int], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("end", "codes", "code"),
+    [(End(2), {}, 2), (End(4), {0: 2, 1: -15}, 2), (End(1), {}, 1), (End(4), {0: 1}, 1)],
+)
+def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
+    run: Run, end: End, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trail.note_ends(run.folder, codes)
-    assert run.settle(end)[0] == 2
+    assert run.settle(end)[0] == code
     assert capsys.readouterr() == ("", "")

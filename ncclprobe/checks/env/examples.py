@@ -61,7 +61,9 @@ def port(device: str, number: int = 1, **changes: Any) -> Port:
 def fabric(*ports: Port) -> Fabric:
     """A device per name, with the ports given."""
     names = dict.fromkeys(p.device for p in ports)
-    devices = [RdmaDevice(n, tuple(p for p in ports if p.device == n), f"0000:{i:02x}:00.0") for i, n in enumerate(names)]
+    devices = [
+        RdmaDevice(n, tuple(p for p in ports if p.device == n), f"0000:{i:02x}:00.0") for i, n in enumerate(names)
+    ]
     return Fabric(tuple(devices))
 
 

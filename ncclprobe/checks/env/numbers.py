@@ -92,7 +92,7 @@ def range(settings: Settings) -> Iterator[Finding]:
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
-    """The default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5; 18 from …]``."""
+    """The default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5 …]``."""
     now, _, history = parameter.default.partition("[")
     value = now.strip().partition(" ")[0]
     changes = [(found[1], parse_version(found[2])) for found in _LATER.finditer(history)]
@@ -132,5 +132,7 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
             yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", seen(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and 0 < reading.value < default:
             times = f"{4.096e-6 * 2**reading.value * 7:.1f} s instead of {4.096e-6 * 2**default * 7:.1f} s"
-            message = f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
+            message = (
+                f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
+            )
             yield jobs_warn(entry.name, message, seen(entry))

@@ -10,7 +10,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
-from ncclprobe.facts.pci import Device, Identity, Pci, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
 from ncclprobe.model import Absent, Finding, Job, fail, note, warn
 from ncclprobe.registry import applies, check
 from ncclprobe.topology import PathType, of_machine
@@ -23,15 +23,11 @@ _WORDS = {
     "NS": "not supported",
     "U": "unknown to the driver",
 }
-_BRIDGES = ("0000:00:01.0", "0000:01:00.0")
 _GPU_CLASS = Identity(0x030200, 0x10DE, 0x2335)
 ADDRESSES = ("0000:03:00.0", "0000:04:00.0")
-TREE = Pci(
-    {
-        a: Device(a, _GPU_CLASS, Place("pci0000:00", (*_BRIDGES, f"0000:02:0{n}.0")), None)
-        for n, a in enumerate(ADDRESSES)
-    }
-)
+_PLACES = [Place("pci0000:00", ("0000:00:01.0", "0000:01:00.0", f"0000:02:0{n}.0")) for n in (0, 1)]
+_LINK = PcieLink(32.0, 16, 32.0, 16)
+TREE = Pci({a: Device(a, _GPU_CLASS, place, _LINK) for a, place in zip(ADDRESSES, _PLACES, strict=True)})
 TWO = box(*(replace(HEALTHY, pci=f"0000{address}") for address in ADDRESSES))
 DESKTOP = box(*(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in TWO.all))
 METAL, GUEST, NO_LINKS = Machine(virtual=False), Machine(virtual=True), NvLinks(((), ()))
@@ -72,8 +68,8 @@ def p2p(
     Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
     disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
     the speed, where a PCIe switch does.
-    Fix: NVLink: start the fabric manager; look for MIG, confidential computing, a registry key of the driver. PCIe: turn
-    ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only hides it.
+    Fix: NVLink: start the fabric manager; look for MIG, confidential computing, a registry key of the driver. PCIe:
+    turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only hides it.
     """
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:

@@ -1,5 +1,6 @@
 """What the driver has written into the kernel log about GPUs and NVSwitches since the node was booted."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from ncclprobe.model import Absent, Finding, fail, note, warn
 from ncclprobe.registry import check
 
 _DAY_S = 86400.0
+_WHOSE = re.compile(r"\b(pid|name)=('[^']*'|[^,]*),? ?")  # of no use here, and of a stranger perhaps
 _RECOVERY = "154"  # "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 
 
@@ -106,7 +108,8 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     times = f"{len(events)} times, last " if len(events) > 1 else ""
     name = {"xid": f"Xid {last.code}", "sxid": f"SXid {last.code}"}.get(last.kind, "GPU lost")
     message = f"{name}: {meaning.words}; {times}{_ago(log.uptime_s - last.at_s)}"
-    evidence = f"{log.source}: {last.text[:160]}" if last.text else log.source
+    text = _WHOSE.sub("", last.text)[:160]
+    evidence = f"{log.source}: {text}" if text else log.source
     subject = f"NVSwitch {last.device}" if last.kind == "sxid" else at(last.device, gpus) if last.device else "a GPU"
     if _recovered(last, log.events):
         return note(subject, f"{message}; reset since, by the driver's word", evidence=evidence)

@@ -18,7 +18,7 @@ from ncclprobe.checks.ib.boxes import (
     port,
 )
 from ncclprobe.checks.ib.near import GUEST, METAL
-from ncclprobe.checks.ib.view import active, fast, gbps, listed, rdma_job, single_node, taken
+from ncclprobe.checks.ib.view import active, listed, rdma_job, single_node, taken
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
@@ -31,6 +31,7 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.software import Software
 from ncclprobe.model import Absent, Finding, fail, note, warn
 from ncclprobe.nccl.gpudirect import Direct, Way, decide, supported, way
+from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.registry import check
 from ncclprobe.topology import of_machine
 

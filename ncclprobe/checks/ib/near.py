@@ -7,7 +7,6 @@ from ncclprobe.checks.ib.boxes import PLAIN, fabric, gpus, pci, port
 from ncclprobe.checks.ib.view import (
     active,
     distances,
-    fast,
     groups,
     listed,
     rdma_job,
@@ -21,6 +20,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.nccl.hcas import fast
 from ncclprobe.registry import check
 from ncclprobe.topology import Topology
 

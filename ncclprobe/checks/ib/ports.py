@@ -21,8 +21,6 @@ from ncclprobe.checks.ib.view import (
     Group,
     active,
     distances,
-    fast,
-    gbps,
     groups,
     kind,
     listed,
@@ -40,6 +38,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model import Absent, Blame, Finding, fail, note, warn
+from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.registry import check
 from ncclprobe.topology import Topology
 
@@ -148,7 +147,7 @@ def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
 def _by_number(
     ports: Sequence[Port], up: Sequence[Port], down: Sequence[Port], fabric: Fabric, gpus: int
 ) -> dict[str, bool]:
-    """Where distances tell nothing, as in a VM with a flat bus: of a board there are as many as GPUs, and most are up."""
+    """Where distances tell nothing (a VM with a flat bus): of a board there are as many as GPUs, and most are up."""
     size, lit = (Counter(kind(fabric, port) for port in which) for which in (ports, up))
     rails = max(gpus, 4)
     lacking = [p for p in down if lit[kind(fabric, p)] < rails <= size[kind(fabric, p)] < 2 * lit[kind(fabric, p)]]

@@ -16,7 +16,7 @@ from ncclprobe.checks.ib.boxes import (
     roce,
 )
 from ncclprobe.checks.ib.ports import path
-from ncclprobe.checks.ib.view import active, fast, gbps, listed, rdma_job, single_node, taken
+from ncclprobe.checks.ib.view import active, listed, rdma_job, single_node, taken
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -25,6 +25,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.facts.sysctls import Ipv4Settings, Sysctls
 from ncclprobe.model import Absent, Finding, fail, note, warn
+from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.registry import check
 
 _HEADERS = 96

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
+from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
@@ -43,17 +43,6 @@ def _ours(port: Port) -> bool:
 def active(ports: Iterable[Port]) -> tuple[Port, ...]:
     """The ports that carry data."""
     return tuple(port for port in ports if port.state == "ACTIVE")
-
-
-def gbps(port: Port) -> float | None:
-    """The port's rate, None where it is not known."""
-    return port.rate.gbps if isinstance(port.rate, Rate) else None
-
-
-def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """The ports with at least half the rate of the fastest: those that are there for the GPUs, not for management."""
-    best = max((rate for port in ports if (rate := gbps(port)) is not None), default=0.0)
-    return tuple(port for port in ports if (rate := gbps(port)) is None or 2 * rate >= best)
 
 
 def kind(fabric: Fabric, port: Port) -> tuple[str, str, int]:

@@ -44,7 +44,7 @@ class Box:
 
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Box:
-    """The links of every GPU. A GPU with MIG is left out: it shows none. Raises Unlearned where neither source tells."""
+    """The links of every GPU. Those with MIG are left out: they show none. Raises Unlearned where neither tells."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):

@@ -15,7 +15,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.facts.pci import Device, Identity, Pci, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
 from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
 from ncclprobe.nccl.values import read_int
 from ncclprobe.registry import applies, check
@@ -23,7 +23,7 @@ from ncclprobe.registry import applies, check
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
-_SWITCH = Device("0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), Place("pci0000:c0"), None)
+_SWITCH = Device("0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), Place("pci0000:c0"), PcieLink(16.0, 2, 16.0, 2))
 
 JOINED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=()))
 WAITING = replace(HEALTHY, fabric=GpuFabric("in-progress", cluster=_NO_CLUSTER, troubles=()))
@@ -103,7 +103,8 @@ def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
                 unknown[name] = gpu.fabric
         else:
             yield from _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
-    if len({(_cluster(gpu), gpu.fabric.clique) for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)}) > 1:
+    fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
+    if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
         message = "they are not all of one cluster and clique: NVLink does not join them all"
         yield warn("GPUs", message, blame="fabric", action="repair", evidence="nvmlDeviceGetGpuFabricInfo")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
@@ -146,6 +147,7 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
 @check(
     bad=[
         (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC)),
+        (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING)),
         (SWITCHES, FabricManager("535.104.05", running=True), Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
     ],
     good=[
@@ -165,12 +167,14 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
     if isinstance(manager.running, Absent):
         raise Unlearned(manager.running.why)
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
-    joined = [gpu for gpu in known if isinstance(gpu.fabric, GpuFabric) and gpu.fabric.state == "completed"]
+    joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
     switches = f"{len(pci.of('nvswitch'))} NVSwitches on the PCI bus; nv-fabricmanager --version, its pid file"
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
     if not manager.running and joined:
-        message = f"not seen running here, though GPUs have joined the fabric: it may run in another container{unlike}"
+        message = (
+            f"not seen running here, though all GPUs have joined the fabric: it may run in another container{unlike}"
+        )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running:
         message = f"is installed and does not run{unlike}"

@@ -10,30 +10,31 @@ from ncclprobe.checks.nvl import Box, Linked, look
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.nvlinks import Product, products
 from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvlink import NvLink, NvLinks, State
+from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model import Absent, Finding, fail, note, warn
 from ncclprobe.registry import check
 
+Row = tuple[NvLink, ...]
+_MOST_NAMED = 6
 _BASEBOARD = 8  # GPUs: of a virtual machine with as many, no part of the board is another's
 _ON_THE_WIRE = 0.98  # of the payload's rate at least: a link that codes shows more than that, one that does not as much
 
 
-def links_of(*states: State, speed: int = 26562, remote: bool = True) -> tuple[NvLink, ...]:
-    """Links to an NVSwitch (or, without `remote`, to nobody who says so) in these states, for examples."""
-    end = "switch" if remote else "gpu"
-    return tuple(NvLink(n, state, speed_MBps=speed, remote=end) for n, state in enumerate(states))
+def links_of(up: int, down: int = 0, state: State = "inactive", *, speed: int = 26562, to: Remote = "switch") -> Row:
+    """So many active links, and so many in another state, for examples."""
+    active = [NvLink(n, "active", speed_MBps=speed, remote=to) for n in range(up)]
+    return (*active, *(NvLink(n, state, speed_MBps=speed, remote=to) for n in range(up, up + down)))
 
 
-FULL, SHORT = links_of(*["active"] * 18), links_of(*["active"] * 17, "inactive")
-NONE, ASLEEP = links_of(*["inactive"] * 18), links_of(*["active"] * 17, "sleep")
+FULL, SHORT, NONE, ASLEEP = links_of(18), links_of(17, 1), links_of(0, 18), links_of(17, 1, "sleep")
 SLOW = (*FULL[:17], NvLink(17, "active", speed_MBps=13281, remote="switch"))
 H200S = box(HEALTHY, HEALTHY, HEALTHY)
 A6000S = box(*(replace(HEALTHY, name="NVIDIA RTX A6000") for _ in range(3)))
-BRIDGED, UNBRIDGED = (links_of(*[state] * 4, speed=14062, remote=False) for state in ("active", "inactive"))
+BRIDGED, UNBRIDGED = links_of(4, speed=14062, to="gpu"), links_of(0, 4, speed=14062, to="gpu")
 V100S = box(*(replace(HEALTHY, name="Tesla V100-SXM2-16GB") for _ in range(4)))
-QUARTER = links_of(*["active"] * 4, *["inactive"] * 2, speed=25781, remote=False)
+QUARTER = links_of(4, 2, speed=25781, to="gpu")
 METAL, GUEST, UNSAID = Machine(virtual=False), Machine(virtual=True), Absent("not asked")
 PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {}, "NVML: all links are inactive")})
 
@@ -72,7 +73,7 @@ def links(
     for gpu in seen.gpus:
         yield from _short(gpu, seen, virtual)
         if gpu.dozing:
-            message = f"links {_listed(gpu.dozing)} are asleep or carry no traffic; NCCL counts active ones only"
+            message = f"{_listed(gpu.dozing)} asleep or without traffic; NCCL counts active ones only"
             yield note(gpu.name, message, evidence=seen.evidence)
     if seen.unknown:
         yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
@@ -82,11 +83,11 @@ def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
     """What is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
     product = products().get(gpu.product)
     siblings = _usual([len(other.up) for other in seen.like(gpu)])
-    message = f"{len(gpu.up)} NVLinks are up{f' ({_listed(gpu.down)} are not)' if gpu.down else ''}"
+    message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
     if len(gpu.up) < siblings:
-        yield _unlike_siblings(gpu, product, f"{message}, {siblings} of its siblings'", seen)
+        yield _unlike_siblings(gpu, product, f"{message}; its siblings have {siblings}", seen)
     elif product and len(gpu.up) < product.links:
-        expected = f"{message}, {product.links} is what every {gpu.product} has ({product.source})"
+        expected = f"{message}; every {gpu.product} has {product.links}"
         yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
 
 
@@ -101,13 +102,14 @@ def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: B
 
 def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
     """All siblings alike have fewer: certain where the board decides, not with bridges or in part of a board."""
+    evidence = f"{seen.evidence}; {product.links} links: {product.source}"
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
-        yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+        yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
     elif not gpu.up and not alone and product.wiring != "bridge":
-        yield warn(gpu.name, message, blame="node", action="repair", evidence=seen.evidence)
+        yield warn(gpu.name, message, blame="node", action="repair", evidence=evidence)
     elif gpu.up:
-        yield note(gpu.name, message, evidence=seen.evidence)
+        yield note(gpu.name, message, evidence=evidence)
 
 
 def _usual(values: Sequence[int]) -> int:
@@ -116,13 +118,15 @@ def _usual(values: Sequence[int]) -> int:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:6])) + (", …" if len(numbers) > 6 else "")
+    """``link 5``, ``links 3, 5``; the first of many."""
+    more = ", …" if len(numbers) > _MOST_NAMED else ""
+    return f"link{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:_MOST_NAMED]))}{more}"
 
 
 @check(
     bad=[
         (H200S, NvLinks((FULL, SLOW, FULL)), UNSAID),
-        (box(HEALTHY), NvLinks((links_of(*["active"] * 18, speed=13281),)), UNSAID),
+        (box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
     ],
     good=[
         (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID),
@@ -147,7 +151,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         product = products().get(gpu.product)
         if slow:
             worst = min(slow.values()) / 1000
-            message = f"links {_listed(tuple(slow))} run at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
+            message = f"{_listed(tuple(slow))} at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
             yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
         elif product and gpu.up and usual < _ON_THE_WIRE * product.link_GBps * 1000:
             message = f"its links run at {usual / 1000:.5g} GB/s, {product.link_GBps:g} expected ({product.source})"

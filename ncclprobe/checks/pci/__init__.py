@@ -16,12 +16,6 @@ def bare_metal(job: Job, machine: Machine | Absent) -> bool:
     return job.backend == "nccl" and not is_virtual(machine)
 
 
-@applies
-def rdma_job(job: Job, fabric: Fabric | Absent) -> bool:
-    """to jobs on GPUs, where there are RDMA devices."""
-    return job.backend == "nccl" and (isinstance(fabric, Absent) or bool(fabric.devices))
-
-
 def is_virtual(machine: Machine | Absent) -> bool:
     """Whether this is known to be a virtual machine."""
     return isinstance(machine, Machine) and machine.virtual is True

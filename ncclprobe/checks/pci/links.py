@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.pci import gpu_devices, is_virtual, rdma_cards, rdma_job, same_slot
-from ncclprobe.errors import Unlearned
+from ncclprobe.checks.pci import gpu_devices, is_virtual, rdma_cards, same_slot
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -18,7 +17,7 @@ from ncclprobe.model import Absent, Finding, Job, fail, note, warn
 from ncclprobe.registry import applies, check
 
 T = TypeVar("T", int, float)
-_GPU, _NIC, _SCREEN = (Identity(code, vendor, 1) for code, vendor in ((0x030200, 0x10DE), (0x020700, 0x15B3), (0x030000, 0x10DE)))
+_GPU, _SCREEN, _NIC = Identity(0x030200, 0x10DE, 1), Identity(0x030000, 0x10DE, 1), Identity(0x020700, 0x15B3, 1)
 METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
 WIDE = PcieLink(2.5, 16, 32.0, 16)
 
@@ -30,13 +29,13 @@ def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
 
 def node(*devices: Device) -> tuple[Gpus, Pci]:
     """These GPUs as NVML and sysfs show them, for examples."""
-    gpus = [replace(HEALTHY, pci=f"0000{d.address}", **_as_nvml(d)) for d in devices]
-    return box(*gpus), Pci({device.address: device for device in devices})
+    return box(*map(_as_nvml, devices)), Pci({device.address: device for device in devices})
 
 
-def _as_nvml(device: Device) -> dict[str, int]:
-    link = device.link if isinstance(device.link, PcieLink) else WIDE
-    return {"pcie_width": link.width or 0, "pcie_max_width": 16, "pcie_generation": 1, "pcie_max_generation": 5}
+def _as_nvml(device: Device) -> Gpu:
+    width = device.link.width if isinstance(device.link, PcieLink) else None
+    gpu = replace(HEALTHY, pci=f"0000{device.address}", pcie_generation=1, pcie_max_generation=5)
+    return replace(gpu, pcie_width=width or 16, pcie_max_width=16)
 
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
@@ -61,8 +60,8 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
     """A GPU has fewer PCIe lanes than it could.
 
-    Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when a
-    GPU idles, the width never changes by itself.
+    Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
+    a GPU idles, the width never changes by itself.
     Fix: reseat the GPU or its riser, and look for the slot's lanes in the firmware's set-up; then a repair.
     """
     unknown, devices = {}, gpu_devices(pci, gpus)
@@ -72,9 +71,9 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
         if isinstance(now, Absent) or isinstance(best, Absent):
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
         elif now < best:
-            siblings = max((width for other, width in widths.items() if other != name), default=best)
+            siblings = max((width for other, width in widths.items() if other != name), default=0)
             message = f"x{now}, of x{best} that GPU and slot could have together"
-            evidence = f"NVML; /sys/bus/pci/devices/{devices[name].address}/current_link_width" if name in devices else "NVML"
+            evidence = f"NVML of {gpu.pci}: current and maximal link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
@@ -151,18 +150,25 @@ OLD_SLOT, UNTOLD = PcieLink(16.0, 16, 32.0, 16), PcieLink(None, None, None, None
 
 
 @applies
-def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent) -> bool:
-    """to jobs on GPUs, where the kernel knows the PCIe link of an RDMA device (not of virtual functions)."""
-    if job.backend != "nccl" or isinstance(fabric, Absent) or isinstance(pci, Absent):
-        return job.backend == "nccl"
+def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs, where the kernel knows the PCIe links of RDMA devices (not on virtual functions, or DGX Spark).
+
+    Each port of a Spark is on two links on purpose, and each shows as a device with the whole port's rate.
+    """
+    split = isinstance(gpus, Gpus) and any(gpu.name == "NVIDIA GB10" for gpu in gpus.all)
+    if job.backend != "nccl" or split or isinstance(fabric, Absent) or isinstance(pci, Absent):
+        return job.backend == "nccl" and not split
     links = [device.link for device, _ in rdma_cards(fabric, pci).values()]
     return any(isinstance(link, Absent) or link.width is not None for link in links)
 
 
 @check(
     bad=[cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
-    good=[cards(nic(0, FULL), nic(1, FULL)), cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)), cards(nic(0, FULL), nic(1, UNTOLD))],
-    requires="",
+    good=[
+        cards(nic(0, FULL), nic(1, FULL)),
+        cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
+        cards(nic(0, FULL), nic(1, UNTOLD)),
+    ],
     applies=nics_with_links,
 )
 def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
@@ -182,7 +188,9 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
             continue
         siblings = [other.link for other, _ in found.values() if other.identity == device.identity]
         wider = any(isinstance(i, PcieLink) and (i.gbps or 0) > (link.gbps or 0) for i in siblings)
-        message = f"{_written(link)}, of {_written(replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width))}"
+        message = (
+            f"{_written(link)}, of {_written(replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width))}"
+        )
         evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}"
         short = (link.gbps or 0) < sum(_rate(port) for port in ports)
         if wider or (short and (link.width or 0) < (link.max_width or 0)):
@@ -201,8 +209,12 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
-    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, FULL), nic(0, FULL, function=1))],
-    good=[cards(nic(0, FULL)), cards(nic(0, OLD_SLOT, 200.0)), cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1))],
+    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
+    good=[
+        cards(nic(0, FULL)),
+        cards(nic(0, OLD_SLOT, 200.0)),
+        cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
+    ],
     requires="pci.nic-link",
     applies=nics_with_links,
 )
@@ -224,7 +236,9 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         rate = sum(map(_rate, ports))
         if name == card[0] and link.gbps < rate:
             message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
-            evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+            evidence = (
+                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+            )
             tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_speed")

@@ -1,0 +1,251 @@
+"""Which HCAs NCCL takes, and whether these are the ones that were meant."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number
+from ncclprobe.checks.env.examples import (
+    ETH0,
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    fabric,
+    gpus,
+    having,
+    hcas,
+    port,
+    setting,
+)
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric, Port, Rate
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.routes import Route, Routes
+from ncclprobe.facts.software import Software
+from ncclprobe.model import Absent, Finding, Job, fail, note
+from ncclprobe.nccl.hcas import Selection, caught_besides, select, written
+from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
+from ncclprobe.registry import applies, check
+
+
+def _down(device: str, number: int = 1) -> Port:
+    return port(device, number, state="DOWN", physical="Polling")
+
+
+_TEN = ("mlx5_1", *(f"mlx5_{n}" for n in (0, 10, 11)))
+_MANAGED = fabric(port("mlx5_0"), port("mlx5_1", rate=Rate(25, 1, "EDR"), link_layer="Ethernet"))
+_BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
+
+
+@applies
+def hca_list(job: Job, settings: Settings) -> bool:
+    """to jobs on GPUs where NCCL_IB_HCA is set and NCCL's own InfiniBand transport is in use."""
+    named = bool(settings.get("NCCL_IB_HCA")) and (settings.get("NCCL_NET") or "ib").lower() == "ib"
+    return job.backend == "nccl" and named and number(settings, "NCCL_IB_DISABLE", 0) == 0
+
+
+def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
+    """The ports that NCCL takes here."""
+    ordered = number(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0
+    return select(fabric, settings.get("NCCL_IB_HCA") or "", loaded(software), ordered)
+
+
+def _gbps(port: Port) -> float:
+    return port.rate.gbps if isinstance(port.rate, Rate) else 0.0
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_HCA", "mlx4"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
+    ],
+    good=[
+        (setting("NCCL_IB_HCA", "mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(_down("mlx5_0")), TWO_NODES, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
+    ],
+    required=True,
+    applies=hca_list,
+)
+def hca_match(
+    settings: Settings, fabric: Fabric, launch: Launch | Absent, software: Software | Absent
+) -> Iterator[Finding]:
+    """NCCL_IB_HCA, or a part of it, selects nothing.
+
+    Why: a name that fits no port is passed over without a word, and without any port NCCL goes over to sockets, at a
+    tenth of the rate or less (src/transport/net_ib/init.cc:470).
+    Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
+    """
+    picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
+    names = ", ".join(p.name for p in fabric.ports) or "no RDMA device"
+    if not (picked.taken or picked.down or picked.closed or picked.unknown):
+        alone = isinstance(launch, Launch) and launch.nnodes == 1
+        message = f"{settings.get('NCCL_IB_HCA')!r} leaves no port to NCCL, so that it uses sockets; here is {names}"
+        yield (jobs_note if alone else jobs_fail)("NCCL_IB_HCA", message, shown)
+        return
+    for entry in picked.unmatched:
+        tell = jobs_note if picked.selector.exclude else jobs_warn
+        yield tell("NCCL_IB_HCA", f"{written(entry)!r} fits no port; here is {names}", shown)
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, _TEN))),
+        (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN))),
+    ],
+    good=[
+        (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
+        (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
+        (setting("NCCL_IB_HCA", "mlx5"), fabric(*map(port, _TEN))),
+        (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, _TEN))),
+    ],
+    applies=hca_list,
+)
+def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
+    """An entry of NCCL_IB_HCA also means devices that it does not name.
+
+    Why: an entry is the beginning of a name unless the list starts with =, so mlx5_1 takes mlx5_10 too (nccl#236).
+    Fix: put one = in front of the list (after ^ if there is one).
+    """
+    selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
+    for entry in dict.fromkeys(selector.entries):
+        others = caught_besides(entry, fabric, selector)
+        if others:
+            verb = "excludes" if selector.exclude else "selects"
+            message = f"{written(entry)} also {verb} {', '.join(others)}"
+            yield jobs_warn("NCCL_IB_HCA", message, evidence(settings, "NCCL_IB_HCA"))
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
+        (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL),
+    ],
+    good=[
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), hcas(4), gpus(4), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), port("mlx5_0", 2)), gpus(2), NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL),
+    ],
+    requires="env.hca-match",
+    applies=hca_list,
+)
+def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL_IB_HCA names a device twice, leaves one out, or is too long.
+
+    Why: a list made by hand or by a script that repeats one NIC has forgotten another, whose GPU then sends through
+    its neighbour's. NCCL reads 32 entries, and passes over the rest without a word.
+    Fix: name every NIC of a GPU once.
+    """
+    picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
+    for entry, times in Counter(picked.selector.entries).items():
+        if times > 1:
+            yield jobs_warn("NCCL_IB_HCA", f"{written(entry)} stands {times} times in the list", shown)
+    if picked.selector.dropped:
+        message = (
+            f"has more than {len(picked.selector.entries)} entries: {', '.join(picked.selector.dropped)} do not count"
+        )
+        yield jobs_warn("NCCL_IB_HCA", message, shown)
+    alive = 0 if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
+    left = _left_out(picked, fabric, software)
+    used = len(picked.taken)
+    if used and left and used < alive <= used + len(left) and alive % used:
+        message = f"selects {used} NICs for {alive} GPUs, and leaves out {', '.join(left)} of the same rate"
+        yield jobs_warn("NCCL_IB_HCA", message, shown)
+
+
+def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) -> list[str]:
+    """Active ports that are as fast as the fastest that are taken."""
+    best = max((_gbps(p) for p in picked.taken), default=0.0)
+    names = {p.name for p in picked.taken}
+    every: Sequence[Port] = select(fabric, "", loaded(software)).taken
+    return [p.name for p in every if p.name not in names and best and _gbps(p) >= best]
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL),
+    ],
+    good=[
+        (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_0", 2)), NO_NCCL),
+    ],
+    required=True,
+    requires="ib.state",
+    applies=hca_list,
+)
+def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) -> Iterator[Finding]:
+    """A port that NCCL_IB_HCA names is not up.
+
+    Why: NCCL drops it without a word, so this node has fewer NICs than the others, which costs its share of the
+    bandwidth at best (src/transport/net_ib/init.cc:361).
+    Fix: repair the link; taking the port off the list only hides that a NIC is lost.
+    """
+    picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
+    if picked.unknown and not picked.taken and not picked.down:
+        raise Unlearned(f"the state of {', '.join(p.name for p in picked.unknown)} could not be read")
+    if picked.unknown:
+        names = ", ".join(p.name for p in picked.unknown)
+        yield note(names, "the state could not be read", evidence=shown)
+    up = {p.device for p in picked.taken}
+    named = () if picked.selector.exclude else picked.selector.entries
+    for down in picked.down:
+        asked = any(e.prefix == down.device and (e.port == down.number or down.device not in up) for e in named)
+        if asked:
+            message = f"is named by NCCL_IB_HCA and is {down.state} ({down.physical})"
+            seen = f"{shown}; /sys/class/infiniband/{down.device}/ports/{down.number}/state"
+            yield fail(down.name, message, blame="link", action="repair", evidence=seen)
+        else:
+            yield note(down.name, f"is {down.state}: NCCL passes over it", evidence=shown)
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+    ],
+    good=[
+        (PLAIN, _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+        (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+        (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+    ],
+    applies=hca_list,
+)
+def hca_mgmt(
+    settings: Settings,
+    fabric: Fabric,
+    routes: Routes | Absent,
+    interfaces: Interfaces | Absent,
+    software: Software | Absent,
+) -> Iterator[Finding]:
+    """NCCL_IB_HCA takes in a NIC that is there for management or storage.
+
+    Why: NCCL spreads its channels over the NICs it has, and one of half the rate, or one that others use, slows them.
+    Fix: leave it out: ^mlx5_2, or = and the names of the GPUs' own NICs.
+    """
+    picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
+    best = max((_gbps(p) for p in picked.taken), default=0.0)
+    default = set() if isinstance(routes, Absent) else set(routes.default_interfaces)
+    functions = (
+        {i.pci for i in interfaces.all if i.name in default and i.pci} if isinstance(interfaces, Interfaces) else set()
+    )
+    places = {device.name: device.pci for device in fabric.devices}
+    for slow in picked.taken:
+        if not settings.get("NCCL_IB_HCA") or not _gbps(slow) or 2 * _gbps(slow) >= best:
+            continue
+        route = ", and the default route leaves by it" if places.get(slow.device) in functions else ""
+        yield jobs_warn(slow.name, f"runs at {_gbps(slow):g} Gb/s, the fastest at {best:g} Gb/s{route}", shown)

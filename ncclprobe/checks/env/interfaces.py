@@ -1,0 +1,276 @@
+"""Which interfaces NCCL's bootstrap and sockets take, and gloo's, and whether these lead to the other nodes."""
+
+import re
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_interface
+
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, seen
+from ncclprobe.checks.env.examples import (
+    ALONE,
+    BOND0,
+    DOCKER_HOST,
+    ETH0,
+    LO,
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    PLAIN_HOST,
+    POD,
+    TWO_NETS,
+    TWO_NODES,
+    having,
+    hcas,
+    interface,
+    setting,
+)
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.software import Software
+from ncclprobe.model import Absent, Finding, Job, fail, note
+from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.interfaces import Choice, find_interfaces, forced_family
+from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
+from ncclprobe.registry import applies, check
+
+_ONLY_HERE = re.compile(r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+")
+"""Names that container engines and hypervisors give to interfaces that end on this node."""
+_OVERLAY = re.compile(r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*")
+"""Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
+_NO_HCAS = Fabric()
+
+
+@applies
+def ifname_set(settings: Settings) -> bool:
+    """where NCCL_SOCKET_IFNAME is set."""
+    return bool(settings.get("NCCL_SOCKET_IFNAME"))
+
+
+@applies
+def gloo_ifname_set(environment: Environment) -> bool:
+    """where GLOO_SOCKET_IFNAME is set."""
+    return len(environment.get("GLOO_SOCKET_IFNAME") or "") > 1
+
+
+@applies
+def in_several_nodes(launch: Launch, job: Job) -> bool:
+    """in jobs of several nodes on GPUs."""
+    return launch.several_nodes and job.backend == "nccl"
+
+
+def chosen(settings: Settings, interfaces: Interfaces, software: Software | Absent) -> Choice:
+    """The interfaces NCCL would use, the bootstrap's first."""
+    return find_interfaces(
+        interfaces.addresses,
+        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
+        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
+        version=loaded(software),
+    )
+
+
+@check(
+    bad=[
+        (setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+    ],
+    good=[
+        (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL),
+    ],
+    required=True,
+    applies=ifname_set,
+)
+def ifname_match(
+    settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent
+) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME selects no interface that can reach the other nodes.
+
+    Why: once the variable is set NCCL has no fallback: without a match it ends in "Bootstrap : no socket interface
+    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches nobody.
+    Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
+    """
+    wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
+    origin = seen(settings.effective["NCCL_SOCKET_IFNAME"])
+    if len(wanted) == 1:
+        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL takes for not set", evidence=origin)
+        return
+    found = chosen(settings, interfaces, software).interfaces
+    usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
+    instead = f"this node has {', '.join(usable) or 'none that is up with an address'}"
+    blamed = {"blame": "job", "action": "fix-job", "evidence": origin}
+    if not found:
+        yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
+    elif launch.several_nodes and {c.name for c in found} <= {i.name for i in interfaces.all if i.loopback}:
+        yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} selects only loopback; {instead}", **blamed)
+
+
+@check(
+    bad=[
+        (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, hcas(8), NO_NCCL),
+        (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
+    ],
+    good=[
+        (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+        (PLAIN, POD, _NO_HCAS, NO_NCCL),
+        (PLAIN, DOCKER_HOST, hcas(8), NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), _NO_HCAS, NO_NCCL),
+    ],
+    required=True,
+    requires="env.ifname-match",
+    applies=in_several_nodes,
+)
+def ifname_virtual(
+    settings: Settings, interfaces: Interfaces, fabric: Fabric | Absent, software: Software | Absent
+) -> Iterator[Finding]:
+    """NCCL takes an interface that does not lead to the other nodes, or only slowly.
+
+    Why: NCCL itself passes over docker*, lo and virbr* alone, and listens on the first interface that is left; bridges
+    of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
+    pytorch-operator#332).
+    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or ^docker,lo,cni,br-,veth and what else there is.
+    """
+    names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
+    shown = evidence(settings, "NCCL_SOCKET_IFNAME") or "NCCL_SOCKET_IFNAME is not set; /sys/class/net"
+    made = {i.name for i in interfaces.all if i.virtual is not False}
+    for position, name in enumerate(names):
+        if name not in made:
+            continue
+        here, overlay = _ONLY_HERE.fullmatch(name), _OVERLAY.fullmatch(name)
+        if position == 0 and here:
+            yield jobs_fail(name, "is where NCCL's bootstrap would listen, and it ends on this node", shown)
+        elif position == 0 and overlay:
+            yield jobs_warn(name, "is where NCCL's bootstrap would listen: a network laid over another", shown)
+        elif here or overlay:
+            tell = jobs_note if _has_hcas(fabric, settings) else jobs_warn
+            reach = "ends on this node" if here else "is a network laid over another"
+            yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown)
+
+
+def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
+    """With HCAs only the first interface matters."""
+    return isinstance(fabric, Fabric) and bool(select(fabric, settings.get("NCCL_IB_HCA") or "").taken)
+
+
+@check(
+    bad=[
+        (
+            setting("NCCL_SOCKET_IFNAME", "eth1"),
+            Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
+            ALONE,
+            NO_NCCL,
+        ),
+        (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, TWO_NODES, NO_NCCL),
+    ],
+    good=[
+        (setting("NCCL_SOCKET_IFNAME", "=eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, ALONE, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
+    ],
+    requires="env.ifname-match",
+    applies=ifname_set,
+)
+def ifname_ambiguous(
+    settings: Settings, interfaces: Interfaces, launch: Launch | Absent, software: Software | Absent
+) -> Iterator[Finding]:
+    """A name in NCCL_SOCKET_IFNAME selects more interfaces than it names.
+
+    Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
+    interfaces of different networks, of which the bootstrap uses the first and sockets all (nccl#1580).
+    Fix: put one = in front of the list.
+    """
+    selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
+    if selector.exact or selector.exclude:
+        return
+    names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
+    by_name = {i.name: i for i in interfaces.all}
+    shown = evidence(settings, "NCCL_SOCKET_IFNAME")
+    listed = {entry.prefix for entry in selector.entries}
+    for entry in selector.entries:
+        caught = [
+            name for name in names if name.startswith(entry.prefix) and (name not in listed or name == entry.prefix)
+        ]
+        others = [name for name in caught if name != entry.prefix]
+        if entry.prefix in by_name and others:
+            message = f"{entry.prefix!r} also selects {', '.join(others)}"
+            yield jobs_warn("NCCL_SOCKET_IFNAME", message, shown)
+        elif len(_networks([by_name[name] for name in caught])) > 1:
+            several = isinstance(launch, Launch) and launch.several_nodes
+            message = f"{entry.prefix!r} selects {', '.join(caught)}, which are in different networks"
+            yield (jobs_warn if several else jobs_note)("NCCL_SOCKET_IFNAME", message, shown)
+
+
+def _networks(interfaces: Sequence[Interface]) -> set[str]:
+    """The IPv4 networks of the interfaces' first addresses."""
+    first = [next((a for a in i.addresses if a.family == "inet" and a.netmask), None) for i in interfaces]
+    return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in first if a}
+
+
+@check(
+    bad=[
+        (Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
+        (Environment({"GLOO_SOCKET_IFNAME": "eth"}), PLAIN, PLAIN_HOST, ALONE, Job(), NO_NCCL),
+        (Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
+        (
+            Environment({"GLOO_SOCKET_IFNAME": "eth1"}),
+            having(NCCL_SOCKET_IFNAME="=eth0", GLOO_SOCKET_IFNAME="eth1"),
+            TWO_NETS,
+            TWO_NODES,
+            Job(),
+            NO_NCCL,
+        ),
+    ],
+    good=[
+        (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
+        (
+            Environment({"GLOO_SOCKET_IFNAME": "eth0"}),
+            setting("NCCL_SOCKET_IFNAME", "eth"),
+            TWO_NETS,
+            TWO_NODES,
+            Job(),
+            NO_NCCL,
+        ),
+        (Environment({"GLOO_SOCKET_IFNAME": "lo"}), PLAIN, PLAIN_HOST, ONE_NODE, Job("gloo"), NO_NCCL),
+    ],
+    applies=gloo_ifname_set,
+)
+def gloo_mismatch(
+    environment: Environment,
+    settings: Settings,
+    interfaces: Interfaces,
+    launch: Launch | Absent,
+    job: Job,
+    software: Software | Absent,
+) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME names no interface of this node, or another network than NCCL's.
+
+    Why: gloo takes whole names, separated by commas; NCCL's ^, = and beginnings of names are to it interfaces that do
+    not exist, and making a gloo group fails (gloo transport/tcp/device.cc).
+    Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
+    """
+    shown = f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')} (environment)"
+    names = (environment.get("GLOO_SOCKET_IFNAME") or "").split(",")
+    usable = {i.name for i in interfaces.all if "up" in i.flags and i.addresses}
+    unknown = [name for name in names if name not in usable]
+    if unknown:
+        tell = jobs_fail if job.backend == "gloo" else jobs_warn
+        wrong = ", ".join(repr(name) for name in unknown)
+        message = f"{wrong} is no interface here that is up with an address; there are {', '.join(sorted(usable))}"
+        yield tell("GLOO_SOCKET_IFNAME", message, shown)
+    several = isinstance(launch, Launch) and launch.several_nodes
+    if several and all(name == "lo" for name in names):
+        yield jobs_fail("GLOO_SOCKET_IFNAME", "is only loopback, which reaches no other node", shown)
+    elif several and not unknown and settings.get("NCCL_SOCKET_IFNAME"):
+        ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
+        if ours and not ours & set(names):
+            message = f"selects {', '.join(names)}, where NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
+            both = f"{shown}, {evidence(settings, 'NCCL_SOCKET_IFNAME')}"
+            yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)

@@ -1,0 +1,137 @@
+"""What the job's own variables say of its ranks, its identity and its watchdog."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
+from ncclprobe.checks.env.examples import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.model import Absent, Finding, Setting
+from ncclprobe.nccl.parameters import table
+from ncclprobe.nccl.values import read_int, read_torch_bool
+from ncclprobe.registry import applies, check
+
+_LIST = "CUDA_VISIBLE_DEVICES"
+_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?")
+_DESYNC_MIN_S = 120
+
+
+@applies
+def devices_restricted(environment: Environment) -> bool:
+    """where CUDA_VISIBLE_DEVICES is set."""
+    return _LIST in environment.variables
+
+
+@check(
+    bad=[
+        (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8)),
+        (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8)),
+        (Environment({_LIST: "0,1,9"}), ALONE, gpus(8)),
+        (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8)),
+        (Environment({_LIST: ""}), ONE_NODE, gpus(8)),
+    ],
+    good=[
+        (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8)),
+        (Environment({_LIST: "3"}), ONE_NODE, gpus(8)),
+        (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8)),
+        (Environment({_LIST: "0,1"}), ALONE, gpus(8)),
+        (Environment({_LIST: "0,1"}), ALONE, Absent("no driver")),
+    ],
+    applies=devices_restricted,
+)
+def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES shows too few GPUs, or not those that it names.
+
+    Why: CUDA reads the list up to the first entry that it does not know, or that repeats one, without a message (CUDA
+    programming guide, environment variables), and the ranks without a GPU then fail or share one.
+    Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
+    """
+    text = environment.get(_LIST)
+    if text is None:
+        return
+    shown = f"{_LIST}={text} (environment)"
+    entries = [word.strip() for word in text.split(",")] if text.strip() else []
+    total = len(gpus.all) if isinstance(gpus, Gpus) else None
+    repeated = [word for word, times in Counter(entries).items() if times > 1]
+    if repeated:
+        yield jobs_fail(_LIST, f"names {', '.join(repeated)} more than once", shown)
+    beyond = [word for word in entries if word.isdecimal() and total is not None and int(word) >= total]
+    if beyond:
+        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: the list ends there", shown)
+    if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
+        yield jobs_warn(_LIST, "mixes numbers with UUIDs: those of the other kind do not count", shown)
+    ranks = None if isinstance(launch, Absent) else launch.local_world_size
+    # One GPU per process is how Slurm and Ray hand them out.
+    if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
+        yield jobs_fail(_LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
+
+
+@check(
+    bad=[(setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), TWO_NODES)],
+    good=[
+        (setting("NCCL_HOSTID", "node0"), TWO_NODES),
+        (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
+        (PLAIN, TWO_NODES),
+    ],
+    applies=nccl_job,
+)
+def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
+    """NCCL_HOSTID gives several nodes one identity.
+
+    Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
+    and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image says the same on every node.
+    Fix: unset it; the host name and the boot id tell nodes apart.
+    """
+    entry = settings.effective.get("NCCL_HOSTID")
+    if entry is None:
+        return
+    several = isinstance(launch, Launch) and launch.several_nodes
+    if several and entry.origin != "environment":
+        yield jobs_warn(entry.name, "comes from a file, which other nodes may share", evidence(settings, entry.name))
+    else:
+        yield jobs_note(entry.name, "is set: it must differ between nodes", evidence(settings, entry.name))
+
+
+@check(
+    bad=[(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),), (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe"),)],
+    good=[
+        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),),
+        (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
+        (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
+        (PLAIN,),
+    ],
+)
+def torch_timeouts(settings: Settings) -> Iterator[Finding]:
+    """torch's watchdog is set so that it kills healthy jobs, or tells nothing of sick ones.
+
+    Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
+    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind. A
+    switch that torch cannot read ends the process with an error (torch Utils.hpp getCvarBool).
+    Fix: leave the heartbeat at its default (480 s) and the recorder on: TORCH_FR_BUFFER_SIZE=2000.
+    """
+    yield from _heartbeat(settings)
+    for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
+        text = settings.get(name)
+        if text is not None and read_int(text, -1).value == 0:
+            yield jobs_note(name, "is 0: a hang leaves no flight record", evidence(settings, name))
+    for entry in settings.named("TORCH_NCCL_", "TORCH_FR_"):
+        yield from _switch(entry)
+
+
+def _heartbeat(settings: Settings) -> Iterator[Finding]:
+    name = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+    text = settings.get(name)
+    seconds = read_int(text, 480).value if text else 480
+    if seconds < _DESYNC_MIN_S:
+        message = f"is {seconds} s: a rank that is slow for that long is killed as if it hung"
+        yield jobs_warn(name, message, evidence(settings, name))
+
+
+def _switch(entry: Setting) -> Iterator[Finding]:
+    known = table().get(entry.name)
+    if known and known.type == "bool" and entry.value is not None and read_torch_bool(entry.value) is None:
+        yield jobs_fail(entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", seen(entry))

@@ -1,0 +1,98 @@
+"""What NCCL will log, and where to."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import evidence, jobs_note, jobs_warn
+from ncclprobe.checks.env.examples import ALONE, PLAIN, TWO_NODES, having, setting
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.named_files import NamedFiles
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model import Absent, Finding, note
+from ncclprobe.registry import check
+
+_QUIET = ("", "VERSION")
+_PER_CALL = ("COLL", "CALL", "P2P", "ALL")
+
+
+def _level(settings: Settings) -> str:
+    return (settings.get("NCCL_DEBUG") or "").upper()
+
+
+@check(
+    bad=[
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES),
+        (having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"), NamedFiles(log_writable=True), TWO_NODES),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), NamedFiles(None, "/none", False), ALONE),
+    ],
+    good=[
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), ALONE),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
+        (setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES),
+        (PLAIN, NamedFiles(), TWO_NODES),
+    ],
+)
+def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
+    """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
+
+    Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
+    writes to stdout instead (src/debug.cc:103).
+    Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
+    """
+    name = settings.get("NCCL_DEBUG_FILE")
+    if not name:
+        return
+    shown = evidence(settings, "NCCL_DEBUG_FILE", "NCCL_DEBUG")
+    if _level(settings) in _QUIET:
+        yield jobs_note("NCCL_DEBUG_FILE", "does nothing unless NCCL_DEBUG is WARN or more", shown)
+        return
+    here = None if isinstance(launch, Absent) else launch.local_world_size
+    special = name.lower() in ("stdout", "stderr") or name.startswith("/dev/")
+    if not special and "%p" not in name and (here or 1) > 1:
+        yield jobs_warn(
+            "NCCL_DEBUG_FILE", f"has no %p: the {here} ranks of this node overwrite each other's lines", shown
+        )
+    elif not special and "%h" not in name and isinstance(launch, Launch) and launch.several_nodes:
+        yield jobs_note(
+            "NCCL_DEBUG_FILE", "has no %h: nodes that share the folder may overwrite each other's files", shown
+        )
+    if named_files.log_writable is False:
+        folder = named_files.log_folder
+        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} is not there or not writable: the log goes to stdout", shown)
+    elif isinstance(named_files.log_writable, Absent):
+        yield note(
+            "NCCL_DEBUG_FILE", f"whether it can be written is not known: {named_files.log_writable.why}", evidence=shown
+        )
+
+
+@check(
+    bad=[
+        (setting("NCCL_DEBUG", "TRACE"),),
+        (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT"),),
+    ],
+    good=[
+        (setting("NCCL_DEBUG", "INFO"),),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
+        (having(NCCL_DEBUG="WARN", NCCL_DEBUG_SUBSYS="ALL"),),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
+    ],
+)
+def debug_storm(settings: Settings) -> Iterator[Finding]:
+    """NCCL writes a line for every call.
+
+    Why: the lines of every collective of every rank cost time in the launch path and fill disks.
+    Fix: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET, or WARN in production.
+    """
+    level, text = _level(settings), settings.get("NCCL_DEBUG_SUBSYS") or ""
+    if level not in ("INFO", "ABORT", "TRACE"):
+        return
+    words = {word.upper() for word in text.removeprefix("^").split(",")}
+    listed = [word for word in _PER_CALL if word in words]
+    inverted = text.startswith("^") and not {"COLL", "ALL"} & words
+    shown = evidence(settings, "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
+    if level == "TRACE":
+        yield jobs_warn("NCCL_DEBUG", "is TRACE, which in builds that have it writes from inside every transfer", shown)
+    elif inverted or (listed and not text.startswith("^")):
+        what = f"all but {text[1:]}" if inverted else ", ".join(listed)
+        yield jobs_warn("NCCL_DEBUG_SUBSYS", f"has NCCL write a line for every call ({what})", shown)

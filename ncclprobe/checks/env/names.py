@@ -1,0 +1,74 @@
+"""Names of variables: unknown, misspelt, retired, or not read yet."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env.examples import NO_NCCL, nccl, setting
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.software import Software, reaches
+from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.nccl.parameters import nearest, table
+from ncclprobe.registry import check
+
+_NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
+
+
+@check(
+    bad=[(setting("NCCL_SOCKET_IFNAMES", "eth0"),), (setting("NCCL_DEBUG ", "INFO"),)],
+    good=[(setting("NCCL_SOCKET_IFNAME", "eth0"),), (setting("HOME", "/home/me"),)],
+    required=True,
+)
+def unknown_var(settings: Settings) -> Iterator[Finding]:
+    """A variable looks like NCCL's, and NCCL does not read it.
+
+    Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
+    Fix: correct the name, or unset it.
+    """
+    for entry in settings.named("NCCL_", "TORCH_NCCL_"):
+        known = table().get(entry.name)
+        in_a_file = entry.origin != "environment"
+        if (known and known.owner != "none") or (in_a_file and entry.name != entry.name.strip()):
+            continue  # blanks around a name in a file: env.conf-files says more about them
+        better = known.instead if known else nearest(entry.name)
+        if better:
+            message = f"is read by nothing; did you mean {better}?"
+            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=seen(entry))
+        else:
+            message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
+            yield note(entry.name, message, evidence=seen(entry))
+
+
+@check(
+    bad=[
+        (setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
+        (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7)),
+        (setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
+    ],
+    good=[
+        (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
+        (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7)),
+        (setting("NCCL_IB_ROCE_VERSION_NUM", "2"), nccl(2, 20, 5)),
+        (setting("NCCL_MAX_NCHANNELS", "16"), NO_NCCL),
+    ],
+)
+def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
+    """A variable is not read any more, or not yet, by the NCCL that is loaded.
+
+    Why: NCCL passes over what it does not know, so a setting from an old guide, or for a newer version, does nothing.
+    Fix: use the name that took its place, or unset it.
+    """
+    version = loaded(software)
+    for entry in settings.named("NCCL_", "TORCH_NCCL_"):
+        known = table().get(entry.name)
+        if not known or known.owner not in ("nccl", "torch"):
+            continue
+        now = f"; {known.instead} took its place" if known.instead else ""
+        ours = known.owner == "nccl"
+        if known.gone and (reaches(version, known.gone) if ours else not known.instead):
+            gone = ".".join(map(str, known.gone))
+            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", seen(entry))
+        elif not ours and known.instead:
+            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", seen(entry))
+        elif ours and known.since and not reaches(version, known.since):
+            since = ".".join(map(str, known.since))
+            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", seen(entry))

@@ -1,0 +1,202 @@
+"""Which roads are open to NCCL: settings that close the fast ones, or pin one that is not there."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import (
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    loaded,
+    nccl_job,
+    number,
+)
+from ncclprobe.checks.env.examples import (
+    ALONE,
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    bare,
+    fabric,
+    gpus,
+    having,
+    hcas,
+    linked,
+    port,
+    setting,
+)
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.facts.software import Software
+from ncclprobe.model import Absent, Finding, Job
+from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.p2p import nvls
+from ncclprobe.nccl.values import read_level
+from ncclprobe.registry import applies, check
+
+_OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
+_EFA = fabric(port("rdmap79s0", link_layer="Unspecified"))
+
+
+@applies
+def efa_job(job: Job, fabric: Fabric) -> bool:
+    """to jobs on GPUs where there are EFA devices."""
+    return job.backend == "nccl" and any(p.link_layer == "Unspecified" for p in fabric.ports)
+
+
+@check(
+    bad=[
+        (setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES),
+        (setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
+        (setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
+    ],
+    good=[
+        (setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES),
+        (setting("NCCL_IB_DISABLE", "true"), hcas(8), TWO_NODES),
+        (setting("NCCL_IB_DISABLE", "1"), hcas(8), ONE_NODE),
+        (setting("NCCL_IB_DISABLE", "1"), Fabric(), TWO_NODES),
+        (setting("NCCL_IB_DISABLE", "1"), fabric(port("mlx5_0", state="DOWN")), TWO_NODES),
+        (having(NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric"), hcas(8), TWO_NODES),
+    ],
+    required=True,
+    applies=nccl_job,
+)
+def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
+    """InfiniBand or RoCE is switched off although there are NICs for it.
+
+    Why: NCCL then sends everything through sockets and the kernel: a tenth of the rate or less (nccl#634).
+    Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
+    """
+    network = (settings.get("NCCL_NET") or "").lower()
+    off = number(settings, "NCCL_IB_DISABLE", 0) != 0 and network in ("", "ib", "socket")
+    ports = [p.name for p in select(fabric, settings.get("NCCL_IB_HCA") or "").taken]
+    if not ports or not (off or network == "socket"):
+        return
+    name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
+    message = f"keeps NCCL from {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
+    shown = evidence(settings, "NCCL_IB_DISABLE", "NCCL_NET")
+    if isinstance(launch, Absent) or launch.nnodes is None:
+        yield jobs_warn(name, message, shown)
+    else:
+        yield (jobs_fail if launch.several_nodes else jobs_note)(name, message, shown)
+
+
+@check(
+    bad=[(setting("NCCL_NET", "IB"), Fabric(), Launch()), (having(NCCL_NET="IB", NCCL_IB_DISABLE="1"), hcas(8), ALONE)],
+    good=[(PLAIN, hcas(8), TWO_NODES), (setting("NCCL_NET", "IB"), hcas(8), TWO_NODES), (PLAIN, Fabric(), TWO_NODES)],
+    applies=nccl_job,
+)
+def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
+    """The network is pinned to one that is not there, or not pinned, so that a fall back to sockets is silent.
+
+    Why: without NCCL_NET the first network that starts is used, so a node that loses its NICs drops the job to sockets
+    without an error; with it NCCL says "Failed to initialize any NET plugin" instead.
+    Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
+    """
+    network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.several_nodes
+    off = number(settings, "NCCL_IB_DISABLE", 0) != 0
+    ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
+    if network and network.lower() == "ib" and not ports:
+        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL takes no port here"
+        yield jobs_fail(
+            "NCCL_NET",
+            f"accepts IB alone, and {why}",
+            evidence(settings, "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
+            "unset NCCL_NET, or bring the HCAs up",
+        )
+    elif not network and several and ports:
+        yield jobs_note("NCCL_NET", "is not set: a node without its HCAs would use sockets, silently", "environment")
+
+
+@check(
+    bad=[
+        (setting("NCCL_P2P_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
+        (having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), gpus(4), bare(4), NO_NCCL),
+    ],
+    good=[
+        (PLAIN, gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
+        (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_P2P_DISABLE", "1"), gpus(1), linked(1), NO_NCCL),
+        (setting("NCCL_P2P_LEVEL", "NVL"), gpus(8), linked(8), NO_NCCL),
+        (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), bare(8), NO_NCCL),
+        (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
+    ],
+    applies=nccl_job,
+)
+def p2p_off(
+    settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent
+) -> Iterator[Finding]:
+    """A fast road between the GPUs of this node is switched off.
+
+    Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
+    NVSwitches loses the switches' own adding. Both are for finding faults, and are left behind.
+    Fix: unset the variable; if the job fails without it, it hides a fault that has to be found.
+    """
+    alive = [gpu.index for gpu in gpus.all if not gpu.lost]
+    if len(alive) < 2:
+        return
+    version = loaded(software)
+    level = settings.get("NCCL_P2P_LEVEL")
+    closed = number(settings, "NCCL_P2P_DISABLE", 0) == 1
+    name = "NCCL_P2P_DISABLE" if closed else "NCCL_P2P_LEVEL"
+    closed = closed or (level is not None and read_level(level, version) == "LOC")
+    if closed and _nvlinked(nvlinks):
+        yield jobs_warn(name, "keeps GPUs off the NVLinks that join them", evidence(settings, name))
+    elif closed:
+        yield jobs_note(name, "sends what GPUs exchange through host memory", evidence(settings, name))
+    if closed and number(settings, "NCCL_SHM_DISABLE", 0) == 1:
+        both = evidence(settings, name, "NCCL_SHM_DISABLE")
+        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave GPUs of one node only the network", both)
+    if number(settings, "NCCL_NVLS_ENABLE", 2) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
+        shown = evidence(settings, "NCCL_NVLS_ENABLE")
+        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: the NVSwitches of this node could reduce by themselves", shown)
+
+
+def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
+    rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
+    links = [link for row in rows if not isinstance(row, Absent) for link in row]
+    return any(link.state == "active" and link.remote in ("gpu", "switch") for link in links)
+
+
+@check(
+    bad=[
+        (PLAIN, _EFA, Plugins(), TWO_NODES),
+        (PLAIN, _EFA, Plugins((Plugin(_OFI.path, "net", "ofi", reachable=False),)), TWO_NODES),
+        (setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
+    ],
+    good=[
+        (PLAIN, _EFA, Plugins((_OFI,)), TWO_NODES),
+        (setting("FI_PROVIDER", "efa"), _EFA, Plugins((_OFI,)), TWO_NODES),
+        (PLAIN, _EFA, Plugins(), ONE_NODE),
+        (PLAIN, _EFA, Plugins(), ALONE),
+    ],
+    applies=efa_job,
+)
+def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:
+    """EFA devices are here, and NCCL's way to them is incomplete.
+
+    Why: NCCL does not know EFA; the OFI plugin does. Where the loader does not find it, or libfabric is told to use
+    another provider, NCCL goes over TCP without an error.
+    Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).
+    """
+    several = isinstance(launch, Launch) and launch.several_nodes
+    tell = jobs_warn if several else jobs_note
+    found = [plugin for plugin in plugins.all if plugin.kind == "net" and plugin.flavour == "ofi"]
+    named = any(path.startswith("/") for path in (settings.get("NCCL_NET_PLUGIN") or "").split(","))
+    devices = ", ".join(p.device for p in fabric.ports if p.link_layer == "Unspecified")
+    if not found:
+        yield tell("libnccl-net.so", f"no OFI plugin was found for {devices}", "the loader's and the usual folders")
+    elif not named and not any(plugin.reachable for plugin in found):
+        message = "the loader does not search the folder of the OFI plugin"
+        yield tell("libnccl-net.so", message, found[0].path)
+    provider = settings.get("FI_PROVIDER")
+    if provider and "efa" not in provider.split(","):
+        yield tell("FI_PROVIDER", f"is {provider!r}, which keeps libfabric off EFA", evidence(settings, "FI_PROVIDER"))

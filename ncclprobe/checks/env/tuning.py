@@ -1,0 +1,132 @@
+"""Algorithms and protocols pinned by hand, and knobs that are not safe to turn."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job, number
+from ncclprobe.checks.env.examples import (
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    bare,
+    gpus,
+    having,
+    linked,
+    nccl,
+    setting,
+)
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.software import Software
+from ncclprobe.model import Absent, Finding
+from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
+from ncclprobe.nccl.p2p import nvls
+from ncclprobe.registry import check
+
+_WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
+
+
+@check(
+    bad=[
+        (setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", "Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
+        (setting("NCCL_ALGO", "Rng"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
+    ],
+    good=[
+        (PLAIN, gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_PROTO", "allreduce:Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
+    ],
+    applies=nccl_job,
+)
+def forced_algo(
+    settings: Settings,
+    gpus: Gpus | Absent,
+    nvlinks: NvLinks | Absent,
+    launch: Launch | Absent,
+    software: Software | Absent,
+) -> Iterator[Finding]:
+    """NCCL_ALGO or NCCL_PROTO takes the choice away from NCCL, or leaves a collective without any.
+
+    Why: NCCL chooses by size, and what is pinned for one size is slow at others. Since 2.24 a collective without an
+    algorithm fails when it is called: NCCL_ALGO=Tree leaves nothing to broadcast, all-gather and reduce-scatter.
+    LL128 pinned by hand, also by excluding others, is used where NCCL would not dare to, and may corrupt data
+    (env.rst).
+    Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
+    """
+    version = loaded(software)
+    pins: dict[str, Pin] = {}
+    for name, choices in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
+        pins[name] = parse_pin(settings.get(name) or "", choices, version)
+        if pins[name].error:
+            yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name))
+        elif pins[name].every_function:
+            yield jobs_warn(
+                name, f"{settings.get(name)!r} pins every collective at every size", evidence(settings, name)
+            )
+        if pins[name].ignored:
+            yield jobs_warn(name, f"passes over {', '.join(pins[name].ignored)}", evidence(settings, name))
+    if any(pin.error for pin in pins.values()):
+        return
+    if forces_ll128(pins["NCCL_PROTO"]):
+        yield jobs_warn(
+            "NCCL_PROTO", "forces LL128, also where NCCL would not use it", evidence(settings, "NCCL_PROTO")
+        )
+    lacking = _lacking(settings, gpus, nvlinks, launch, software)
+    left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
+    if left and any(pin.kept for pin in pins.values()):
+        name = "NCCL_ALGO" if pins["NCCL_ALGO"].kept else "NCCL_PROTO"
+        message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
+        yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"))
+
+
+def _lacking(
+    settings: Settings,
+    gpus: Gpus | Absent,
+    nvlinks: NvLinks | Absent,
+    launch: Launch | Absent,
+    software: Software | Absent,
+) -> frozenset[str]:
+    """Algorithms that this machine is known not to have (src/graph/tuning.cc:490)."""
+    nodes = None if isinstance(launch, Absent) else launch.nnodes
+    collnet = number(settings, "NCCL_COLLNET_ENABLE", 0) != 0
+    lacking = {"CollNetDirect", "CollNetChain"} if not collnet else set()
+    if nodes == 1:
+        lacking.add("NVLSTree")
+    if isinstance(gpus, Gpus) and nvls(gpus, nvlinks, settings, loaded(software)).available is False:
+        lacking |= {"NVLS", "NVLSTree"}
+    return frozenset(lacking)
+
+
+@check(
+    bad=[(setting("NCCL_CHUNK_SIZE", "2097152"),), (setting("NCCL_IGNORE_DISABLED_P2P", "1"),)],
+    good=[
+        (setting("NCCL_CHUNK_SIZE", "131072"),),
+        (setting("NCCL_P2P_NET_CHUNKSIZE", "524288"),),
+        (setting("NCCL_IGNORE_DISABLED_P2P", "0"),),
+    ],
+    applies=nccl_job,
+)
+def danger_knob(settings: Settings) -> Iterator[Finding]:
+    """A knob is turned that can make results wrong, or hides a fault.
+
+    Why: NCCL_CHUNK_SIZE from 1 MiB on made all-reduce faster and its sums wrong (nccl#2408). NCCL_IGNORE_DISABLED_P2P
+    lets a job start whose NVLinks the driver refuses to use, and it then crawls.
+    Fix: unset it, and repair what it hides.
+    """
+    size = number(settings, "NCCL_CHUNK_SIZE", 0)
+    if size >= _WRONG_RESULTS_BYTES:
+        yield jobs_warn("NCCL_CHUNK_SIZE", f"is {size} bytes: verify the data", evidence(settings, "NCCL_CHUNK_SIZE"))
+    elif size:
+        yield jobs_note(
+            "NCCL_CHUNK_SIZE", f"is {size} bytes; it is not documented", evidence(settings, "NCCL_CHUNK_SIZE")
+        )
+    if number(settings, "NCCL_IGNORE_DISABLED_P2P", 0) > 0:
+        shown = evidence(settings, "NCCL_IGNORE_DISABLED_P2P")
+        yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "masks NVLinks over which the driver denies P2P", shown)

@@ -1,0 +1,96 @@
+"""Whether the PCI tree and the driver tell the same of the distances between devices."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from ncclprobe.checks.gpu import gpu_job
+from ncclprobe.checks.gpu.peers import TREE, TWO
+from ncclprobe.checks.pci import is_virtual
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.topo_matrix import Kind, Matrix
+from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.registry import check
+from ncclprobe.topology import of_machine
+
+_MEANS = {"PIX": "PCIe switch", "PXB": "PCIe switch", **dict.fromkeys(("PHB", "NODE", "SYS", "SOC"), "processor")}
+
+METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
+NO_LINKS = NvLinks(((), ()))
+FOUR = tuple(NvLink(n, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0") for n in range(4))
+LINKED = NvLinks((FOUR, FOUR))
+
+
+def printed(word: str, kind: Kind = "topo-m") -> Matrix:
+    """The matrix of two GPUs, for examples."""
+    links = {"GPU0": {"GPU0": "X", "GPU1": word}, "GPU1": {"GPU0": word, "GPU1": "X"}}
+    return Matrix(kind, ("GPU0", "GPU1"), (), links, ("", ""), ("", ""), ("", ""))
+
+
+@check(
+    bad=[
+        (printed("SYS"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+        (printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
+    ],
+    good=[
+        (printed("PIX"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+        (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+        (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
+        (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
+        (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
+    ],
+    requires="nvl.links",
+    applies=gpu_job,
+)
+def topology_agree(
+    matrix: Matrix,
+    pci: Pci,
+    gpus: Gpus,
+    links: NvLinks | Absent,
+    fabric: Fabric | Absent,
+    machine: Machine | Absent,
+) -> Iterator[Finding]:
+    """sysfs and nvidia-smi disagree about how two devices are connected.
+
+    Why: NCCL goes by sysfs and NVML, people and launchers by `nvidia-smi topo -m`; where the two differ, one of them is
+    wrong, and processes get bound to the wrong NIC or processor, or NCCL passes by a near one.
+    Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
+    from nvidia-smi; then look at NCCL's own view (NCCL_TOPO_DUMP_FILE), which decides.
+    """
+    own = of_machine(
+        pci,
+        gpus,
+        links if matrix.kind == "topo-m" else NvLinks(((),) * len(gpus.all)),
+        fabric if isinstance(fabric, Fabric) else Fabric(),
+    ).smi
+    shared = _compared(matrix.links, own)
+    if not shared and len(gpus.all) > 1:
+        raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
+    differing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for (one, other), (seen, said) in shared.items():
+        if seen != said and one < other:
+            differing[seen, said].append(f"{one} and {other}")
+    for (seen, said), pairs in differing.items():
+        message = f"{seen} by sysfs and NVML, {said} by nvidia-smi"
+        more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
+        alike = _means(seen) == _means(said)
+        tell = note if alike or is_virtual(machine) or isinstance(links, Absent) else warn
+        yield tell(pairs[0] + more, message, action="retest", evidence="/sys/bus/pci/devices; nvidia-smi topo -m")
+
+
+def _compared(
+    printed: Mapping[str, Mapping[str, str]], own: Mapping[tuple[str, str], str | None]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Each pair of which both sources know a word: the tree's, then nvidia-smi's."""
+    words = {(one, other): word for one, row in printed.items() for other, word in row.items() if one != other}
+    known = {pair: (own.get(pair), word) for pair, word in words.items()}
+    return {pair: (seen, said) for pair, (seen, said) in known.items() if seen is not None}
+
+
+def _means(word: str) -> str:
+    """What a word says is between two devices: two that say the same are no matter for NCCL."""
+    return "NVLink" if word.startswith("NV") else _MEANS.get(word, word)

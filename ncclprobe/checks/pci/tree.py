@@ -1,0 +1,241 @@
+"""What between a GPU and a NIC turns their traffic off its short way, and what errors the bus has seen."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations, takewhile
+
+from ncclprobe.checks.gpu import blanks, gpu_job
+from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
+from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards
+from ncclprobe.checks.pci.links import FULL, nic
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.field import missing
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
+from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.nccl.gpudirect import supported
+from ncclprobe.registry import check
+
+_REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
+_TURING = (7, 5)
+_SMALL_WINDOW = 256 << 20
+_GRACE = ("GH200", "GB200", "GB300", "GB10")
+_MOST_NAMED = 4
+
+_UP, _DOWN = "0000:01:00.0", ("0000:02:00.0", "0000:02:01.0")
+_PORT = Identity(0x060400, 0x1000, 0xC030)
+RDMA, _NIC = nic(0, FULL)
+UNREAD = Absent("config space: only 64 bytes are shown, and ACS lies beyond (root sees it)", "Denied")
+
+
+def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci:
+    """A GPU and a NIC below one switch whose lower ports have `acs` switched on, for examples."""
+    places = [Place("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
+    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), places[0], FULL, iommu=iommu)
+    card = replace(_NIC, place=places[1], iommu=iommu)
+    ports = {port: Bridge(port, _PORT, acs=frozenset(acs) if seen else UNREAD) for port in _DOWN}
+    return Pci({gpu.address: gpu, card.address: card}, {**ports, _UP: Bridge(_UP, _PORT)})
+
+
+ONE = box(replace(HEALTHY, pci="00000000:03:00.0", bar1_bytes=256 * GIB))
+WITH_NIC = Fabric((RDMA,))
+NO_PEERS = PeerAccess()
+NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to themselves", "Missing")
+
+
+@check(
+    bad=[(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
+    good=[(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
+    privilege="root",
+    applies=bare_metal,
+)
+def acs(pci: Pci) -> Iterator[Finding]:
+    """A PCIe switch sends traffic between its devices up to the processor (ACS).
+
+    Why: with ACS redirection GPUDirect leaves the switch, takes the host's bridge at a fraction of the rate, or hangs
+    (nccl#1412, nccl#199; the "PCI Access Control Services" part of NCCL's troubleshooting).
+    Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
+    """
+    judged, redirecting, unread = set[str](), set[str](), dict[str, Absent]()
+    for port in _ports_between(pci):
+        on = pci.bridges[port].acs if port in pci.bridges else Absent("not on the bus")
+        judged.add(port)
+        if isinstance(on, Absent):
+            unread[port] = on
+        elif on and on & _REDIRECTS:
+            redirecting.add(port)
+    if unread and len(unread) == len(judged):
+        why = next(iter(unread.values()))
+        raise Unlearned(f"{why.why} (needs root)" if why.refused == "Denied" else why.why)
+    if redirecting:
+        named = ", ".join(sorted(redirecting)[:_MOST_NAMED]) + (", …" if len(redirecting) > _MOST_NAMED else "")
+        message = (
+            f"{len(redirecting)} of {len(judged)} switch ports between GPUs and NICs redirect requests to the root"
+        )
+        evidence = f"ACS control register of {named} (lspci -vvv: ACSCtl)"
+        yield warn("PCIe switches", message, blame="node", action="fix-image", evidence=evidence)
+    if unread:
+        yield from blanks(unread, len(judged), "/sys/bus/pci/devices/*/config")
+
+
+def _ports_between(pci: Pci) -> tuple[str, ...]:
+    """The lower ports of switches that lie between two devices of which one is a GPU, below their common bridge.
+
+    A place's bridges are a root port, then an upper and a lower port of each switch.
+    """
+    ends = [device for device in pci.devices.values() if device.identity.kind in ("gpu", "nic")]
+    ports: dict[str, None] = {}
+    for one, other in combinations(ends, 2):
+        if isinstance(one.place, Absent) or isinstance(other.place, Absent) or "gpu" not in _kinds(one, other):
+            continue
+        ways = one.place.bridges, other.place.bridges
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ways, strict=False)))
+        if shared >= 2:  # an upper port at least: below a common root port alone there is no switch
+            ports |= dict.fromkeys(port for way in ways for n, port in enumerate(way) if n >= shared and n % 2 == 0)
+    return tuple(ports)
+
+
+def _kinds(*devices: Device) -> set[str | None]:
+    return {device.identity.kind for device in devices}
+
+
+@check(
+    bad=[
+        (below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS),
+        (below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS),
+    ],
+    good=[
+        (below_a_switch(), ONE, WITH_NIC, NO_PEERS),
+        (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS),
+        (below_a_switch(iommu="DMA"), box(replace(ONE.all[0], name="NVIDIA GH200 480GB")), WITH_NIC, NO_PEERS),
+    ],
+    applies=bare_metal,
+)
+def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> Iterator[Finding]:
+    """The IOMMU translates the addresses of GPUs or NICs.
+
+    Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated: hangs, or
+    6 GB/s where 20 were (nccl#257, nccl-tests#115).
+    Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware.
+    """
+    devices = gpu_devices(pci, gpus)
+    if isinstance(fabric, Fabric):
+        devices |= {name: device for name, (device, _) in rdma_cards(fabric, pci).items()}
+    unknown = {name: device.iommu for name, device in devices.items() if isinstance(device.iommu, Absent)}
+    translated = {name: str(device.iommu) for name, device in devices.items() if str(device.iommu).startswith("DMA")}
+    if translated:
+        kinds = ", ".join(sorted(set(translated.values())))
+        names = ", ".join(list(translated)[:_MOST_NAMED]) + (", …" if len(translated) > _MOST_NAMED else "")
+        message = f"IOMMU groups of {len(translated)} of {len(devices)} devices are of type {kinds}: {names}"
+        evidence = "/sys/bus/pci/devices/*/iommu_group/type"
+        if _direct(gpus, fabric, peers):
+            yield warn("IOMMU", message, blame="node", action="fix-image", evidence=evidence)
+        else:
+            yield note("IOMMU", f"{message}; nothing here goes from device to device over PCIe", evidence=evidence)
+    yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/iommu_group/type")
+
+
+def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> bool:
+    """Whether devices reach each other over PCIe: a NIC and a GPU with GPUDirect, or GPUs that NVLink does not join.
+
+    A Grace's GPU and NIC meet in the processor, which translates on purpose.
+    """
+    if isinstance(gpus, Absent):
+        return False
+    able = [gpu for gpu in gpus.all if supported(gpu) and not any(word in gpu.name for word in _GRACE)]
+    with_nic = isinstance(fabric, Fabric) and any(isinstance(device.pci, str) for device in fabric.devices)
+    over_pcie = isinstance(peers, PeerAccess) and any(
+        status == "OK" and peers.nvlink.get(pair) != "OK" for pair, status in peers.read.items()
+    )
+    return bool(able) and (with_nic or over_pcie)
+
+
+def with_errors(errors: Errors | Absent) -> Pci:
+    """A GPU that has seen these, for examples."""
+    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), Place("pci0000:00"), FULL, errors=errors)
+    return Pci({gpu.address: gpu})
+
+
+@check(
+    bad=[(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
+    good=[
+        (with_errors(Errors()), ONE, Fabric()),
+        (with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
+    ],
+    applies=gpu_job,
+)
+def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
+    """A GPU or NIC has had fatal errors on the PCI bus.
+
+    Why: such an error takes the device off the bus until it is reset, and with it the job; others that are counted,
+    some of them from the boot itself, are told as notes.
+    Fix: reseat the device, its riser or cable; if the counts go on growing, a repair.
+    """
+    devices = gpu_devices(pci, gpus)
+    if isinstance(fabric, Fabric):
+        devices |= {name: device for name, (device, _) in rdma_cards(fabric, pci).items()}
+    unknown = {}
+    for name, device in devices.items():
+        evidence = f"/sys/bus/pci/devices/{device.address}/aer_dev_*, since boot"
+        if isinstance(device.errors, Absent):
+            unknown[name] = NO_COUNTERS if missing(device.errors) else device.errors
+        elif device.errors.fatal:
+            message = f"fatal errors since boot: {_counted(device.errors.fatal)}"
+            yield warn(name, message, blame="node", action="retest", confidence="since boot", evidence=evidence)
+        elif device.errors.nonfatal:
+            counts = _counted(device.errors.nonfatal)
+            yield note(name, f"errors since boot that were not fatal: {counts}", evidence=evidence)
+    yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/aer_dev_*")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8, 9)) -> Gpu:
+    """A GPU of 48 GiB with this BAR 1, for examples."""
+    return replace(ONE.all[0], name=name, memory_bytes=48 * GIB, bar1_bytes=nbytes, compute=compute)
+
+
+@check(
+    bad=[(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+    good=[
+        (box(window(64 * GIB)), WITH_NIC),
+        (box(window(_SMALL_WINDOW)), Fabric()),
+        (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
+        (box(window(_SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
+    ],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
+    """Only a small window of a GPU's memory is visible on the PCI bus (BAR 1).
+
+    Why: a NIC and other GPUs reach over PCIe what lies in that window; with 256 MiB NCCL's buffers of many channels do
+    not fit, and GPUDirect fails or is not used.
+    Fix: turn on "Above 4G decoding" and resizable BARs in the firmware's set-up; on A40, L40 and RTX boards choose the
+    mode without displays (NVIDIA's displaymodeselector).
+    """
+    unknown = {}
+    alive = [gpu for gpu in gpus.all if not gpu.lost]
+    widest = {gpu.name: gpu.bar1_bytes for gpu in sorted(alive, key=_window) if isinstance(gpu.bar1_bytes, int)}
+    for gpu in alive:
+        name = f"GPU{gpu.index}"
+        if isinstance(gpu.bar1_bytes, Absent):
+            unknown[name] = gpu.bar1_bytes
+        elif gpu.bar1_bytes <= _SMALL_WINDOW:
+            message = f"BAR 1 is {gpu.bar1_bytes >> 20} MiB"
+            if widest[gpu.name] > gpu.bar1_bytes:
+                message += f", {widest[gpu.name] >> 20} MiB at its siblings"
+                yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetBAR1MemoryInfo")
+            elif isinstance(fabric, Fabric) and fabric.devices and supported(gpu):
+                by_design = isinstance(gpu.compute, Absent) or gpu.compute <= _TURING
+                tell = note if by_design or any(word in gpu.name for word in _GRACE) else warn
+                yield tell(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetBAR1MemoryInfo")
+    yield from blanks(unknown, len(alive), "nvmlDeviceGetBAR1MemoryInfo")
+
+
+def _window(gpu: Gpu) -> int:
+    return gpu.bar1_bytes if isinstance(gpu.bar1_bytes, int) else -1

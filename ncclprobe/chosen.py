@@ -1,0 +1,131 @@
+"""What NCCL would choose on a node, and how the node is built, as a report carries both (contract, JSON report).
+
+Like :mod:`ncclprobe.model`, of which they are a part: frozen dataclasses without behaviour. Devices are spelled as NCCL
+spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.
+"""
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """One part of the choice. `chosen` null: the facts do not tell it. `why`: what they lack, or what decided."""
+
+    chosen: tuple[T, ...] | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceChoice:
+    """An interface that NCCL takes. `step`: which of its attempts found it (:mod:`ncclprobe.nccl.interfaces`)."""
+
+    name: str
+    address: str
+    step: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HcaChoice:
+    """A port (``mlx5_0:1``) that NCCL's own InfiniBand transport takes, or leaves out."""
+
+    port: str
+    rate_gbps: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GidChoice:
+    """The entry of a RoCE port's GID table for its connections. `address` null: the entry is empty, or not known."""
+
+    port: str
+    index: int | None
+    address: str | None
+    type: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectChoice:
+    """Whether NICs write (`receives`) and read (`sends`) a GPU's memory themselves.
+
+    `nics` are those that are equally near, `path` is what NCCL compares with its level: the relay's, where there is one.
+    """
+
+    gpu: str
+    nics: tuple[str, ...]
+    receives: bool | None
+    sends: bool | None
+    path: str | None
+    relay: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChoice:
+    """Pairs of GPUs that are alike. `transport` is P2P, SHM or NET; `refused`: NCCL ends its start because of them."""
+
+    pairs: tuple[tuple[str, str], ...]
+    transport: str | None
+    path: str | None
+    refused: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NvlsChoice:
+    """Whether NCCL reduces inside the NVSwitches."""
+
+    available: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What NCCL would choose. `nccl`: the version whose rules these are; null: none was found, so the newest known."""
+
+    nccl: str | None
+    bootstrap: Part[InterfaceChoice]
+    sockets: Part[InterfaceChoice]
+    hcas: Part[HcaChoice]
+    hcas_left_out: Part[HcaChoice]
+    gids: Part[GidChoice]
+    gpudirect: Part[DirectChoice]
+    p2p: Part[PeerChoice]
+    nvls: NvlsChoice
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A GPU or NIC: what it is, where it sits, and the CPUs near it (``0-47,96-143``). `numa` -1: not told by firmware."""
+
+    name: str
+    model: str
+    pci: str | None
+    numa: int | None
+    cpus: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumaRow:
+    """A NUMA node and its CPUs."""
+
+    id: int
+    cpus: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """The devices of a node, and NCCL's path type from each GPU to each GPU and NIC, without relays.
+
+    Null in place of devices or paths: not known, and `why` says so.
+    """
+
+    gpus: tuple[DeviceRow, ...] | None = None
+    nics: tuple[DeviceRow, ...] | None = None
+    numa: tuple[NumaRow, ...] | None = None
+    paths: dict[str, dict[str, str | None]] | None = None
+    why: tuple[str, ...] = field(default=())

@@ -1,0 +1,87 @@
+"""Files that NCCL's variables name: whether they are there, and for a topology file which devices it speaks of.
+
+NCCL opens them as the user of the job, so what this process sees holds for a job that the same user starts here.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from ncclprobe.errors import Missing
+from ncclprobe.facts.field import learn
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+from ncclprobe.registry import collector
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyFile:
+    """The file of NCCL_TOPO_FILE. `addresses`: the PCI functions that it calls a gpu or nic, in lower case.
+
+    `whole`: it begins with <system and ends with </system>, as NCCL demands; `version` is the attribute of <system>.
+    """
+
+    path: str
+    whole: bool = True
+    version: str = "1"
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """`topology`: None where NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
+
+    `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None where that is not set, Absent: not known. A
+    folder that does not exist is not writable.
+    """
+
+    topology: TopologyFile | Absent | None = None
+    log_folder: str = ""
+    log_writable: bool | Absent | None = None
+    libraries: Mapping[str, bool | Absent] = field(default_factory=dict)
+
+
+_PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
+
+
+@collector
+def named_files(host: Host, settings: Settings) -> NamedFiles:
+    """Nothing is opened but NCCL_TOPO_FILE; nothing is made."""
+    wanted = settings.get("NCCL_TOPO_FILE")
+    folder = log_folder(settings.get("NCCL_DEBUG_FILE") or "")
+    named = [path for name in _PLUGINS for path in (settings.get(name) or "").split(",") if path.startswith("/")]
+    return NamedFiles(
+        topology=learn(host, lambda text: topology_file(wanted, text), "read", wanted) if wanted else None,
+        log_folder=folder,
+        log_writable=learn(host, _writable, "access", folder) if folder else None,
+        libraries={path: _there(host, path) for path in dict.fromkeys(named)},
+    )
+
+
+def log_folder(pattern: str) -> str:
+    """The folder of NCCL_DEBUG_FILE, empty where it is not known: relative, one of NCCL's devices, or with a ``%``."""
+    folder = str(PurePosixPath(pattern).parent)
+    special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
+    return "" if special or not pattern.startswith("/") or "%" in folder else folder
+
+
+def _writable(text: str) -> bool:
+    return bool(json.loads(text)["write"])
+
+
+def _there(host: Host, path: str) -> bool | Absent:
+    found = learn(host, json.loads, "stat", path)
+    if isinstance(found, Absent):
+        return False if found.refused == Missing.__name__ else found
+    return True
+
+
+def topology_file(path: str, text: str) -> TopologyFile:
+    """What NCCL's own parser would find in it (src/graph/xml.cc). Virtual addresses are as good as any."""
+    version = re.search(r"<system\b[^>]*\bversion=\"(\d+)\"", text)
+    addresses = re.findall(r"<pci\b[^>]*\bbusid=\"([0-9a-fA-F:.]+)\"[^>]*\bclass=\"0x0(?:302|207|200|300)", text)
+    whole = "<system" in text and text.rstrip().endswith("</system>")
+    return TopologyFile(path, whole, version[1] if version else "", tuple(a.lower() for a in addresses))

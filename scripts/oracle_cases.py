@@ -1,0 +1,150 @@
+"""The networks, environments and configuration files that `scripts/oracle` asks NCCL about."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from oracle_server import HOME
+
+T = TypeVar("T")
+
+NAMED = "/etc/named.conf"
+USER = f"{HOME}/.nccl.conf"
+SYSTEM = "/etc/nccl.conf"
+FIXED = {"HOME": HOME, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP"}
+
+NAMES = (
+    *("eth0", "eth1", "eth10", "eth0.100", "ib0", "ibp1s0", "ib", "docker0", "virbr0", "br-x", "veth1", "cni0"),
+    *("enp1s0f0np0", "lowpan0", "wg0", "bond0", "exactly15chars."),
+)
+_LIKE_NAMES = ("lo", "eth", "e", "i", "docker", "virbr", "eth9", "ETH0", "exactly15chars.x", "lo,", "*", "eth0 ", " eth0")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One interface. `state`: ``up`` (with a carrier), ``nocarrier`` (its peer is down) or ``down``."""
+
+    name: str
+    state: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A network: its links in the order of their making, and whether lo is up."""
+
+    links: tuple[Link, ...]
+    lo: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Variables beside `FIXED`, and configuration files by path."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The whole environment of the process."""
+        return {**FIXED, **self.variables}
+
+
+def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
+    """`count` examples of `strategy`, the same ones at every run."""
+    found: list[T] = []
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(example: T) -> None:
+        found.append(example)
+
+    collect()
+    return found[:count]
+
+
+def links() -> st.SearchStrategy[Link]:
+    """Any name, state and mixture of addresses; few subnets, so that several interfaces share one."""
+    host, net = st.integers(1, 50), st.integers(0, 3)
+    v4 = st.builds("10.{}.0.{}/{}".format, net, host, st.sampled_from([8, 16, 24, 30, 32]))
+    v6 = st.builds("fd00:{}::{}/{}".format, net, host, st.sampled_from([16, 64, 128]))
+    local = st.builds("fe80::{}/64".format, host)
+    few = st.lists(st.one_of(v4, v4, v6, local, st.just("169.254.7.7/16")), max_size=3, unique=True).map(tuple)
+    return st.builds(Link, st.sampled_from(NAMES), st.sampled_from(["up", "up", "up", "nocarrier", "down"]), few)
+
+
+def worlds() -> st.SearchStrategy[World]:
+    """Up to eight links in any order."""
+    some = st.lists(links(), max_size=8, unique_by=lambda link: link.name).map(tuple)
+    return st.builds(World, some, st.sampled_from([True, True, True, False]))
+
+
+def selectors() -> st.SearchStrategy[str]:
+    """NCCL_SOCKET_IFNAME: lists with and without signs, ports, blanks, empty entries and too many of them."""
+    name = st.sampled_from([*NAMES, *_LIKE_NAMES])
+    port = st.sampled_from(["", "", "", "", ":", ":1", ":0:2", ":x", "::", ":-1", ":1:2:3:4:5"])
+    entry = st.one_of(st.builds(str.__add__, name, port), st.sampled_from(["", ":1", "^lo", "=eth0"]))
+    sign = st.sampled_from(["", "", "^", "=", "^=", "=^", "^^", "=="])
+    filler = st.sampled_from(["", "", "", "zz," * 15, "zz," * 16, "," * 20, "q" * 70 + ","])
+    lists = st.builds("{}{}{}".format, sign, filler, st.lists(entry, max_size=4).map(",".join))
+    return st.one_of(lists, lists, lists, st.text(alphabet="^=,:ehtib01lo ", max_size=8))
+
+
+_FAMILIES = st.sampled_from(["AF_INET", "AF_INET6", "AF_INET", "AF_INET6", "af_inet", "IPv4", "AF_INET ", ""])
+_COMM_IDS = st.sampled_from(
+    [
+        *("10.1.0.9:4000", "10.2.0.9", "10.0.0.200:1", "127.0.0.1:1", "10.200.0.1:4000", "192.168.7.7:1"),
+        *("[fd00:1::9]:4000", "[fd00:2::9]:1", "[fd99::1]:1", "[::1]:1", "[fe80::9%eth0]:1", "[fe80::9%ib0]:1"),
+        *("[fe80::9]:1", "[fd00:1::9%eth0]:1", "[fd00:1::9%nosuch]:1", "node1:99", "node2", "nosuch.host:1", "x", ""),
+        *("[fd00::1", ":4000", "10.1.0.9:1,10.2.0.9:1"),
+    ]
+)
+NUMBERS = st.one_of(
+    st.sampled_from(["", "0", "2", "true", "yes", "4M", "010", "0x10", "0X1f", "0x", "08", " 7", "\t9", "1.5", "-3"]),
+    st.sampled_from(["+5", "- 5", "--5", "9223372036854775807", "9223372036854775808", "-9223372036854775808"]),
+    st.sampled_from(["-9223372036854775809", "0x8000000000000000", "00012", "0b101", "1e3", "7\r", "99999999999999999999"]),
+    st.text(alphabet="0123456789abxX+- M", max_size=6),
+)
+
+
+def conf_texts() -> st.SearchStrategy[str]:
+    """Lines as people and tools write them, and as they should not."""
+    name = st.sampled_from(["NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_GDRCOPY_ENABLE", "NCCL_XA", "NCCL_XB"])
+    odd = st.sampled_from([" NCCL_XA", "NCCL_XA ", "export NCCL_XB", "", "#NCCL_XA", " #NCCL_XB", "NCCL_" + "L" * 1100])
+    value = st.one_of(
+        selectors(), _FAMILIES, NUMBERS, st.sampled_from(["a=b", '"quoted"', "x # y", "v" * 1100, "w" * 4200])
+    )
+    line = st.builds("{}{}{}".format, st.one_of(name, name, odd), st.sampled_from(["=", "=", "=", " = ", "", "=="]), value)
+    ended = st.builds(str.__add__, line, st.sampled_from(["\n", "\n", "\n", "\r\n", "\n\n", "\r\r\n", ""]))
+    long = st.integers(4060, 4110).map(lambda n: "NCCL_XA=" + "y" * n + "NCCL_XB=z\n")
+    return st.lists(st.one_of(ended, ended, ended, ended, long), max_size=5).map("".join)
+
+
+def cases() -> st.SearchStrategy[Case]:
+    """About half with variables alone, the rest with files too."""
+    variables = st.fixed_dictionaries(
+        {},
+        optional={
+            "NCCL_SOCKET_IFNAME": selectors(),
+            "NCCL_SOCKET_FAMILY": _FAMILIES,
+            "NCCL_GDRCOPY_ENABLE": NUMBERS.filter(lambda text: text.strip() not in ("1", "+1")),
+        },
+    )
+    comm_id = st.fixed_dictionaries({"NCCL_COMM_ID": _COMM_IDS})
+    named = st.fixed_dictionaries({"NCCL_CONF_FILE": st.sampled_from([NAMED, "/etc/nosuch.conf", "/etc", ""])})
+    nothing: st.SearchStrategy[dict[str, str]] = st.just({})
+    env = st.builds(
+        lambda *parts: {k: v for part in parts for k, v in part.items()},
+        *(variables, st.one_of(nothing, nothing, comm_id), st.one_of(nothing, named)),
+    )
+    files = st.fixed_dictionaries({}, optional={p: conf_texts() for p in (NAMED, USER, SYSTEM)})
+    return st.builds(Case, env, st.one_of(nothing, files))

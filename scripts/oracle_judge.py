@@ -1,0 +1,145 @@
+"""What we predict for a case, what NCCL said, and where the two differ."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address, ip_address
+from typing import Any
+
+from oracle_cases import Case, World
+from oracle_server import HOSTS
+
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.interfaces import Address
+from ncclprobe.facts.nccl_conf import Settings, conf_paths, merge, parse_conf
+from ncclprobe.facts.software import Version
+from ncclprobe.nccl.interfaces import find_interfaces, forced_family, same_subnet
+from ncclprobe.nccl.values import read_int
+
+_USING = re.compile(r"Bootstrap ?: Using (\S+?):(\S+)<\d+>$", re.MULTILINE)
+_REFUSALS = {
+    "Bootstrap : no socket interface found": "no interface",
+    "NET/Socket : No usable listening interface found": "no interface in the subnet",
+    "Invalid NCCL_COMM_ID": "bad NCCL_COMM_ID",
+}
+_ECHO = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.*)")
+_NUMBER = "NCCL_GDRCOPY_ENABLE"
+_NAMES = {name: address for address, name in (line.split() for line in HOSTS.splitlines())}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One point on which NCCL and we are not of one mind: `what` is ``choice``, ``settings``, ``echo`` or ``number``."""
+
+    what: str
+    predicted: str
+    said: str
+    case: Case
+    world: World
+
+    def __str__(self) -> str:
+        links = ", ".join(f"{link.name} {link.state} {' '.join(link.addresses)}" for link in self.world.links)
+        files = "".join(f" {path}={text!r}" for path, text in self.case.files.items())
+        where = f"{self.case.variables}{files[:400]} on [{links}{'' if self.world.lo else ', lo down'}]"
+        return f"{self.what}: predicted {self.predicted}, NCCL: {self.said}; {where}"
+
+
+def judge(
+    case: Case, world: World, addresses: Sequence[Address], answer: Mapping[str, Any], version: Version
+) -> list[Difference]:
+    """Every difference of one case; empty where we agree."""
+    settings = effective(case, version)
+    log = answer["log"]
+    expected = {name: setting.value for name, setting in settings.effective.items()}
+    pairs = [
+        ("choice", predict(settings, addresses, version), heard(log)),
+        ("settings", *_unlike(expected, answer["environ"])),
+        ("echo", *_unlike(_echoed(settings), dict(_ECHO.findall(log)), common=True)),
+        ("number", number(settings), heard_number(log)),
+    ]
+    return [Difference(what, ours, theirs, case, world) for what, ours, theirs in pairs if ours != theirs]
+
+
+def effective(case: Case, version: Version) -> Settings:
+    """What the variables and the files come to, by our reading."""
+    paths = conf_paths(case.env, version)
+    return merge(
+        Environment(case.env), [parse_conf(case.files[path], path, version) for path in paths if path in case.files]
+    )
+
+
+def predict(settings: Settings, addresses: Sequence[Address], version: Version) -> str:
+    """``name:address`` of the bootstrap, or why there is none."""
+    comm_id = settings.get("NCCL_COMM_ID")
+    if comm_id is not None:
+        remote = resolve(comm_id, {address.name for address in addresses})
+        if remote is None:
+            return _REFUSALS["Invalid NCCL_COMM_ID"]
+        near = next((each for each in addresses if same_subnet(each, remote, version)), None)
+        return f"{near.name}:{near.address}" if near else "no interface in the subnet"
+    found = find_interfaces(
+        addresses,
+        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
+        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
+        limit=1,
+        version=version,
+    ).interfaces
+    return f"{found[0].name}:{found[0].address}" if found else "no interface"
+
+
+def resolve(comm_id: str, names: set[str]) -> str | None:
+    """The address in NCCL_COMM_ID by the hosts file of the server; None where NCCL takes it for invalid.
+
+    A scope counts where `names` has it; if_nametoindex() makes 0, no scope, of any other.
+    """
+    if len(comm_id) <= 1:
+        return None
+    if not comm_id.startswith("["):
+        first = next((piece for piece in comm_id.split(",") if piece and not piece.startswith(":")), "")
+        name = first.split(":")[0]
+        try:
+            return str(ip_address(_NAMES.get(name, name)))
+        except ValueError:
+            return None
+    inside, closed, _ = comm_id[1:].partition("]")
+    if not closed:
+        return None
+    text, _, scope = inside.partition("%")
+    try:
+        return f"{IPv6Address(text)}%{scope}" if scope in names else str(IPv6Address(text))
+    except AddressValueError:
+        return None
+
+
+def heard(log: str) -> str:
+    """What NCCL chose, or how it refused, out of its messages."""
+    if match := _USING.search(log):
+        return f"{match[1]}:{match[2]}"
+    return next((short for text, short in _REFUSALS.items() if text in log), f"neither, but {log[-200:]!r}")
+
+
+def number(settings: Settings) -> str:
+    """What becomes of the number that NCCL reads at its start."""
+    text = settings.get(_NUMBER)
+    reading = read_int(text or "", 0)
+    if not text:
+        return "not set"
+    return "default" if reading.note == "overflow" else str(reading.value)
+
+
+def heard_number(log: str) -> str:
+    """The same from NCCL's messages."""
+    if match := re.search(rf"{_NUMBER} set by environment to (-?\d+)\.", log):
+        return match[1]
+    return "default" if re.search(rf"Invalid value .* for {_NUMBER}", log, re.DOTALL) else "not set"
+
+
+def _echoed(settings: Settings) -> dict[str, str | None]:
+    return {n: s.value for n, s in settings.effective.items() if n != _NUMBER and not n.startswith("NCCL_DEBUG")}
+
+
+def _unlike(ours: Mapping[str, str | None], theirs: Mapping[str, str], common: bool = False) -> tuple[str, str]:
+    """The entries that differ, of each side; `common`: of the names that theirs has, ours must say the same."""
+    names = {n for n in theirs if n in ours} if common else {*ours, *theirs}
+    unlike = sorted(n for n in names if ours.get(n) != theirs.get(n))
+    return tuple(str({n[:40]: (side.get(n) or "")[:60] for n in unlike if n in side}) for side in (ours, theirs))  # type: ignore[return-value]

@@ -1,0 +1,170 @@
+"""NVLink: who is short of links, who only looks so, and what the fabric says."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
+from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID, links, links_of, rate
+from ncclprobe.errors import Unlearned
+from ncclprobe.expect.nvlinks import products
+from ncclprobe.facts import nvlink_status
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.model import Absent, Finding, Severity
+
+
+def named(name: str, count: int) -> Gpus:
+    return box(*(replace(HEALTHY, name=name) for _ in range(count)))
+
+
+def grave(findings: list[Finding]) -> dict[str, Severity]:
+    return {f.subject: f.severity for f in findings if f.severity is not Severity.NOTE}
+
+
+def judged(gpus: Gpus, *rows: tuple[NvLink, ...] | Absent, machine: object = METAL) -> dict[str, Severity]:
+    return grave(list(links.run(gpus, NvLinks(rows), UNSAID, machine)))
+
+
+def test_one_link_down_names_the_gpu_and_the_link() -> None:
+    (finding,) = links.run(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL)
+    assert (finding.subject, finding.severity, finding.blame) == ("GPU1", Severity.FAIL, "link")
+    assert finding.message == "17 NVLinks are up, link 17 down; its siblings have 18"
+
+
+def test_every_link_of_every_gpu_down_is_found_without_a_healthy_sibling() -> None:
+    """leptonai/gpud#1085."""
+    down = links_of(0, 18, speed=53125)
+    assert judged(named("NVIDIA B200", 8), *[down] * 8) == {f"GPU{n}": Severity.FAIL for n in range(8)}
+    assert len(judged(named("NVIDIA B200", 8), *[down] * 8, machine=GUEST)) == 8
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100 80GB PCIe", "NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA RTX A6000"])
+@pytest.mark.parametrize("up", [(4, 4), (0, 0), (4, 0), (0, 4)])
+def test_bridges_may_be_few_and_need_not_join_all(name: str, up: tuple[int, int]) -> None:
+    rows = [links_of(n, 18 - n, to="gpu") for n in (up[0], up[0], up[1], up[1])]
+    assert judged(named(name, 4), *rows) == {}
+
+
+def test_a_bridge_that_carries_less_than_the_other_pairs_is_a_warning() -> None:
+    rows = [links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11)]
+    assert judged(named("NVIDIA A100 80GB PCIe", 4), *rows) == {"GPU3": Severity.WARN}
+
+
+def test_a_product_that_nobody_listed_is_judged_by_its_siblings() -> None:
+    gpus = named("NVIDIA H400", 3)
+    assert judged(gpus, FULL, FULL, SHORT) == {"GPU2": Severity.FAIL}
+    assert judged(gpus, SHORT, SHORT, SHORT) == {}
+    bridged = [links_of(4, to="gpu"), links_of(4, to="gpu"), links_of(0, 4, to="gpu")]
+    assert judged(gpus, *bridged) == {}
+
+
+def test_an_ambiguous_name_is_not_in_the_table() -> None:
+    assert "NVIDIA H100" not in products()
+    assert judged(named("NVIDIA H100", 4), *[links_of(12, 6)] * 4) == {}
+
+
+def test_different_products_are_not_siblings() -> None:
+    gpus = box(HEALTHY, replace(HEALTHY, name="NVIDIA L40S"))
+    assert judged(gpus, FULL, ()) == {}
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_part_of_a_board_in_a_guest_may_have_fewer_links(count: int) -> None:
+    assert judged(named("NVIDIA A100-SXM4-80GB", count), *[links_of(6, 6)] * count, machine=GUEST) == {}
+
+
+def test_grace_alone_has_nobody_to_be_linked_to() -> None:
+    assert judged(named("NVIDIA GH200 480GB", 1), links_of(0, 18)) == {}
+    assert set(judged(named("NVIDIA GH200 480GB", 4), *[links_of(0, 18)] * 4).values()) == {Severity.WARN}
+
+
+@pytest.mark.parametrize("state", ["sleep", "traffic-disabled"])
+def test_a_link_that_rests_is_not_down(state: str) -> None:
+    resting = links_of(17, 1, state)  # type: ignore[arg-type]
+    findings = list(links.run(H200S, NvLinks((resting,) * 3), UNSAID, METAL))
+    assert {f.severity for f in findings} == {Severity.NOTE}
+
+
+def test_the_version_that_nvml_gives_is_not_judged() -> None:
+    """H100s have been seen to give the 7 of NVLink 5."""
+    odd = tuple(replace(link, version=7) for link in FULL)
+    assert judged(named("NVIDIA H100 80GB HBM3", 2), odd, FULL) == {}
+
+
+def test_a_gpu_split_by_mig_shows_no_links_and_is_left_out() -> None:
+    split = replace(HEALTHY, mig=True)
+    assert judged(box(split, HEALTHY), (), FULL) == {}
+
+
+def test_a_lost_gpu_hides_neither_itself_nor_the_others() -> None:
+    found = list(links.run(H200S, NvLinks((Absent("GPU is lost"), FULL, SHORT)), UNSAID, METAL))
+    assert {f.subject: f.severity for f in found} == {"GPU2": Severity.FAIL, "GPU0": Severity.NOTE}
+    with pytest.raises(Unlearned):
+        list(links.run(H200S, NvLinks((Absent("GPU is lost"),) * 3), UNSAID, METAL))
+
+
+def test_speeds_that_nobody_tells_do_not_pass() -> None:
+    silent = tuple(replace(link, speed_MBps=Absent("Not Supported")) for link in FULL)
+    with pytest.raises(Unlearned):
+        list(rate.run(H200S, NvLinks((silent,) * 3), UNSAID))
+    (finding,) = rate.run(H200S, NvLinks((silent, FULL, FULL)), UNSAID)
+    assert (finding.severity, finding.subject) == (Severity.NOTE, "GPU0")
+
+
+@pytest.mark.parametrize(
+    ("name", "speed"),
+    [("Tesla V100-SXM2-32GB", 25781), ("NVIDIA A100-SXM4-80GB", 25000), ("NVIDIA B200", 53125)],
+)
+def test_raw_and_payload_rates_are_both_right(name: str, speed: int) -> None:
+    row = links_of(products()[name].links, speed=speed)
+    assert list(rate.run(named(name, 2), NvLinks((row, row)), UNSAID)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("148-azure-nvlink-bad-gpu6", {"GPU6": Severity.FAIL}),
+        ("149-azure-nvlink-good-gpu7", {}),
+        ("151-gpud-nvlink-a100-8gpu", {}),
+        ("048-4xa100-nvlink-status-25gbs", {}),
+        ("072-3090x2-nvlink-status-uuid-redacted", {}),
+        ("076-a6000-3gpu-nvlink-status-inactive", {}),
+        ("150-gpud-nvlink-a10-empty", {}),
+    ],
+)
+def test_what_nvidia_smi_printed_is_judged_where_nvml_does_not_tell(
+    shared: Callable[[str], Path], file: str, expected: dict[str, Severity]
+) -> None:
+    text = shared(f"corpus/topo/cases/{file}.txt").read_text(encoding="utf-8")
+    status = nvlink_status.parse(text)
+    assert grave(list(links.run(UNSAID, UNSAID, status, UNSAID))) == expected
+    assert grave(list(rate.run(UNSAID, UNSAID, status))) == {}
+
+
+def test_the_bridged_machines_third_gpu_is_at_least_noted(shared: Callable[[str], Path]) -> None:
+    text = shared("corpus/topo/cases/076-a6000-3gpu-nvlink-status-inactive.txt").read_text(encoding="utf-8")
+    findings = list(links.run(UNSAID, UNSAID, nvlink_status.parse(text), UNSAID))
+    assert [f.subject for f in findings] == ["GPU2"]
+
+
+def test_a_fabric_in_progress_is_waited_for_and_one_that_failed_is_not() -> None:
+    assert grave(list(fabric.run(box(WAITING), LINKS))) == {"GPU0": Severity.WARN}
+    failed = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
+    assert grave(list(fabric.run(box(failed), LINKS))) == {"GPU0": Severity.FAIL}
+
+
+def test_trays_whose_gpus_are_in_different_cliques_are_told() -> None:
+    other = replace(TRAY.all[3], fabric=replace(CLUSTER, clique=1))
+    assert grave(list(fabric.run(replace(TRAY, all=(*TRAY.all[:3], other)), LINKS))) == {"GPUs": Severity.WARN}
+
+
+def test_every_product_of_the_table_has_links_and_a_source() -> None:
+    assert products()
+    for product in products().values():
+        assert product.links > 0
+        assert product.link_GBps > 0
+        assert product.source
