@@ -86,4 +86,5 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     from tabulate import tabulate  # as dear as all the rest of this command
 
     cells = [[printable(cell) for cell in row] for row in rows]
-    return tabulate(cells, tablefmt="plain", disable_numparse=True)
+    table: str = tabulate(cells, tablefmt="plain", disable_numparse=True)
+    return table

@@ -24,6 +24,7 @@ _REFUSALS = {
 }
 _ECHO = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.*)")
 _NUMBER = "NCCL_GDRCOPY_ENABLE"
+_LONGEST_ECHO = 800  # one message holds 1023 characters with its head
 _NAMES = {name: address for address, name in (line.split() for line in HOSTS.splitlines())}
 
 
@@ -54,7 +55,7 @@ def judge(
     pairs = [
         ("choice", predict(settings, addresses, version), heard(log)),
         ("settings", *_unlike(expected, answer["environ"])),
-        ("echo", *_unlike(_echoed(settings), dict(_ECHO.findall(log)), common=True)),
+        ("echo", *_unlike(_echoed(settings), _heard_echo(log), common=True)),
         ("number", number(settings), heard_number(log)),
     ]
     return [Difference(what, ours, theirs, case, world) for what, ours, theirs in pairs if ours != theirs]
@@ -138,8 +139,17 @@ def _echoed(settings: Settings) -> dict[str, str | None]:
     return {n: s.value for n, s in settings.effective.items() if n != _NUMBER and not n.startswith("NCCL_DEBUG")}
 
 
+def _heard_echo(log: str) -> dict[str, str]:
+    return {name: value for name, value in _ECHO.findall(log) if name != _NUMBER}
+
+
 def _unlike(ours: Mapping[str, str | None], theirs: Mapping[str, str], common: bool = False) -> tuple[str, str]:
-    """The entries that differ, of each side; `common`: of the names that theirs has, ours must say the same."""
-    names = {n for n in theirs if n in ours} if common else {*ours, *theirs}
-    unlike = sorted(n for n in names if ours.get(n) != theirs.get(n))
-    return tuple(str({n[:40]: (side.get(n) or "")[:60] for n in unlike if n in side}) for side in (ours, theirs))  # type: ignore[return-value]
+    """The entries that differ, of each side; `common`: of `theirs` alone, and as far as a message holds them."""
+    end = _LONGEST_ECHO if common else None
+    names = {*theirs} if common else {*ours, *theirs}
+    unlike = sorted(n for n in names if (ours.get(n) or "")[:end] != theirs.get(n, "")[:end] or (n in theirs) > (n in ours))
+    return _shown(ours, unlike), _shown(theirs, unlike)
+
+
+def _shown(side: Mapping[str, str | None], names: Sequence[str]) -> str:
+    return str({name[:40]: (side[name] or "")[:60] for name in names if name in side})

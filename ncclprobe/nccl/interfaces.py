@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Literal, Protocol
 
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 Family = Literal["inet", "inet6"]
 
 _RUNNING_AND_VIRBR = (2, 28, 3)
+_REVERSED_SUBNET = (2, 29)
 
 
 class Interface(Protocol):
@@ -87,7 +89,7 @@ def find_interfaces(
     if found:
         return Choice(found, "ib")
     if comm_id_address is not None:
-        near = next((each for each in interfaces if same_subnet(each, comm_id_address)), None)
+        near = next((each for each in interfaces if same_subnet(each, comm_id_address, version)), None)
         if near is not None:
             return Choice((near,), "subnet")
     for step in _last_resorts(version):
@@ -95,6 +97,25 @@ def find_interfaces(
         if found:
             return Choice(found, step)
     return Choice((), "none")
+
+
+def chosen(
+    interfaces: Sequence[Interface],
+    settings: Settings,
+    version: Version | None,
+    *,
+    comm_id_address: str | None = None,
+    limit: int = MAX_INTERFACES,
+) -> Choice:
+    """`find_interfaces` under NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY as these settings have them."""
+    return find_interfaces(
+        interfaces,
+        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
+        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
+        comm_id_address=comm_id_address,
+        limit=limit,
+        version=version,
+    )
 
 
 def _last_resorts(version: Version | None) -> tuple[str, ...]:
@@ -127,11 +148,12 @@ def _usable(interface: Interface, family: Family | None, version: Version | None
     return interface.family == "inet" or ip_address(interface.address) != IPv6Address("::1")
 
 
-def same_subnet(interface: Interface, address: str) -> bool:
-    """Whether numeric `address` is in the subnet of `interface`: same family, masked bits and IPv6 scope.
+def same_subnet(interface: Interface, address: str, version: Version | None = None) -> bool:
+    """Whether NCCL takes numeric `address` to be in the subnet of `interface`: same family, masked bits, IPv6 scope.
 
-    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric.
-    Source: src/os/linux.cc:445 matchSubnet (v2.30.7).
+    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric. The 2.29
+    releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet.
+    Sources: src/os/linux.cc:445 matchSubnet (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
     """
     remote = ip_address(address)
     if interface.family not in ("inet", "inet6") or not interface.netmask:
@@ -139,7 +161,9 @@ def same_subnet(interface: Interface, address: str) -> bool:
     local, mask = ip_address(interface.address), int(ip_address(interface.netmask))
     if local.version != remote.version or _scope(local) != _scope(remote):
         return False
-    return int(local) & mask == int(remote) & mask
+    same = int(local) & mask == int(remote) & mask
+    reversed_test = local.version == 4 and version is not None and version[:2] == _REVERSED_SUBNET
+    return same != reversed_test
 
 
 def _scope(address: object) -> str | None:

@@ -96,8 +96,15 @@ def test_a_table_that_was_not_read_gives_no_answer() -> None:
 
 @pytest.mark.parametrize(
     ("address", "kind", "good"),
-    [("fe80::", "inet6", False), (LOCAL, "inet6", False), ("::", "inet6", False), (FOUR, "inet", True)]
-    + [("ff0e::ffff:10.0.0.1", "inet", True), ("fe80:0:12:34::1", "inet6", True), (GLOBAL, "inet6", True)],
+    [
+        ("fe80::", "inet6", False),
+        (LOCAL, "inet6", False),
+        ("::", "inet6", False),
+        (FOUR, "inet", True),
+        ("ff0e::ffff:10.0.0.1", "inet", True),
+        ("fe80:0:12:34::1", "inet6", True),
+        (GLOBAL, "inet6", True),
+    ],
 )
 def test_addresses_are_told_apart(address: str, kind: str, good: bool) -> None:
     assert (family(IPv6Address(address)), valid(IPv6Address(address))) == (kind, good)

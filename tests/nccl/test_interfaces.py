@@ -174,6 +174,19 @@ def test_a_subnet_is_family_masked_bits_and_scope(face: Face, address: str, same
 
 
 @pytest.mark.parametrize(
+    ("version", "same"),
+    [(None, True), ((2, 28, 9), True), ((2, 29, 2), False), ((2, 29, 7), False), ((2, 30, 3), True)],
+)
+def test_the_2_29_releases_take_the_interface_of_another_ipv4_subnet(
+    version: tuple[int, int, int] | None, same: bool
+) -> None:
+    assert same_subnet(ETH0, "10.0.0.200", version) is same
+    assert same_subnet(ETH0, "10.0.2.5", version) is not same
+    assert same_subnet(ETH0_LINK, "fe80::9%eth0", version)
+    assert not same_subnet(ETH0, "fe80::1", version)
+
+
+@pytest.mark.parametrize(
     ("text", "family"),
     [("AF_INET", "inet"), ("AF_INET6", "inet6"), ("ipv4", None), ("af_inet", None), ("", None)],
 )

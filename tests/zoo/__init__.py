@@ -5,7 +5,7 @@ above each family of answers; what no source tells is said to be so there.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ncclprobe import engine
@@ -23,11 +23,13 @@ _FAMILIES = (linux, pci, nvidia, rdma, network, software)
 MACHINES: dict[str, Machine] = {m.name: m for m in (*servers.ALL, *clouds.ALL, *desks.ALL)}
 
 
-def answers(machine: Machine) -> dict[Question, str | HostError]:
-    """What ncclprobe's collectors ask of the machine, and what it answers. Raises UndescribedError."""
+def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Question, str | HostError]:
+    """What ncclprobe's collectors ask of the machine, and what it answers after `changes`. Raises UndescribedError."""
     here = Answers()
     for family in _FAMILIES:
         family.describe(machine, here)
+    for change in changes:
+        change(here)
     host = Recorder(here)
     engine.collect(host, discover("ncclprobe.facts", Collector))
     return host.answers
@@ -35,14 +37,22 @@ def answers(machine: Machine) -> dict[Question, str | HostError]:
 
 def capture(machine: Machine) -> str:
     """The text of its capture. Of a variant, only what is different; what only the other was asked, nobody asks it."""
-    found = answers(machine)
-    rows = [_row(question, said) for question, said in sorted(found.items(), key=lambda row: list(map(str, row[0])))]
+    rows = list_rows(answers(machine))
     if machine.like:
-        same = [_row(question, said) for question, said in answers(MACHINES[machine.like]).items()]
+        same = list_rows(answers(MACHINES[machine.like]))
         rows = [{"like": f"{machine.like}.jsonl"}, *(row for row in rows if row not in same)]
     header = {"capture": 1, "node": machine.name, "origin": "synthetic", "machine": machine.title}
-    lines = [header | {"sources": machine.sources, "rows": len(rows)}, *rows]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    return lines([header | {"sources": machine.sources, "rows": len(rows)}, *rows])
+
+
+def lines(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows of a capture as its text."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def list_rows(found: Mapping[Question, str | HostError]) -> list[Mapping[str, object]]:
+    """One row for each answer, in the order of a capture."""
+    return [_row(question, said) for question, said in sorted(found.items(), key=lambda row: list(map(str, row[0])))]
 
 
 def _row(question: Question, said: str | HostError) -> Mapping[str, object]:

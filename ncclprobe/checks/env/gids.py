@@ -57,6 +57,7 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
         (setting("NCCL_IB_GID_INDEX", "1"), fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))), ALONE, NO_NCCL),
         (setting("NCCL_IB_GID_INDEX", "1"), fabric(roce("m", (LINK_LOCAL, V2), ("2001:db8::1", V2))), ALONE, NO_NCCL),
         (PLAIN, fabric(_BARE), ONE_NODE, NO_NCCL),
+        (PLAIN, fabric(_BARE), ALONE, NO_NCCL),
     ],
     required=True,
     applies=roce_job,
@@ -99,11 +100,13 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     settled = evidence(settings, *_VARIABLES)
     several = isinstance(launch, Launch) and launch.several_nodes
     alone = isinstance(launch, Launch) and launch.nnodes == 1
+    # What a port without any good GID means is ib.roce-v2's to say, unless the job is known to need it.
+    harmless = alone or (not several and better is None and found.by == "search")
     leads_nowhere = found.gid is None or (several and found.gid.link_local)  # v1 over IPv4 works within one segment
     tell = jobs_fail if leads_nowhere else jobs_warn
     message = f"GID {found.index}, chosen by {why.get(found.by, found.by)}, {wrong}{instead}"
     remedy = "" if better is not None else "give the port's interface an IPv4 address, or show it to the container"
-    yield (jobs_note if alone else tell)(port.name, message, ", ".join(filter(None, (settled, shown))), remedy)
+    yield (jobs_note if harmless else tell)(port.name, message, ", ".join(filter(None, (settled, shown))), remedy)
 
 
 def _wrong(found: Pick) -> str:

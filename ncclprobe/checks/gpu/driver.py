@@ -3,29 +3,36 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.gpu import gpu_job
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.model import Finding, Job, fail
+from ncclprobe.model import Absent, Finding, Job, fail
 from ncclprobe.registry import check
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
 
+NO_SMI = Absent("nvidia-smi: not there", "Missing")
+
 
 @check(
-    bad=[(Smi(wedged="nvidia-smi -L: no answer within 60 s"),)],
-    good=[(Smi(gpus=8),)],
+    bad=[(Smi(wedged="nvidia-smi -L: no answer within 60 s"), Absent("not asked"))],
+    good=[(Smi(gpus=2), PAIR), (NO_SMI, PAIR)],
     required=True,
     applies=gpu_job,
 )
-def smi_canary(smi: Smi) -> Iterator[Finding]:
+def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """nvidia-smi does not come back.
 
     Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
-    normal without persistence mode, so that only a minute without an answer counts.
+    normal without persistence mode, so that only a minute without an answer counts. Containers that lack nvidia-smi are
+    as well served by NVML, which answers through the same driver.
     Fix: drain the node and reboot it; look for Xid messages in the kernel log first.
     """
-    if smi.wedged:
+    if isinstance(smi, Absent):
+        if smi.refused != "Missing" or isinstance(gpus, Absent):
+            raise Unlearned(smi.why)
+    elif smi.wedged:
         yield fail("nvidia-smi", smi.wedged, blame="node", action="repair", evidence="nvidia-smi -L")
 
 

@@ -1,0 +1,80 @@
+"""Files that variables name."""
+
+import json
+
+import pytest
+
+from ncclprobe.errors import Denied, HostError, Missing
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.named_files import log_folder, named_files, topology_file
+from ncclprobe.facts.nccl_conf import Settings, nccl_conf
+from ncclprobe.host import Question, Replay
+from ncclprobe.model import Absent, Setting
+
+XML = """<system version="1">
+ <cpu numaid="0"><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/>
+ <pci busid="0101:00:00.0" class="0x020700"/></pci></cpu>
+</system>
+"""
+
+
+def settings(**values: str) -> Settings:
+    return Settings({name: Setting(name, text, "environment") for name, text in values.items()})
+
+
+def test_nothing_is_asked_where_nothing_is_named() -> None:
+    found = named_files.run(Replay({}), Settings())
+    assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
+
+
+def test_a_topology_names_its_gpus_and_nics() -> None:
+    found = topology_file("/t.xml", XML)
+    assert (found.whole, found.version, found.addresses) == (True, "1", ("0001:00:00.0", "0101:00:00.0"))
+
+
+@pytest.mark.parametrize("text", ["", "not found", XML[:100]])
+def test_a_topology_that_is_cut_off_is_not_whole(text: str) -> None:
+    assert not topology_file("/t.xml", text).whole
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder"),
+    [
+        ("/tmp/nccl.%h.%p", "/tmp"),
+        ("/logs/%h/nccl.%p", ""),
+        ("nccl.log", ""),
+        ("stdout", ""),
+        ("/dev/stderr", ""),
+        ("", ""),
+    ],
+)
+def test_the_folder_of_the_log(pattern: str, folder: str) -> None:
+    assert log_folder(pattern) == folder
+
+
+def test_what_is_named_is_looked_at() -> None:
+    answers: dict[Question, str | HostError] = {
+        ("access", "/logs"): json.dumps({"read": True, "write": False}),
+        ("stat", "/opt/a.so"): "{}",
+        ("stat", "/opt/b.so"): Missing("no such file"),
+        ("stat", "/opt/c.so"): Denied("permission denied"),
+    }
+    named = settings(NCCL_DEBUG_FILE="/logs/%p", NCCL_NET_PLUGIN="/opt/a.so,/opt/b.so", NCCL_TUNER_PLUGIN="/opt/c.so")
+    found = named_files.run(Replay(answers), named)
+    assert found.log_writable is False
+    assert (found.libraries["/opt/a.so"], found.libraries["/opt/b.so"]) == (True, False)
+    assert isinstance(found.libraries["/opt/c.so"], Absent)
+
+
+def test_the_settings_say_which_files_could_not_be_read() -> None:
+    answers: dict[Question, str | HostError] = {
+        ("conf", "/job.conf"): Missing("no such file"),
+        ("conf", "/etc/nccl.conf"): "NCCL_DEBUG=WARN\n",
+    }
+    environment = Environment({"NCCL_CONF_FILE": "/job.conf", "HOME": "/root"})
+    found = nccl_conf.run(Replay(answers), environment, Absent("no libnccl"))
+    assert [(file.path, file.refused and file.refused.refused) for file in found.files] == [
+        ("/job.conf", "Missing"),
+        ("/etc/nccl.conf", None),
+    ]
+    assert found.get("NCCL_DEBUG") == "WARN"

@@ -1,0 +1,159 @@
+"""Small changes of a described machine: what one fault alters in its answers."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ncclprobe.errors import Failed, HostError, Missing
+from zoo.answers import Answers
+from zoo.description import Machine
+from zoo.pci import DEVICES, functions
+
+Change = Callable[[Answers], None]
+_FIELDS = "165,"  # what a question about the states of links begins with
+_KEPT = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo")  # of a lost GPU NVML still tells these
+_ACS_CONTROL = 0x14E  # zoo.pci puts ACS at 0x148
+
+
+def variables(**values: str) -> Change:
+    """Variables of the environment."""
+
+    def change(here: Answers) -> None:
+        here.said["env",] = json.dumps(json.loads(here.ask("env")) | values)
+
+    return change
+
+
+def torchrun(nodes: int, **values: str) -> Change:
+    """Rank 0 of torchrun on so many nodes with eight ranks each."""
+    counts = {"WORLD_SIZE": str(8 * nodes), "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": str(nodes)}
+    zeros = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
+    return variables(TORCHELASTIC_RUN_ID="4711", **counts, **zeros, **values)
+
+
+def by_hand(**values: str) -> Change:
+    """Rank 0 of two nodes whose variables a script has set."""
+    counts = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "NNODES": "2"}
+    return variables(**counts, **dict.fromkeys(("RANK", "LOCAL_RANK", "NODE_RANK"), "0"), **values)
+
+
+def resolves(name: str, *addresses: str) -> Change:
+    """What getaddrinfo finds; without addresses, that it does not know the name."""
+    said: str | HostError = json.dumps({"addresses": addresses, "seconds": 0.002})
+    return says(said if addresses else Failed(f"resolve {name}: Name or service not known"), "resolve", name)
+
+
+def says(said: str | HostError, *question: str | int) -> Change:
+    """The answer to one question."""
+
+    def change(here: Answers) -> None:
+        here.said[question] = said
+
+    return change
+
+
+def file(path: str, text: str) -> Change:
+    """The content of a file, which may be new."""
+    return lambda here: here.write(path, text)
+
+
+def gone(*paths: str) -> Change:
+    """Files that are not there."""
+
+    def change(here: Answers) -> None:
+        for path in paths:
+            here.said["read", path] = Missing(f"read {path}: not there")
+
+    return change
+
+
+def closed(path: str) -> Change:
+    """A file that this process may not open."""
+    return lambda here: here.close(path)
+
+
+def device(machine: Machine, name: str, attribute: str, text: str) -> Change:
+    """A file of a device on the PCI bus."""
+    return file(f"{DEVICES}/{functions(machine)[name].address}/{attribute}", text)
+
+
+def gpu(index: int, function: str, answer: Any) -> Change:
+    """What NVML says of one GPU."""
+    return says(json.dumps(answer), "nvml", function, index)
+
+
+def interface(name: str, **values: Any) -> Change:
+    """Some of what psutil says of an interface."""
+
+    def change(here: Answers) -> None:
+        stats = json.loads(here.ask("psutil", "net_if_stats"))
+        here.said["psutil", "net_if_stats"] = json.dumps({**stats, name: stats[name] | values})
+
+    return change
+
+
+def log(*rows: tuple[float, str]) -> Change:
+    """Lines of the kernel log, each with its time in seconds since boot."""
+
+    def change(here: Answers) -> None:
+        said = json.dumps({"source": "/dev/kmsg", "lines": rows, "dropped": 0, "oldest_s": 0.0})
+        here.programs["kernel_log"] = lambda _pattern: said
+
+    return change
+
+
+def lost(index: int) -> Change:
+    """A GPU of which NVML says nothing but its name and address."""
+
+    def change(here: Answers) -> None:
+        healthy = here.programs["nvml"]
+
+        def answer(function: str, *arguments: str | int) -> str:
+            if arguments[:1] == (index,) and function not in _KEPT:
+                raise Failed(f"NVML {function}: GPU is lost")
+            return healthy(function, *arguments)
+
+        here.programs["nvml"] = answer
+
+    return change
+
+
+def link(index: int, number: int, column: int, value: int) -> Change:
+    """One number of one NVLink, of those that are asked together: column 0 is the state, 2 the speed in MB/s."""
+
+    def change(here: Answers) -> None:
+        healthy = here.programs["nvml"]
+
+        def answer(function: str, *arguments: str | int) -> str:
+            said = healthy(function, *arguments)
+            if arguments[0] != index or len(arguments) < 3 or not str(arguments[1]).startswith(_FIELDS):
+                return said
+            values = json.loads(said)
+            values[column * len(str(arguments[2]).split(",")) + number] = value
+            return json.dumps(values)
+
+        here.programs["nvml"] = answer
+
+    return change
+
+
+def acs(machine: Machine) -> Change:
+    """Access control switched on at the lower ports of every PCI switch, as firmware does for virtual machines."""
+
+    def change(here: Answers) -> None:
+        for function in functions(machine).values():
+            if function.acs and function.ids == (0x1000, 0xC030):
+                path = f"{DEVICES}/{function.address}/config"
+                config = bytearray(_bytes(json.loads(here.ask("bytes", path))))
+                config[_ACS_CONTROL] = 0x1D  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd
+                here.write(path, bytes(config))
+
+    return change
+
+
+def _bytes(seen: Mapping[str, Any]) -> bytes:
+    data = bytearray(seen["length"])
+    for at, row in seen["rows"].items():
+        start = int(at, 16)
+        data[start : start + len(row) // 2] = bytes.fromhex(row)
+    return bytes(data)
