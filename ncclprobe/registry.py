@@ -61,7 +61,7 @@ def check(
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
-        sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^\w+: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
+        sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^Fix: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
         return Check(
             id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
             run=run,

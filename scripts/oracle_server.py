@@ -39,7 +39,7 @@ def main() -> None:
     isolate()
     build(request["links"], request["lo"])
     host = LiveHost((), lambda _name: False)
-    addresses = [asdict(address) for address in interfaces(host).addresses]
+    addresses = [asdict(address) for address in interfaces.run(host).addresses]
     host.close()
     library = ctypes.CDLL(request["library"])
     json.dump({"addresses": addresses, "answers": [ask(library, **case) for case in request["cases"]]}, sys.stdout)

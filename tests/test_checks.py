@@ -1,5 +1,6 @@
 """What every check promises, found by discovery: a new check is tested here without being named."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,12 @@ def test_a_check_says_what_why_and_how_to_fix(rule: Check) -> None:
     assert rule.fix
     assert rule.bad
     assert rule.good
+
+
+@every_check
+def test_no_word_of_an_explanation_is_lost(rule: Check) -> None:
+    told = " ".join(f"{rule.title}. Why: {rule.why} Fix: {rule.fix}".split())
+    assert told == " ".join((inspect.getdoc(rule.run) or "").split())
 
 
 @every_check

@@ -126,7 +126,7 @@ def link(index: int, number: int, column: int, value: int) -> Change:
 
         def answer(function: str, *arguments: str | int) -> str:
             said = healthy(function, *arguments)
-            if arguments[0] != index or len(arguments) < 3 or not str(arguments[1]).startswith(_FIELDS):
+            if arguments[:1] != (index,) or len(arguments) < 3 or not str(arguments[1]).startswith(_FIELDS):
                 return said
             values = json.loads(said)
             values[column * len(str(arguments[2]).split(",")) + number] = value

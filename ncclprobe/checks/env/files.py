@@ -78,11 +78,15 @@ def _misnamed(entry: Setting, plain: str) -> Finding:
 def _overridden(settings: Settings) -> Iterator[Finding]:
     for late in settings.overridden:
         counts = settings.effective.get(late.name)
-        if counts and counts.value == late.value:
+        if counts and counts.value == late.value and late.value is not None:
             continue
-        first = f"{counts.value!r} of {counts.origin}" if counts else "an earlier definition"
-        message = f"{late.value!r} does not count: {first} comes first"
+        first = f"{_shown(counts)} of {counts.origin}" if counts else "an earlier definition"
+        message = f"{_shown(late)} does not count: {first} comes first"
         yield jobs_warn(late.name, message, f"{late.name}={late.value} ({late.origin})")
+
+
+def _shown(entry: Setting) -> str:
+    return "a value that is not recorded" if entry.value is None else repr(entry.value)
 
 
 def _refused(settings: Settings) -> Iterator[Finding]:

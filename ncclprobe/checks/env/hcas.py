@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number
 from ncclprobe.checks.env.examples import (
+    ALONE,
     ETH0,
     NO_NCCL,
     ONE_NODE,
@@ -72,6 +73,7 @@ def _gbps(port: Port) -> float:
         (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5_0"), fabric(_down("mlx5_0")), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
     ],
     required=True,
     applies=hca_list,
@@ -89,8 +91,11 @@ def hca_match(
     names = ", ".join(p.name for p in fabric.ports) or "no RDMA device"
     if not (picked.taken or picked.down or picked.closed or picked.unknown):
         alone = isinstance(launch, Launch) and launch.nnodes == 1
-        message = f"{settings.get('NCCL_IB_HCA')!r} leaves no port to NCCL, so that it uses sockets; here is {names}"
-        yield (jobs_note if alone else jobs_fail)("NCCL_IB_HCA", message, shown)
+        lost = any(select(fabric).taken)  # without any port, or with EFA's alone, the list takes nothing away
+        several = isinstance(launch, Launch) and launch.several_nodes
+        message = f"{settings.get('NCCL_IB_HCA')!r} leaves no port to NCCL's own transport; here is {names}"
+        tell = jobs_note if alone or not (lost or several) else jobs_fail if lost else jobs_warn
+        yield tell("NCCL_IB_HCA", message, shown)
         return
     for entry in picked.unmatched:
         tell = jobs_note if picked.selector.exclude else jobs_warn
@@ -163,6 +168,9 @@ def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: S
     if used and left and used < alive <= used + len(left) and alive % used:
         message = f"selects {used} NICs for {alive} GPUs, and leaves out {', '.join(left)} of the same rate"
         yield jobs_warn("NCCL_IB_HCA", message, shown)
+    elif used and left and used < alive:
+        message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
+        yield jobs_note("NCCL_IB_HCA", message, shown)
 
 
 def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) -> list[str]:
