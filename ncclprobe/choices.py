@@ -130,7 +130,8 @@ def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
 
 def _sockets(known: _Known) -> Part[InterfaceChoice]:
     """What NET/Socket would spread over: at most 16 interfaces, each with its first address."""
-    addresses, address = known.need(Interfaces).addresses, _comm_id(known)
+    addresses = known.need(Interfaces).addresses
+    address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
     found = chosen_interfaces(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
     return _searched(found, known)
 
@@ -138,7 +139,7 @@ def _sockets(known: _Known) -> Part[InterfaceChoice]:
 def _searched(found: Choice, known: _Known) -> Part[InterfaceChoice]:
     why = known.set("NCCL_SOCKET_IFNAME") if found.step == "env" else _STEPS.get(found.step, "")
     if not why:
-        why = f"in the kernel's order, those that {found.step} leaves" if found.interfaces else "no interface is left"
+        why = f"what {found.step} leaves, in the kernel's order" if found.interfaces else "no interface is left"
     if not found.interfaces:
         why += ": NCCL does not start"
     return Part(tuple(InterfaceChoice(i.name, i.address, found.step, why) for i in found.interfaces), why)
@@ -235,11 +236,12 @@ def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
         "setting": known.set("NCCL_IB_GID_INDEX"),
         "version": "index 0: NCCL searches since 2.21",
         "search": known.set("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
-        or "found by NCCL, which looks for RoCE v2 over IPv4",
+        or "NCCL's search for RoCE v2 over IPv4",
     }
     if found.gid is None:
         return GidChoice(port.name, found.index, None, None, f"{said[found.by]}; the entry is empty")
-    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, said[found.by])
+    better = "" if found.gid.ipv4 or found.by != "search" else ", which found no better one"
+    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, said[found.by] + better)
 
 
 # GPUs.

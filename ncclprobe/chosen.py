@@ -52,7 +52,7 @@ class GidChoice:
 class DirectChoice:
     """Whether NICs write (`receives`) and read (`sends`) a GPU's memory themselves.
 
-    `nics` are those that are equally near, `path` is what NCCL compares with its level: the relay's, where there is one.
+    `nics` are those that are equally near. `path` is compared with NCCL's level: the relay's, where there is one.
     """
 
     gpu: str
@@ -100,7 +100,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A GPU or NIC: what it is, where it sits, and the CPUs near it (``0-47,96-143``). `numa` -1: not told by firmware."""
+    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell."""
 
     name: str
     model: str

@@ -112,14 +112,21 @@ def topology(
 def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
     """The distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``, ``mlx5_0``).
 
-    A lost GPU whose address is not known is left out. Links whose other end is not told count for NVSwitches, if NVML
+    A lost GPU whose address is not known is left out.
+    """
+    return of_devices(pci, gpus, nvlinks, {d.name: d.pci if isinstance(d.pci, str) else "" for d in fabric.devices})
+
+
+def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
+    """The same with any NICs: PCI addresses by name, empty for one that is not on the bus.
+
+    Links whose other end is not told count for NVSwitches, if NVML
     calls it one. Of NVML's answers about chip-to-chip links none is collected: the products that have them are known.
     """
     ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
     rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
     links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
-    nics = {device.name: device.pci if isinstance(device.pci, str) else "" for device in fabric.devices}
     return topology(pci, addresses, nics, links, c2c=[addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name)])
 
 

@@ -12,7 +12,7 @@ def parse_size(text: str) -> int:
 
     nccl-tests has no T either (measurement.md §2.1). Raises UsageError.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
         raise UsageError(f"size {text!r}: write bytes, or a number with K, M or G (binary), such as 8, 64K or 1G")
     return int(float(match[1]) * _FACTOR[match[2].upper()])

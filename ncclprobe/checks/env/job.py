@@ -46,8 +46,8 @@ def devices_restricted(environment: Environment) -> bool:
 def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES shows too few GPUs, or not those that it names.
 
-    Why: CUDA reads the list up to the first entry that it does not know, or that repeats one, without a message (CUDA
-    programming guide, environment variables), and the ranks without a GPU then fail or share one.
+    Why: CUDA reads the list up to the first entry that it does not know, without a message (CUDA programming guide,
+    environment variables), and two ranks cannot have the same GPU; those without one fail.
     Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
     """
     text = environment.get(_LIST)
