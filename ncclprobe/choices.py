@@ -19,7 +19,7 @@ from ncclprobe.chosen import (
     Part,
     PeerChoice,
 )
-from ncclprobe.errors import Unlearned
+from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
@@ -35,16 +35,15 @@ from ncclprobe.facts.system import System
 from ncclprobe.model import Absent, Snapshot
 from ncclprobe.nccl.gids import Pick, pick, wish
 from ncclprobe.nccl.gpudirect import Direct, decide, supported, way
-from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps
-from ncclprobe.nccl.hcas import chosen as chosen_hcas
-from ncclprobe.nccl.interfaces import Choice, same_subnet
-from ncclprobe.nccl.interfaces import chosen as chosen_interfaces
+from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
+from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES
 from ncclprobe.nccl.p2p import Road, maker, nvls, p2p_level, roads
 from ncclprobe.nccl.values import read_int
 from ncclprobe.topology import PathType, Topology, of_machine
 
 T = TypeVar("T")
+_GID_VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _STEPS = {
     "ib": "its name begins with ib, which comes before all others",
     "subnet": "the first in the subnet of NCCL_COMM_ID",
@@ -112,7 +111,7 @@ def choose(snapshot: Snapshot) -> Choices:
 def _part(decide: Callable[[_Known], Part[T]], known: _Known) -> Part[T]:
     try:
         return decide(known)
-    except Unlearned as gap:
+    except (Unlearned, ParseError) as gap:
         return Part(None, str(gap))
 
 
@@ -123,7 +122,7 @@ def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
     """One interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
     addresses, address = known.need(Interfaces).addresses, _comm_id(known)
     if address is None:
-        return _searched(chosen_interfaces(addresses, known.settings, known.version, limit=1), known)
+        return _searched(find_by(addresses, known.settings, known.version, limit=1), known)
     near = [each for each in addresses if same_subnet(each, address)][:1]
     return _searched(Choice(tuple(near), "subnet"), known)
 
@@ -132,7 +131,7 @@ def _sockets(known: _Known) -> Part[InterfaceChoice]:
     """What NET/Socket would spread over: at most 16 interfaces, each with its first address."""
     addresses = known.need(Interfaces).addresses
     address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
-    found = chosen_interfaces(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
+    found = find_by(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
     return _searched(found, known)
 
 
@@ -164,7 +163,7 @@ def _comm_id(known: _Known) -> str | None:
 
 
 def _selection(known: _Known) -> Selection:
-    return chosen_hcas(known.need(Fabric), known.settings, known.version)
+    return select_by(known.need(Fabric), known.settings, known.version)
 
 
 def _off(known: _Known) -> str:
@@ -182,14 +181,12 @@ def _taken(known: _Known) -> tuple[Port, ...]:
 
 
 def _hcas(known: _Known) -> Part[HcaChoice]:
-    named = known.set("NCCL_IB_HCA") or "NCCL_IB_HCA is not set"
-    rows = tuple(
-        HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}; {named}") for port in _taken(known)
-    )
-    why = _off(known) or ("every active port" if not known.set("NCCL_IB_HCA") else named)
-    if not rows and not _off(known):
-        why = "no RDMA device" if not known.need(Fabric).devices else f"no port is left; {named}"
-    return Part(rows, f"{why}{_plugin(known)}")
+    off, named = _off(known), known.set("NCCL_IB_HCA")
+    rows = tuple(HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}") for port in _taken(known))
+    why = off or named or "NCCL_IB_HCA is not set: every active port"
+    if not off and not rows:
+        why = f"no port is left; {named}" if named else "no active port of InfiniBand or Ethernet"
+    return Part(rows, why + _plugin(known))
 
 
 def _plugin(known: _Known) -> str:
@@ -207,7 +204,7 @@ def _left_out(known: _Known) -> Part[HcaChoice]:
     rows = [
         HcaChoice(p.name, gbps(p), off or _why_not(p, found, known)) for p in known.need(Fabric).ports if p not in kept
     ]
-    return Part(tuple(rows), "these NCCL's own transport does not use" if rows else "none")
+    return Part(tuple(rows), "not for NCCL's own transport" if rows else "there is no other port")
 
 
 def _why_not(port: Port, found: Selection, known: _Known) -> str:
@@ -226,7 +223,7 @@ def _gids(known: _Known) -> Part[GidChoice]:
     ports = [port for port in _taken(known) if port.link_layer != "InfiniBand"]
     wanted = wish(known.settings, known.version)
     rows = tuple(_gid(port, pick(port, wanted, known.version), known) for port in ports)
-    return Part(rows, "per RoCE port" if rows else "no RoCE port is taken")
+    return Part(rows, known.set(*_GID_VARIABLES) or "NCCL_IB_GID_INDEX is not set" if rows else "no RoCE port is taken")
 
 
 def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
@@ -235,8 +232,7 @@ def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
     said = {
         "setting": known.set("NCCL_IB_GID_INDEX"),
         "version": "index 0: NCCL searches since 2.21",
-        "search": known.set("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
-        or "NCCL's search for RoCE v2 over IPv4",
+        "search": known.set(*_GID_VARIABLES[1:]) or "NCCL's search for RoCE v2 over IPv4",
     }
     if found.gid is None:
         return GidChoice(port.name, found.index, None, None, f"{said[found.by]}; the entry is empty")

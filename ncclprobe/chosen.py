@@ -4,7 +4,7 @@ Like :mod:`ncclprobe.model`, of which they are a part: frozen dataclasses withou
 spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -128,4 +128,4 @@ class NodeTopology:
     nics: tuple[DeviceRow, ...] | None = None
     numa: tuple[NumaRow, ...] | None = None
     paths: dict[str, dict[str, str | None]] | None = None
-    why: tuple[str, ...] = field(default=())
+    why: str = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ncclprobe import __version__, config, engine, output
 from ncclprobe.checks import MEASURED
+from ncclprobe.choices import choose
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.nccl_conf import Settings
@@ -18,6 +19,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.host import Question, Recorder, load
+from ncclprobe.layout import layout
 from ncclprobe.model import (
     Absent,
     Check,
@@ -74,6 +76,8 @@ def main(argv: Sequence[str]) -> int:
         coverage=engine.coverage(verdicts),
         suppressed=suppressed,
         environment={s.node: _environment(s) for s in snapshots},
+        topology={s.node: layout(s) for s in snapshots},
+        choices={s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {},
         remarks=tuple(_remarks(missing)),
     )
     output.deliver(report, options)

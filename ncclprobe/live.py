@@ -117,7 +117,11 @@ def sanitised(value: str) -> str:
 
 
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
-    """What `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors."""
+    """What `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+
+    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds nobody up but the end of
+    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
+    """
     outcome: list[T] = []
     refusal: list[BaseException] = []
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Literal
 
+from ncclprobe.chosen import Choices, NodeTopology
+
 SCHEMA = "ncclprobe.report/1"
 
 Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
@@ -320,6 +322,8 @@ class Report:
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()
     environment: dict[str, NodeEnvironment] = field(default_factory=dict)
+    topology: dict[str, NodeTopology] = field(default_factory=dict)
+    choices: dict[str, Choices] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 

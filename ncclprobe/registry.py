@@ -1,7 +1,7 @@
 """Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
 
 A decorator reads everything from the function: the facts it needs from its annotations, its title, reason and
-remedy from its docstring, its id from module and name (``checks/env.py:bool_word`` is ``env.bool-word``).
+remedy from its docstring, its id from folder or module and its name (``bool_word`` in ``checks/env/`` is ``env.bool-word``).
 """
 
 import importlib

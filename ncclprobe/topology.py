@@ -120,8 +120,8 @@ def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) 
 def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
     """The same with any NICs: PCI addresses by name, empty for one that is not on the bus.
 
-    Links whose other end is not told count for NVSwitches, if NVML
-    calls it one. Of NVML's answers about chip-to-chip links none is collected: the products that have them are known.
+    Links whose other end is not told count for NVSwitches, if NVML calls it one. Of NVML's answers about chip-to-chip
+    links none is collected: the products that have them are known.
     """
     ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}

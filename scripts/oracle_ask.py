@@ -41,7 +41,7 @@ class Tally:
         self.disagreeing += bool(found)
         self.differences += found
         settings = effective(case, version)
-        self.kinds["refused" if "no interface" in predict(settings, addresses, version) else "chosen"] += 1
+        self.kinds["chosen" if ":" in predict(settings, world, addresses, version) else "refused"] += 1
         self.kinds["with NCCL_SOCKET_IFNAME"] += settings.get("NCCL_SOCKET_IFNAME") is not None
         self.kinds["with NCCL_COMM_ID"] += settings.get("NCCL_COMM_ID") is not None
         self.kinds["with files"] += bool(case.files)

@@ -1,5 +1,6 @@
 """The networks, environments and configuration files that `scripts/oracle` asks NCCL about."""
 
+import random
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from oracle_server import HOME
 T = TypeVar("T")
 
 NAMED = "/etc/named.conf"
+_DRAWN_FOR_EACH = 4
 USER = f"{HOME}/.nccl.conf"
 SYSTEM = "/etc/nccl.conf"
 FIXED = {"HOME": HOME, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP"}
@@ -18,7 +20,21 @@ NAMES = (
     *("eth0", "eth1", "eth10", "eth0.100", "ib0", "ibp1s0", "ib", "docker0", "virbr0", "br-x", "veth1", "cni0"),
     *("enp1s0f0np0", "lowpan0", "wg0", "bond0", "exactly15chars."),
 )
-_LIKE_NAMES = ("lo", "eth", "e", "i", "docker", "virbr", "eth9", "ETH0", "exactly15chars.x", "lo,", "*", "eth0 ", " eth0")
+_LIKE_NAMES = (
+    "lo",
+    "eth",
+    "e",
+    "i",
+    "docker",
+    "virbr",
+    "eth9",
+    "ETH0",
+    "exactly15chars.x",
+    "lo,",
+    "*",
+    "eth0 ",
+    " eth0",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +68,14 @@ class Case:
 
 
 def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
-    """`count` examples of `strategy`, the same ones at every run."""
-    found: list[T] = []
+    """`count` different examples of `strategy`, the same ones at every run; fewer where it has no more.
+
+    hypothesis begins with small ones and repeats itself, so that more are drawn than are taken.
+    """
+    found: dict[str, T] = {}
 
     @settings(
-        max_examples=count,
+        max_examples=_DRAWN_FOR_EACH * count,
         derandomize=True,
         database=None,
         deadline=None,
@@ -66,10 +85,10 @@ def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
     )
     @given(strategy)
     def collect(example: T) -> None:
-        found.append(example)
+        found[repr(example)] = example
 
     collect()
-    return found[:count]
+    return random.Random(0).sample(list(found.values()), min(count, len(found)))
 
 
 def links() -> st.SearchStrategy[Link]:
@@ -111,7 +130,9 @@ _COMM_IDS = st.sampled_from(
 NUMBERS = st.one_of(
     st.sampled_from(["", "0", "2", "true", "yes", "4M", "010", "0x10", "0X1f", "0x", "08", " 7", "\t9", "1.5", "-3"]),
     st.sampled_from(["+5", "- 5", "--5", "9223372036854775807", "9223372036854775808", "-9223372036854775808"]),
-    st.sampled_from(["-9223372036854775809", "0x8000000000000000", "00012", "0b101", "1e3", "7\r", "99999999999999999999"]),
+    st.sampled_from(
+        ["-9223372036854775809", "0x8000000000000000", "00012", "0b101", "1e3", "7\r", "99999999999999999999"]
+    ),
     st.text(alphabet="0123456789abxX+- M", max_size=6),
 )
 
@@ -123,7 +144,9 @@ def conf_texts() -> st.SearchStrategy[str]:
     value = st.one_of(
         selectors(), _FAMILIES, NUMBERS, st.sampled_from(["a=b", '"quoted"', "x # y", "v" * 1100, "w" * 4200])
     )
-    line = st.builds("{}{}{}".format, st.one_of(name, name, odd), st.sampled_from(["=", "=", "=", " = ", "", "=="]), value)
+    line = st.builds(
+        "{}{}{}".format, st.one_of(name, name, odd), st.sampled_from(["=", "=", "=", " = ", "", "=="]), value
+    )
     ended = st.builds(str.__add__, line, st.sampled_from(["\n", "\n", "\n", "\r\n", "\n\n", "\r\r\n", ""]))
     long = st.integers(4060, 4110).map(lambda n: "NCCL_XA=" + "y" * n + "NCCL_XB=z\n")
     return st.lists(st.one_of(ended, ended, ended, ended, long), max_size=5).map("".join)

@@ -11,7 +11,7 @@ from oracle_server import HOSTS
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address
-from ncclprobe.facts.nccl_conf import Settings, conf_paths, merge, parse_conf
+from ncclprobe.facts.nccl_conf import LONGEST_FIELD, Settings, conf_paths, merge, parse_conf
 from ncclprobe.facts.software import Version
 from ncclprobe.nccl.interfaces import find_interfaces, forced_family, same_subnet
 from ncclprobe.nccl.values import read_int
@@ -23,6 +23,7 @@ _REFUSALS = {
     "Invalid NCCL_COMM_ID": "bad NCCL_COMM_ID",
 }
 _ECHO = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.*)")
+_REPEATED = re.compile(r"(\w)\1{19,}")
 _NUMBER = "NCCL_GDRCOPY_ENABLE"
 _LONGEST_ECHO = 800  # one message holds 1023 characters with its head
 _NAMES = {name: address for address, name in (line.split() for line in HOSTS.splitlines())}
@@ -41,8 +42,9 @@ class Difference:
     def __str__(self) -> str:
         links = ", ".join(f"{link.name} {link.state} {' '.join(link.addresses)}" for link in self.world.links)
         files = "".join(f" {path}={text!r}" for path, text in self.case.files.items())
-        where = f"{self.case.variables}{files[:400]} on [{links}{'' if self.world.lo else ', lo down'}]"
-        return f"{self.what}: predicted {self.predicted}, NCCL: {self.said}; {where}"
+        where = f"{self.case.variables}{files} on [{links}{'' if self.world.lo else ', lo down'}]"
+        text = f"{self.what}: predicted {self.predicted}, NCCL: {self.said}; {where}"
+        return _REPEATED.sub(lambda match: f"{match[1]}…({len(match[0])})", text)
 
 
 def judge(
@@ -53,8 +55,8 @@ def judge(
     log = answer["log"]
     expected = {name: setting.value for name, setting in settings.effective.items()}
     pairs = [
-        ("choice", predict(settings, addresses, version), heard(log)),
-        ("settings", *_unlike(expected, answer["environ"])),
+        ("choice", predict(settings, world, addresses, version), heard(log)),
+        ("settings", *_unlike(*(_defined(side, version) for side in (expected, answer["environ"])))),
         ("echo", *_unlike(_echoed(settings), _heard_echo(log), common=True)),
         ("number", number(settings), heard_number(log)),
     ]
@@ -69,11 +71,11 @@ def effective(case: Case, version: Version) -> Settings:
     )
 
 
-def predict(settings: Settings, addresses: Sequence[Address], version: Version) -> str:
+def predict(settings: Settings, world: World, addresses: Sequence[Address], version: Version) -> str:
     """``name:address`` of the bootstrap, or why there is none."""
     comm_id = settings.get("NCCL_COMM_ID")
     if comm_id is not None:
-        remote = resolve(comm_id, {address.name for address in addresses})
+        remote = resolve(comm_id, {"lo", *(link.name for link in world.links)})
         if remote is None:
             return _REFUSALS["Invalid NCCL_COMM_ID"]
         near = next((each for each in addresses if same_subnet(each, remote, version)), None)
@@ -132,22 +134,30 @@ def heard_number(log: str) -> str:
     """The same from NCCL's messages."""
     if match := re.search(rf"{_NUMBER} set by environment to (-?\d+)\.", log):
         return match[1]
-    return "default" if re.search(rf"Invalid value .* for {_NUMBER}", log, re.DOTALL) else "not set"
+    return "default" if "NCCL INFO Invalid value" in log else "not set"  # the name may be cut off with the message
 
 
 def _echoed(settings: Settings) -> dict[str, str | None]:
     return {n: s.value for n, s in settings.effective.items() if n != _NUMBER and not n.startswith("NCCL_DEBUG")}
 
 
-def _heard_echo(log: str) -> dict[str, str]:
+def _heard_echo(log: str) -> dict[str, str | None]:
     return {name: value for name, value in _ECHO.findall(log) if name != _NUMBER}
 
 
-def _unlike(ours: Mapping[str, str | None], theirs: Mapping[str, str], common: bool = False) -> tuple[str, str]:
+def _defined(variables: Mapping[str, str | None], version: Version) -> dict[str, str | None]:
+    """`variables` but those whose name overflowed NCCL's buffer: src/misc/param.cc:29 (v2.21.5), mended in 2.23."""
+    overflows = version < (2, 23)
+    return {name: value for name, value in variables.items() if not (overflows and len(name) >= LONGEST_FIELD)}
+
+
+def _unlike(ours: Mapping[str, str | None], theirs: Mapping[str, str | None], common: bool = False) -> tuple[str, str]:
     """The entries that differ, of each side; `common`: of `theirs` alone, and as far as a message holds them."""
     end = _LONGEST_ECHO if common else None
     names = {*theirs} if common else {*ours, *theirs}
-    unlike = sorted(n for n in names if (ours.get(n) or "")[:end] != theirs.get(n, "")[:end] or (n in theirs) > (n in ours))
+    unlike = sorted(
+        n for n in names if (ours.get(n) or "")[:end] != (theirs.get(n) or "")[:end] or (n in ours) != (n in theirs)
+    )
     return _shown(ours, unlike), _shown(theirs, unlike)
 
 

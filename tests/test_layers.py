@@ -11,13 +11,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("errors", "model", "registry", "units", "files", "ops", "stats"), 0),
+    **dict.fromkeys(("errors", "chosen", "model", "registry", "units", "files", "ops", "stats"), 0),
     **dict.fromkeys(("host", "live", "command", "nvml_child", "nvml_server", "elf", "kernel_ring"), 1),
     **dict.fromkeys(("pseudonyms", "identifiers", "redact"), 1),
     "facts": 2,
     **dict.fromkeys(("nccl", "topology", "expect"), 3),
     **dict.fromkeys(("checks", "probes"), 4),
-    "engine": 5,
+    **dict.fromkeys(("engine", "choices", "layout"), 5),
     "report": 6,
 }
 TOP = 7
@@ -67,7 +67,7 @@ def test_a_check_cannot_look_at_the_machine(path: Path) -> None:
 
 
 def test_reports_need_nothing_but_the_model_and_units() -> None:
-    allowed = {"model", "units", "errors", "files", "report"}
+    allowed = {"model", "chosen", "units", "errors", "files", "report"}
     for path in (PACKAGE / "report").glob("*.py"):
         assert rooms_imported(path) <= allowed, path
 

@@ -1,7 +1,7 @@
 """NCCL's configuration files, and the settings that result from them and the environment.
 
 Source: NCCL src/misc/param.cc:28 setEnvFile and :52 initEnvFunc (v2.30.7); what differs before 2.30.3 from that file
-in v2.29.7. The environment beats the files, the first definition beats later ones.
+in v2.29.7, and before 2.26 from v2.25.1. The environment beats the files, the first definition beats later ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ LONGEST_FIELD = 1023
 
 _FGETS = (2, 30, 3)
 _CONF_FILE_VARIABLE = (2, 23)
+_COMMENTS = (2, 26)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +93,14 @@ def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Se
     """What a file of this text defines, in its order; the origin is ``path:line``. Nothing is an error.
 
     A line is cut at its first ``=``; without one it is skipped. Nothing is trimmed or unquoted, so ``NCCL_DEBUG =
-    INFO`` defines a variable whose name ends in a blank. ``#`` counts in column 0 only. `text` must still hold its
-    carriage returns: versions before 2.30.3 keep them as part of the value. A line without a name defines nothing
-    (setenv refuses it).
+    INFO`` defines a variable whose name ends in a blank. ``#`` counts in column 0 only, and before 2.26 nowhere: there
+    ``#NCCL_NET=IB`` defines ``#NCCL_NET``. `text` must still hold its carriage returns: versions before 2.30.3 keep
+    them as part of the value. A line without a name defines nothing (setenv refuses it).
     """
-    settings = []
+    settings, comments = [], reaches(version, _COMMENTS)
     for number, line in _lines(text, version):
         name, equals, value = line.partition("=")
-        if name and equals and not line.startswith("#"):
+        if name and equals and not (comments and line.startswith("#")):
             kept = None if value == WITHHELD else value[:LONGEST_FIELD]
             settings.append(Setting(name[:LONGEST_FIELD], kept, f"{path}:{number}"))
     return tuple(settings)

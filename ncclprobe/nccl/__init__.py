@@ -7,6 +7,9 @@ first version that has it where that matters; a ``version`` of ``None`` means th
 * ``values``: how one value is read
 * ``lists``: the grammar of NCCL_SOCKET_IFNAME and NCCL_IB_HCA
 * ``interfaces``: which network interfaces are taken
-* ``conf``: configuration files and which source wins
-* ``version``: version numbers
+* ``hcas``, ``gids``: which RDMA ports are taken, and which GID of each
+* ``gpudirect``, ``p2p``: how GPU memory reaches NICs and other GPUs
+* ``algorithms``: the grammar of NCCL_ALGO and NCCL_PROTO
+
+Version numbers are :mod:`ncclprobe.facts.software`'s, configuration files :mod:`ncclprobe.facts.nccl_conf`'s.
 """

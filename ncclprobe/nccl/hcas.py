@@ -66,7 +66,7 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
     )
 
 
-def chosen(fabric: Fabric, settings: Settings, version: Version | None) -> Selection:
+def select_by(fabric: Fabric, settings: Settings, version: Version | None) -> Selection:
     """The ports that these settings select: NCCL_IB_HCA, in the order of NCCL_IB_DEVICE_PCI_ORDER."""
     ordered = read_int(settings.get("NCCL_IB_DEVICE_PCI_ORDER") or "", 1).value != 0
     return select(fabric, settings.get("NCCL_IB_HCA") or "", version, ordered)

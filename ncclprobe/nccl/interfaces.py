@@ -99,7 +99,7 @@ def find_interfaces(
     return Choice((), "none")
 
 
-def chosen(
+def find_by(
     interfaces: Sequence[Interface],
     settings: Settings,
     version: Version | None,

@@ -4,8 +4,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ncclprobe.chosen import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
 from ncclprobe.units import size
 
@@ -40,6 +41,7 @@ def render(
         _skipped(report, verbose, width, style),
         _passed(report, verbose, width, style),
         _environment(report, width) if verbose else [],
+        *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
         [style(verdict_line(report), report.status.value)],
@@ -219,6 +221,47 @@ def _environment(report: Report, width: int) -> list[str]:
         lines += _wrapped(f"{node}: ", versions, width)
         lines += [f"  {line}" for line in map(_setting, environment.settings)]
     return lines
+
+
+def _choices(node: str, made: Choices, width: int) -> list[str]:
+    """What NCCL would choose on a node: what is alike on one line with its reason, then what decided it all."""
+    parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
+        ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
+        ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
+        ("HCAs", made.hcas, _hca),
+        ("left out", made.hcas_left_out, _hca),
+        ("GIDs", made.gids, lambda each: ("", f"{each.port} index {each.index} ({each.type or '?'} {each.address})")),
+        ("GPUDirect", made.gpudirect, lambda each: (_yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
+        ("GPU pairs", made.p2p, lambda each: (each.transport or "unknown", _pairs(each, made.p2p))),
+    ]
+    lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
+    for name, part, shown in parts:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for each in part.chosen or ():
+            verdict, subject = shown(each)
+            alike.setdefault((verdict, each.why), []).append(subject)
+        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in alike.items()]
+        rows += [part.why] if name != "left out" and all(part.why != why for _, why in alike) else []
+        if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
+            rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
+            for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
+                lines += _wrapped(f"  {label:<11}", row, width)
+    return [*lines, *_wrapped(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
+
+
+def _hca(port: HcaChoice) -> tuple[str, str]:
+    return "" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s", port.port
+
+
+def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
+    if part.chosen == (peers,) and peers.pairs[1:]:
+        return f"all {len(peers.pairs)}"
+    more = f" and {len(peers.pairs) - 3} more" if peers.pairs[3:] else ""
+    return ", ".join(map("-".join, peers.pairs[:3])) + more
+
+
+def _yes(answer: bool | None) -> str:
+    return "unknown" if answer is None else "yes" if answer else "no"
 
 
 def _setting(setting: Setting) -> str:

@@ -44,6 +44,11 @@ def test_a_carriage_return_is_part_of_the_value_before_2_30(version: tuple[int, 
     assert parse_conf("A=1\r\n", "f", version) == (Setting("A", value, "f:1"),)
 
 
+def test_a_comment_before_2_26_defines_a_variable_with_its_sign() -> None:
+    assert parse_conf("#A=1\n# a note\n", "f", (2, 25, 1)) == (Setting("#A", "1", "f:1"),)
+    assert parse_conf("#A=1\n", "f", (2, 26, 2)) == ()
+
+
 def test_only_one_carriage_return_is_removed() -> None:
     assert parse_conf("A=1\r\r\n", "f") == (Setting("A", "1\r", "f:1"),)
 

@@ -1,6 +1,7 @@
 """Small changes of a described machine: what one fault alters in its answers."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,9 @@ from zoo.description import Machine
 from zoo.pci import DEVICES, functions
 
 Change = Callable[[Answers], None]
+STATE, SPEED = 0, 2
+"""Columns of the numbers that are asked of NVLinks together; speed is in MB/s."""
+
 _FIELDS = "165,"  # what a question about the states of links begins with
 _KEPT = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo")  # of a lost GPU NVML still tells these
 _ACS_CONTROL = 0x14E  # zoo.pci puts ACS at 0x148
@@ -72,9 +76,20 @@ def closed(path: str) -> Change:
     return lambda here: here.close(path)
 
 
+def processors(listed: str) -> Change:
+    """The processors that this process may use."""
+    path = "/proc/self/status"
+
+    def change(here: Answers) -> None:
+        said = here.ask("read", path)
+        here.write(path, re.sub(r"(Cpus_allowed_list:\t).*", rf"\g<1>{listed}", said))
+
+    return change
+
+
 def device(machine: Machine, name: str, attribute: str, text: str) -> Change:
     """A file of a device on the PCI bus."""
-    return file(f"{DEVICES}/{functions(machine)[name].address}/{attribute}", text)
+    return lambda here: here.write(f"{DEVICES}/{functions(machine)[name].address}/{attribute}", text)
 
 
 def gpu(index: int, function: str, answer: Any) -> Change:
@@ -119,7 +134,7 @@ def lost(index: int) -> Change:
 
 
 def link(index: int, number: int, column: int, value: int) -> Change:
-    """One number of one NVLink, of those that are asked together: column 0 is the state, 2 the speed in MB/s."""
+    """One number of one NVLink, of those that are asked together: `column` is STATE or SPEED."""
 
     def change(here: Answers) -> None:
         healthy = here.programs["nvml"]

@@ -1,169 +1,372 @@
 """Machines of the zoo with one fault each: what is planted, and what must be found.
 
-scripts/zoo writes them to tests/captures/sick, as ``like`` files: the healthy machine but for the rows that the fault
-changes. A finding is written ``severity id subject``, as scripts/golden prints it.
+scripts/zoo writes them to tests/captures/sick as ``like`` files: the healthy machine but for the rows that the fault
+changes. A finding is written ``severity id subject``.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import zoo
-from ncclprobe.errors import Missing, TimedOut
-from zoo import changes
+from ncclprobe.errors import TimedOut
+from zoo import changes as so
 from zoo.changes import Change
 
 CAPTURES = zoo.CAPTURES / "sick"
-_HGX, _A100, _H200, _BRIDGED = (
-    zoo.MACHINES[name] for name in ("hgx-h100", "dgx-a100", "hgx-h200", "a100-bridged")
-)
-_PORT = "/sys/class/infiniband/mlx5_3/ports/1"
-_GROUP = "/sys/fs/cgroup/user.slice/user-0.slice/session-4.scope"
-_CARDS = [f"GPU{n}" for n in range(8)] + [f"mlx5_{n}" for n in range(8)]
-_ALL_BUT_3 = "=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_6,mlx5_7"
-_COMPUTE = "mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9"
-_PEER_MEMORY = (
-    "/sys/module/nvidia_peermem/version",
-    *(f"/sys/kernel/mm/memory_peers/{client}/version" for client in ("nv_mem", "nv_mem_nc")),
-)
-_XID_79 = "NVRM: Xid (PCI:0000:5b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-_MASTER = {"MASTER_ADDR": "hgx-h100", "MASTER_PORT": "29500"}
-_FOUND_MASTER = changes.resolves("hgx-h100", "10.0.0.11")
-_LOOPBACK_HOSTS = "127.0.0.1 localhost\n127.0.1.1 hgx-h100\n"
 
 
 @dataclass(frozen=True)
 class Plant:
-    """One fault: `finding` must be found; `also` are its other true consequences above a note, and nothing else is.
+    """One fault of the machine `like`. `finding` must be found; `also` are its other true consequences above a note.
 
-    `renamed`: in all questions and answers the first name is the second.
+    Nothing else above a note is found. `renamed`: in all questions and answers the first name is the second.
     """
 
     name: str
-    like: str
     planted: str
     finding: str
     changes: tuple[Change, ...]
+    like: str = "hgx-h100"
     also: tuple[str, ...] = ()
     renamed: tuple[str, str] = ("", "")
 
 
-def _environment() -> list[Plant]:
-    two = (changes.torchrun(2, **_MASTER), _FOUND_MASTER)
-    return [
-        _plant("ib-disable-word", "NCCL_IB_DISABLE=true", "fail env.bool-word NCCL_IB_DISABLE",
-              changes.variables(NCCL_IB_DISABLE="true")),
-        _plant("ib-disable-conf", "NCCL_IB_DISABLE=true in /etc/nccl.conf", "fail env.bool-word NCCL_IB_DISABLE",
-              changes.file("/etc/nccl.conf", "NCCL_IB_DISABLE=true")),
-        _plant("ib-disable", "NCCL_IB_DISABLE=1 on two nodes", "fail env.ib-disable NCCL_IB_DISABLE",
-              *two, changes.variables(NCCL_IB_DISABLE="1")),
-        _plant("conf-spaces", "spaces around = in /etc/nccl.conf", "fail env.conf-files NCCL_NET",
-              changes.file("/etc/nccl.conf", "NCCL_NET = IB")),
-        _plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT",
-              changes.variables(NCCL_IB_TIMEUOT="22")),
-        _plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT",
-              changes.variables(NCCL_IB_TIMEOUT="60")),
-        _plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE",
-              changes.variables(NCCL_P2P_DISABLE="1")),
-        _plant("hca-hole", "NCCL_IB_HCA without mlx5_3", "warn env.hca-dup NCCL_IB_HCA",
-              changes.variables(NCCL_IB_HCA=_ALL_BUT_3)),
-        _plant("hca-prefix", "dgx-a100", "NCCL_IB_HCA=mlx5_1,… with a storage port mlx5_10",
-              "warn env.hca-prefix NCCL_IB_HCA", (changes.variables(NCCL_IB_HCA=_COMPUTE),),
-              renamed=("mlx5_5", "mlx5_10")),
-        _plant("ifname-no-match", "NCCL_SOCKET_IFNAME=ens3", "fail env.ifname-match NCCL_SOCKET_IFNAME",
-              changes.variables(NCCL_SOCKET_IFNAME="ens3")),
-        _plant("gid-link-local", "a100-bridged", "NCCL_IB_GID_INDEX=1 on two nodes", "fail env.gid-index mlx5_0:1",
-              (changes.torchrun(2), changes.variables(NCCL_IB_GID_INDEX="1")), ("fail env.gid-index mlx5_1:1",)),
-    ]  
+def _plant(name: str, planted: str, finding: str, *changes: Change) -> Plant:
+    return Plant(name, planted, finding, changes)
 
 
-def _launch() -> list[Plant]:
-    by_hand = changes.by_hand(**{**_MASTER, "MASTER_PORT": "40123"})
-    listener = "   1: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 21874 1\n"
-    return [
-        _plant("master-loopback", "the node's name is 127.0.1.1 in /etc/hosts", "fail launch.master-loopback hgx-h100",
-              changes.torchrun(2, **_MASTER), changes.resolves("hgx-h100", "127.0.1.1"),
-              changes.file("/etc/hosts", _LOOPBACK_HOSTS)),
-        _plant("master-unknown", "MASTER_ADDR that nobody knows", "fail launch.master-resolve hgx-h100",
-              changes.torchrun(2, **_MASTER), changes.resolves("hgx-h100")),
-        _plant("port-ephemeral", "MASTER_PORT=40123", "warn launch.port-ephemeral MASTER_PORT",
-              by_hand, _FOUND_MASTER),
-        _plant("port-taken", "somebody listens on MASTER_PORT", "fail launch.port-free MASTER_PORT",
-              changes.by_hand(**{**_MASTER, "MASTER_PORT": "29500"}), _FOUND_MASTER, changes.listens(listener)),
-        _plant("half-set", "RANK without WORLD_SIZE", "fail launch.vars WORLD_SIZE", changes.variables(RANK="0")),
-    ]  
+def capture(plant: Plant) -> str:
+    """The text of its capture: the rows that are not as the healthy machine's."""
+    machine = zoo.MACHINES[plant.like]
+    same = {json.dumps(row) for row in zoo.list_rows(zoo.answers(machine))}
+    rows = [json.dumps(row) for row in zoo.list_rows(zoo.answers(machine, *plant.changes))]
+    rows = [row.replace(*plant.renamed) if plant.renamed[0] else row for row in rows]
+    different = [json.loads(row) for row in rows if row not in same]
+    header = {"capture": 1, "node": plant.name, "origin": "synthetic", "planted": plant.planted}
+    return zoo.lines([header | {"rows": len(different) + 1}, {"like": f"../{plant.like}.jsonl"}, *different])
 
 
-def _rdma() -> list[Plant]:
-    down = (changes.file(f"{_PORT}/state", "1: DOWN"), changes.file(f"{_PORT}/phys_state", "2: Polling"))
-    return [
-        _plant("ib-down", "a port without a cable", "fail ib.state mlx5_3:1", *down),
-        _plant("ib-init", "a port without subnet manager", "fail ib.state mlx5_3:1",
-              changes.file(f"{_PORT}/state", "2: INIT")),
-        _plant("ib-one-lane", "a port at 1X", "fail ib.rate mlx5_3:1",
-              changes.file(f"{_PORT}/rate", "100 Gb/sec (1X NDR)")),
-        _plant("ib-half-rate", "a port at HDR", "fail ib.rate mlx5_3:1",
-              changes.file(f"{_PORT}/rate", "200 Gb/sec (4X HDR)")),
-        _plant("uverbs-closed", "/dev/infiniband/uverbs4 may not be opened", "fail ib.perm mlx5_4",
-              changes.closed("/dev/infiniband/uverbs4")),
-        _plant("ib-flaps", "a link that goes down every hour", "warn ib.flap-history mlx5_3",
-              changes.log(*((860000.0 + 1000 * n, "mlx5_core 0000:5c:00.0: Port: 1 Link DOWN") for n in range(4)))),
-        _plant("memlock", "8 MiB of locked memory", "fail host.memlock RLIMIT_MEMLOCK"),
-        _plant("no-peermem", "dgx-1v", "nvidia_peermem is not loaded", "fail ib.gdr GPUs", (changes.gone(*_PEER_MEMORY),)),
-        _plant("roce-mtu", "a100-bridged", "MTU 1500 on a RoCE port", "warn ib.roce-mtu mlx5_0:1",
-              (changes.interface("ens1f0np0", mtu=1500),)),
-        _plant("nic-numa", "a NIC on NUMA node -1", "note ib.numa mlx5_2",
-              changes.device(_HGX, "mlx5_2", "numa_node", "-1")),
-    ]  
+_HGX = zoo.MACHINES["hgx-h100"]
+_MASTER = {"MASTER_ADDR": "hgx-h100", "MASTER_PORT": "29500"}
+_TWO_NODES, _RESOLVED = so.torchrun(2, **_MASTER), so.resolves("hgx-h100", "10.0.0.11")
 
+ENVIRONMENT = (
+    _plant(
+        "ib-disable-word",
+        "NCCL_IB_DISABLE=true",
+        "fail env.bool-word NCCL_IB_DISABLE",
+        so.variables(NCCL_IB_DISABLE="true"),
+    ),
+    _plant(
+        "ib-disable-conf",
+        "NCCL_IB_DISABLE=true in /etc/nccl.conf",
+        "fail env.bool-word NCCL_IB_DISABLE",
+        so.file("/etc/nccl.conf", "NCCL_IB_DISABLE=true"),
+    ),
+    _plant(
+        "ib-disable",
+        "NCCL_IB_DISABLE=1 on two nodes",
+        "fail env.ib-disable NCCL_IB_DISABLE",
+        _TWO_NODES,
+        _RESOLVED,
+        so.variables(NCCL_IB_DISABLE="1"),
+    ),
+    _plant(
+        "conf-spaces",
+        "spaces around the = in /etc/nccl.conf",
+        "fail env.conf-files NCCL_NET",
+        so.file("/etc/nccl.conf", "NCCL_NET = IB"),
+    ),
+    _plant(
+        "misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")
+    ),
+    _plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
+    _plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
+    _plant(
+        "hca-hole",
+        "NCCL_IB_HCA without mlx5_3",
+        "warn env.hca-dup NCCL_IB_HCA",
+        so.variables(NCCL_IB_HCA="=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
+    ),
+    replace(
+        _plant(
+            "hca-prefix",
+            "mlx5_1 in NCCL_IB_HCA beside a storage port mlx5_10",
+            "warn env.hca-prefix NCCL_IB_HCA",
+            so.variables(NCCL_IB_HCA="mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9"),
+        ),
+        like="dgx-a100",
+        renamed=("mlx5_5", "mlx5_10"),
+    ),
+    _plant(
+        "ifname-none",
+        "NCCL_SOCKET_IFNAME of an interface that is not here",
+        "fail env.ifname-match NCCL_SOCKET_IFNAME",
+        so.variables(NCCL_SOCKET_IFNAME="ens3"),
+    ),
+    _plant(
+        "visible-twice",
+        "a GPU twice in CUDA_VISIBLE_DEVICES",
+        "fail env.visible CUDA_VISIBLE_DEVICES",
+        so.torchrun(1),
+        so.variables(CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,6"),
+    ),
+    replace(
+        _plant(
+            "gid-link-local",
+            "NCCL_IB_GID_INDEX of a link-local GID, on two nodes",
+            "fail env.gid-index mlx5_0:1",
+            so.torchrun(2),
+            so.variables(NCCL_IB_GID_INDEX="1"),
+        ),
+        like="a100-bridged",
+        also=("fail env.gid-index mlx5_1:1",),
+    ),
+)
 
-def _gpus() -> list[Plant]:
-    hangs = TimedOut("nvidia-smi -L: no answer within 60 s, even killed")
-    return [
-        _plant("smi-hangs", "nvidia-smi does not come back", "fail gpu.smi-canary nvidia-smi",
-              changes.says(hangs, "run", "nvidia-smi", "-L")),
-        _plant("gpu-lost", "a GPU that NVML has lost", "fail gpu.count GPU6", changes.lost(6)),
-        _plant("xid-79", "Xid 79 an hour ago", "fail gpu.xid GPU3", changes.log((860600.0, _XID_79))),
-        _plant("remap-pending", "a row to be remapped at the next reset", "warn gpu.remap GPU1",
-              changes.gpu(1, "nvmlDeviceGetRemappedRows", [0, 1, 1, 0])),
-        _plant("gpu-busy", "somebody else's process on a GPU", "warn gpu.busy GPU4",
-              changes.gpu(4, "nvmlDeviceGetComputeRunningProcesses", [42 << 30]),
-              changes.gpu(4, "nvmlDeviceGetMemoryInfo", {"total": 80 << 30, "free": 37 << 30, "used": 43 << 30})),
-        _plant("gpu-hot", "a GPU held back by its heat", "warn gpu.throttle GPU2",
-              changes.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x48)),
-        _plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mig GPU5",
-              changes.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
-        _plant("gpu-prohibited", "a GPU in compute mode prohibited", "fail gpu.compute-mode GPU5",
-              changes.gpu(5, "nvmlDeviceGetComputeMode", 2)),
-        _plant("gpu-x8", "a GPU on 8 PCIe lanes", "fail pci.gpu-width GPU3",
-              changes.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
-              changes.device(_HGX, "GPU3", "current_link_width", "8")),
-        _plant("nic-x8", "a NIC on 8 PCIe lanes", "fail pci.nic-link mlx5_3",
-              changes.device(_HGX, "mlx5_3", "current_link_width", "8")),
-        _plant("acs", "ACS on the lower ports of the PCI switches", "warn pci.acs PCIe switches", changes.acs(_HGX)),
-        _plant("iommu", "an IOMMU that translates", "warn pci.iommu IOMMU",
-              *(changes.device(_HGX, name, "iommu_group/type", "DMA-FQ") for name in _CARDS)),
-        _plant("nvlink-down", "a link of a GPU is inactive", "fail nvl.links GPU5", changes.link(5, 7, 0, 0)),
-        _plant("nvlink-slow", "a link of a GPU at half rate", "fail nvl.rate GPU5", changes.link(5, 7, 2, 13281)),
-        _plant("fm-version", "a fabric manager of another version", "warn nvl.fm-service nv-fabricmanager",
-              changes.says("Fabric Manager version is : 550.90.07\n", "run", "nv-fabricmanager", "--version")),
-        _plant("fabric-waits", "a GPU that has not yet joined the fabric", "warn nvl.fabric GPU2",
-              changes.gpu(2, "nvmlDeviceGetGpuFabricInfoV", {"clusterUuid": [0] * 16, "status": 0, "cliqueId": 0,
-                                                             "state": 2, "version": 0x02000024, "healthMask": 2})),
-        _plant("no-imex", "gb200-tray", "no IMEX channel, on two trays", "fail nvl.imex /dev/nvidia-caps-imex-channels",
-              (changes.torchrun(2), changes.says(Missing("not there"), "list", "/dev/nvidia-caps-imex-channels",
-                                                 "channel*"))),
-    ]  
+_LISTENER = "   1: 00000000:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 21874 1\n"
 
+LAUNCH = (
+    _plant(
+        "master-loopback",
+        "the master's own name is 127.0.1.1 in its /etc/hosts",
+        "fail launch.master-loopback hgx-h100",
+        _TWO_NODES,
+        so.resolves("hgx-h100", "127.0.1.1"),
+        so.file("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 hgx-h100\n"),
+    ),
+    _plant(
+        "master-unknown",
+        "a MASTER_ADDR that nobody knows",
+        "fail launch.master-resolve hgx-h100",
+        _TWO_NODES,
+        so.resolves("hgx-h100"),
+    ),
+    _plant(
+        "port-ephemeral",
+        "a MASTER_PORT that the kernel may hand out",
+        "warn launch.port-ephemeral MASTER_PORT",
+        so.by_hand(MASTER_ADDR="hgx-h100", MASTER_PORT="40123"),
+        _RESOLVED,
+    ),
+    _plant(
+        "port-taken",
+        "somebody listens on MASTER_PORT",
+        "fail launch.port-free MASTER_PORT",
+        so.by_hand(**_MASTER),
+        _RESOLVED,
+        so.file("/proc/net/tcp", f"  sl  local_address rem_address   st\n{_LISTENER}"),
+    ),
+    _plant("half-set", "RANK without WORLD_SIZE", "fail launch.vars WORLD_SIZE", so.variables(RANK="0")),
+)
 
-def _host() -> list[Plant]:
-    size = {"total": 64 << 20, "available": 64 << 20}
-    return [
-        _plant("shm-small", "/dev/shm of 64 MiB with NCCL 2.21", "fail host.shm /dev/shm",
-              changes.says(zoo.json.dumps(size), "statvfs", "/dev/shm")),
-        _plant("one-socket", "a cpuset of the second socket", "warn host.affinity GPU0", changes.torchrun(1),
-              changes.cpuset("56-111,168-223"), also=tuple(f"warn host.affinity GPU{n}" for n in (1, 2, 3))),
-        _plant("cpu-quota", "a quota of 4 processors", "warn host.cpu-quota cpu quota", changes.torchrun(1),
-              changes.file(f"{_GROUP}/cpu.max", "400000 100000")),
-        _plant("governor", "a governor that keeps the clock low", "warn host.governor governor",
-              changes.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_cpufreq"),
-              changes.file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave")),
-    ]  
+_PORT, _PEERMEM = "/sys/class/infiniband/mlx5_3/ports/1", "/sys/module/nvidia_peermem/version"
+_CLIENTS = [f"/sys/kernel/mm/memory_peers/{client}/version" for client in ("nv_mem", "nv_mem_nc")]
+_LINK_DOWN = "mlx5_core 0000:5c:00.0: Port: 1 Link DOWN"
+
+RDMA = (
+    _plant(
+        "ib-down",
+        "a port without a cable",
+        "fail ib.state mlx5_3:1",
+        so.file(f"{_PORT}/state", "1: DOWN"),
+        so.file(f"{_PORT}/phys_state", "2: Polling"),
+    ),
+    _plant(
+        "ib-init", "a port without subnet manager", "fail ib.state mlx5_3:1", so.file(f"{_PORT}/state", "2: INIT")
+    ),
+    _plant(
+        "ib-one-lane",
+        "a port on one lane",
+        "fail ib.rate mlx5_3:1",
+        so.file(f"{_PORT}/rate", "100 Gb/sec (1X NDR)"),
+    ),
+    _plant(
+        "ib-half-rate",
+        "a port at HDR beside seven at NDR",
+        "fail ib.rate mlx5_3:1",
+        so.file(f"{_PORT}/rate", "200 Gb/sec (4X HDR)"),
+    ),
+    _plant(
+        "uverbs-closed",
+        "/dev/infiniband/uverbs4 does not open",
+        "fail ib.perm mlx5_4",
+        so.closed("/dev/infiniband/uverbs4"),
+    ),
+    _plant(
+        "ib-flaps",
+        "a link that went down four times",
+        "warn ib.flap-history mlx5_3",
+        so.log(*((860000.0 + 1000 * n, _LINK_DOWN) for n in range(4))),
+    ),
+    replace(
+        _plant("no-peermem", "no GPUDirect module", "warn ib.gdr GPUDirect RDMA", so.gone(_PEERMEM, *_CLIENTS)),
+        like="dgx-1v",
+    ),
+    replace(
+        _plant(
+            "roce-mtu", "MTU 1500 on one RoCE port", "warn ib.roce-mtu mlx5_0:1", so.interface("ens1f0np0", mtu=1500)
+        ),
+        like="a100-bridged",
+    ),
+    _plant(
+        "nic-numa", "a NIC on NUMA node -1", "note ib.numa mlx5_2", so.device(_HGX, "mlx5_2", "numa_node", "-1")
+    ),
+)
+
+_HANGS = TimedOut("nvidia-smi -L: no answer within 60 s")
+_XID = "NVRM: Xid (PCI:0000:5b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+_WAITS = {"clusterUuid": [0] * 16, "status": 0, "cliqueId": 0, "state": 2, "version": 0x02000024, "healthMask": 2}
+
+GPUS = (
+    _plant(
+        "smi-hangs",
+        "nvidia-smi does not come back",
+        "fail gpu.smi-canary nvidia-smi",
+        so.says(_HANGS, "run", "nvidia-smi", "-L"),
+    ),
+    _plant("gpu-lost", "a GPU that NVML has lost", "fail gpu.count GPU6", so.lost(6)),
+    _plant("xid-79", "Xid 79 an hour ago", "fail gpu.xid GPU3", so.log((860600.0, _XID))),
+    _plant(
+        "remap-pending",
+        "a row of memory to be remapped",
+        "warn gpu.remap GPU1",
+        so.gpu(1, "nvmlDeviceGetRemappedRows", [0, 1, 1, 0]),
+    ),
+    _plant(
+        "gpu-busy",
+        "somebody else's process on a GPU",
+        "warn gpu.busy GPU4",
+        so.gpu(4, "nvmlDeviceGetComputeRunningProcesses", [42 << 30]),
+        so.gpu(4, "nvmlDeviceGetMemoryInfo", {"total": 80 << 30, "free": 37 << 30, "used": 43 << 30}),
+    ),
+    _plant(
+        "gpu-hot",
+        "a GPU that its heat holds back",
+        "warn gpu.throttle GPU2",
+        so.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x49),
+    ),
+    _plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
+    _plant(
+        "gpu-prohibited",
+        "a GPU on which nobody may compute",
+        "fail gpu.compute-mode GPU5",
+        so.gpu(5, "nvmlDeviceGetComputeMode", 2),
+    ),
+)
+
+_CARDS = [f"{kind}{n}" for kind in ("GPU", "mlx5_") for n in range(8)]
+
+BUSES = (
+    _plant(
+        "gpu-x8",
+        "a GPU on 8 of 16 PCIe lanes",
+        "fail pci.gpu-width GPU3",
+        so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
+        so.device(_HGX, "GPU3", "current_link_width", "8"),
+    ),
+    _plant(
+        "nic-x8",
+        "a NIC on 8 of 16 PCIe lanes",
+        "fail pci.nic-link mlx5_3",
+        so.device(_HGX, "mlx5_3", "current_link_width", "8"),
+    ),
+    _plant("acs", "ACS at the lower ports of the PCI switches", "warn pci.acs PCIe switches", so.acs(_HGX)),
+    _plant(
+        "iommu",
+        "an IOMMU that translates",
+        "warn pci.iommu IOMMU",
+        *(so.device(_HGX, name, "iommu_group/type", "DMA-FQ") for name in _CARDS),
+    ),
+    _plant(
+        "gpu-fatal",
+        "a fatal error of a GPU on the PCI bus",
+        "warn pci.aer GPU3",
+        so.device(_HGX, "GPU3", "aer_dev_fatal", "Undefined 0\nDLP 0\nSDES 1\nTOTAL_ERR_FATAL 1"),
+    ),
+    _plant(
+        "bar1-small",
+        "a GPU with a window of 256 MiB",
+        "warn pci.bar1 GPU3",
+        so.gpu(3, "nvmlDeviceGetBAR1MemoryInfo", {"bar1Total": 256 << 20, "bar1Free": 0, "bar1Used": 0}),
+    ),
+    _plant("nvlink-down", "an inactive NVLink", "fail nvl.links GPU5", so.link(5, 7, so.STATE, 0)),
+    _plant("nvlink-slow", "an NVLink at half its rate", "fail nvl.rate GPU5", so.link(5, 7, so.SPEED, 13281)),
+    _plant(
+        "fm-version",
+        "a fabric manager of another version",
+        "warn nvl.fm-service nv-fabricmanager",
+        so.says("Fabric Manager version is : 550.90.07\n", "run", "nv-fabricmanager", "--version"),
+    ),
+    _plant(
+        "fabric-waits",
+        "a GPU that has not yet joined the fabric",
+        "warn nvl.fabric GPU2",
+        so.gpu(2, "nvmlDeviceGetGpuFabricInfoV", _WAITS),
+    ),
+    replace(
+        _plant(
+            "no-imex",
+            "no IMEX channel, on two trays",
+            "fail nvl.imex /dev/nvidia-caps-imex-channels",
+            so.torchrun(2),
+            so.says("[]", "list", "/dev/nvidia-caps-imex-channels", "channel*"),
+        ),
+        like="gb200-tray",
+    ),
+)
+
+_GROUP = "/sys/fs/cgroup/user.slice/user-0.slice/session-4.scope"
+_SCALING = "/sys/devices/system/cpu/cpu0/cpufreq"
+
+HOST = (
+    _plant(
+        "shm-small",
+        "/dev/shm of 64 MiB with NCCL 2.21",
+        "fail host.shm /dev/shm",
+        so.says(json.dumps({"total": 64 << 20, "available": 64 << 20}), "statvfs", "/dev/shm"),
+    ),
+    replace(
+        _plant(
+            "memlock",
+            "8 MiB of locked memory for a user",
+            "fail host.memlock RLIMIT_MEMLOCK",
+            so.says(json.dumps([8 << 20, 8 << 20]), "rlimit", "RLIMIT_MEMLOCK"),
+        ),
+        like="hgx-h100-user",
+    ),
+    replace(
+        _plant(
+            "one-socket",
+            "a cpuset of the second socket only",
+            "warn host.affinity GPU0",
+            so.torchrun(1),
+            so.processors("56-111,168-223"),
+        ),
+        also=tuple(f"warn host.affinity GPU{n}" for n in (1, 2, 3)),
+    ),
+    _plant(
+        "cpu-quota",
+        "a quota of 4 processors for 8 ranks",
+        "warn host.cpu-quota cpu quota",
+        so.torchrun(1),
+        so.file(f"{_GROUP}/cpu.max", "400000 100000"),
+    ),
+    _plant(
+        "clock-adrift",
+        "a clock that nothing keeps right, on two nodes",
+        "warn host.timesync clock",
+        _TWO_NODES,
+        _RESOLVED,
+        so.says("NTPSynchronized=no\n", "run", "timedatectl", "show", "--property=NTPSynchronized"),
+    ),
+    _plant(
+        "governor",
+        "a governor that keeps the clock low",
+        "warn host.governor governor",
+        so.file(f"{_SCALING}/scaling_driver", "intel_cpufreq"),
+        so.file(f"{_SCALING}/scaling_governor", "powersave"),
+    ),
+)
+
+PLANTS = {plant.name: plant for plant in (*ENVIRONMENT, *LAUNCH, *RDMA, *GPUS, *BUSES, *HOST)}

@@ -20,7 +20,8 @@ def nccl_job(job: Job) -> bool:
 
 def seen(entry: Setting) -> str:
     """A setting as evidence: as it was written, and where."""
-    return f"{entry.name}={entry.value} ({entry.origin})"
+    value = "" if entry.value is None else f"={entry.value}"
+    return f"{entry.name}{value} ({entry.origin})"
 
 
 def evidence(settings: Settings, *names: str) -> str:

@@ -27,7 +27,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model import Absent, Finding, Job, fail, note
-from ncclprobe.nccl.hcas import Selection, caught_besides, select, written
+from ncclprobe.nccl.hcas import Selection, caught_besides, select, select_by, written
 from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
 from ncclprobe.registry import applies, check
 
@@ -50,8 +50,7 @@ def hca_list(job: Job, settings: Settings) -> bool:
 
 def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
     """The ports that NCCL takes here."""
-    ordered = number(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0
-    return select(fabric, settings.get("NCCL_IB_HCA") or "", loaded(software), ordered)
+    return select_by(fabric, settings, loaded(software))
 
 
 def _gbps(port: Port) -> float:

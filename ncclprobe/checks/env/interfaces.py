@@ -31,7 +31,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model import Absent, Finding, Job, fail, note
 from ncclprobe.nccl.hcas import select
-from ncclprobe.nccl.interfaces import Choice, find_interfaces, forced_family
+from ncclprobe.nccl.interfaces import Choice, find_by
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 from ncclprobe.registry import applies, check
 
@@ -62,12 +62,7 @@ def in_several_nodes(launch: Launch, job: Job) -> bool:
 
 def chosen(settings: Settings, interfaces: Interfaces, software: Software | Absent) -> Choice:
     """The interfaces NCCL would use, the bootstrap's first."""
-    return find_interfaces(
-        interfaces.addresses,
-        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
-        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
-        version=loaded(software),
-    )
+    return find_by(interfaces.addresses, settings, loaded(software))
 
 
 @check(

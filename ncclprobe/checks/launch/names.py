@@ -24,7 +24,7 @@ from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.nccl.interfaces import find_interfaces, forced_family
+from ncclprobe.nccl.interfaces import find_by
 from ncclprobe.registry import check
 
 _SLOW_S = 1.0
@@ -206,13 +206,8 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
     """The interface that NCCL takes for its bootstrap; None with NCCL_COMM_ID, which decides otherwise."""
     if settings.get("NCCL_COMM_ID"):
         return None
-    found = find_interfaces(
-        interfaces.addresses,
-        ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
-        family=forced_family(settings.get("NCCL_SOCKET_FAMILY") or ""),
-        limit=1,
-        version=software.nccl_version if isinstance(software, Software) else None,
-    ).interfaces
+    version = software.nccl_version if isinstance(software, Software) else None
+    found = find_by(interfaces.addresses, settings, version, limit=1).interfaces
     return next((each for each in interfaces.all for choice in found if each.name == choice.name), None)
 
 

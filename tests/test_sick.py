@@ -1,0 +1,92 @@
+"""Sick machines: of every fault that was planted, the finding that was foretold, and no other."""
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from ncclprobe.host import load
+from ncclprobe.model import Severity
+from zoo import findings, sick
+from zoo.sick import Plant
+
+PLANTS = list(sick.PLANTS.values())
+CAPTURES = findings.captures()
+FEWEST = 24
+REAL_FINDINGS = {"guest-rxe-nobody": {"fail host.memlock RLIMIT_MEMLOCK"}}
+
+every_plant = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+
+
+def above_a_note(name: str) -> set[str]:
+    """The findings of a sick machine that change a status."""
+    found = findings.findings(sick.CAPTURES / f"{name}.jsonl")
+    return {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
+
+
+@every_plant
+def test_the_capture_is_what_the_table_says(plant: Plant) -> None:
+    path = sick.CAPTURES / f"{plant.name}.jsonl"
+    assert path.read_text(encoding="utf-8") == sick.capture(plant), "run scripts/zoo, and read the difference"
+
+
+def test_there_are_many_faults_and_no_capture_of_an_unknown_one() -> None:
+    assert len(PLANTS) >= FEWEST
+    assert {path.stem for path in sick.CAPTURES.glob("*.jsonl")} == set(sick.PLANTS)
+    assert not sick.PLANTS.keys() & zoo.MACHINES.keys()
+
+
+@every_plant
+def test_a_planted_fault_is_found_by_its_check_on_its_subject(plant: Plant) -> None:
+    found = findings.findings(sick.CAPTURES / f"{plant.name}.jsonl")
+    assert plant.finding in [findings.short(rule, finding) for rule, finding in found]
+
+
+@every_plant
+def test_nothing_else_is_found_but_the_consequences_foretold(plant: Plant) -> None:
+    assert above_a_note(plant.name) - {plant.finding} == set(plant.also)
+
+
+@every_plant
+def test_a_remedy_goes_with_every_finding(plant: Plant) -> None:
+    for _, finding in findings.findings(sick.CAPTURES / f"{plant.name}.jsonl"):
+        assert finding.remedy
+        assert finding.evidence
+
+
+@every_plant
+def test_the_healthy_machine_has_no_such_finding(plant: Plant) -> None:
+    found = findings.findings(zoo.CAPTURES / f"{plant.like}.jsonl")
+    assert plant.finding not in [findings.short(rule, finding) for rule, finding in found]
+
+
+@every_plant
+def test_a_capture_holds_all_that_is_asked(plant: Plant) -> None:
+    """Also what is asked only because of the fault, such as what MASTER_ADDR resolves to."""
+    held = load(sick.CAPTURES / f"{plant.name}.jsonl")
+    asked = zoo.answers(zoo.MACHINES[plant.like], *plant.changes)
+    assert asked.keys() - held._answers.keys() == set()
+
+
+@every_capture
+def test_the_findings_of_a_machine_are_those_that_were_read(path: Path) -> None:
+    kept = findings.golden(path).read_text(encoding="utf-8")
+    assert kept == findings.text(path), "run scripts/golden, and read the difference"
+
+
+def test_no_list_of_findings_is_left_of_a_machine_that_is_gone() -> None:
+    assert {findings.golden(path) for path in CAPTURES} == set(findings.GOLDEN.rglob("*.txt"))
+
+
+@every_capture
+def test_no_check_breaks_on_a_captured_machine(path: Path) -> None:
+    broken = [verdict.why for verdict in findings.judged(path) if "the check itself broke" in verdict.why]
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CAPTURES if path.parent == zoo.CAPTURES])
+def test_a_healthy_machine_has_no_finding_above_a_note(name: str) -> None:
+    found = findings.findings(zoo.CAPTURES / f"{name}.jsonl")
+    above = {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
+    assert above == REAL_FINDINGS.get(name, set())

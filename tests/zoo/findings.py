@@ -1,0 +1,46 @@
+"""What the doctor finds on captured machines, as short text."""
+
+from functools import cache
+from pathlib import Path
+
+import zoo
+from ncclprobe import engine
+from ncclprobe.doctor import doctor_checks, replayed
+from ncclprobe.model import Collector, Finding, Job, Verdict
+from ncclprobe.registry import discover
+from zoo import sick
+
+GOLDEN = zoo.CAPTURES / "golden"
+
+
+def captures() -> list[Path]:
+    """Every captured machine, the healthy ones first."""
+    return [path for folder in (zoo.CAPTURES, sick.CAPTURES) for path in sorted(folder.glob("*.jsonl"))]
+
+
+def golden(path: Path) -> Path:
+    """Where the findings of a capture are kept."""
+    return GOLDEN / path.relative_to(zoo.CAPTURES).with_suffix(".txt")
+
+
+@cache
+def judged(path: Path) -> tuple[Verdict, ...]:
+    """The verdicts of all checks on one capture."""
+    snapshots = replayed([path], discover("ncclprobe.facts", Collector))
+    return engine.judge(snapshots, doctor_checks(), Job())
+
+
+def findings(path: Path) -> list[tuple[str, Finding]]:
+    """Each finding with the id of its check, in the order of their names."""
+    found = [(verdict.id, finding) for verdict in judged(path) for finding in verdict.findings]
+    return sorted(found, key=lambda pair: (pair[0], pair[1].subject, pair[1].message))
+
+
+def short(check_id: str, finding: Finding) -> str:
+    """``severity id subject``."""
+    return f"{finding.severity.value} {check_id} {finding.subject}"
+
+
+def text(path: Path) -> str:
+    """A line for each finding."""
+    return "".join(f"{short(name, finding)}: {finding.message}\n" for name, finding in findings(path))
