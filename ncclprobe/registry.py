@@ -1,7 +1,8 @@
 """Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
 
 A decorator reads everything from the function: the facts it needs from its annotations, its title, reason and
-remedy from its docstring, its id from folder or module and its name (``bool_word`` in ``checks/env/`` is ``env.bool-word``).
+remedy from its docstring, its id from its folder or module and its name: ``bool_word`` in ``checks/env/`` is
+``env.bool-word``.
 """
 
 import importlib

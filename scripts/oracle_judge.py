@@ -31,7 +31,7 @@ _NAMES = {name: address for address, name in (line.split() for line in HOSTS.spl
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One point on which NCCL and we are not of one mind: `what` is ``choice``, ``settings``, ``echo`` or ``number``."""
+    """One point on which NCCL and we differ: `what` is ``choice``, ``settings``, ``echo`` or ``number``."""
 
     what: str
     predicted: str
@@ -56,7 +56,7 @@ def judge(
     expected = {name: setting.value for name, setting in settings.effective.items()}
     pairs = [
         ("choice", predict(settings, world, addresses, version), heard(log)),
-        ("settings", *_unlike(*(_defined(side, version) for side in (expected, answer["environ"])))),
+        ("settings", *_unlike(_defined(expected, version), _defined(answer["environ"], version))),
         ("echo", *_unlike(_echoed(settings), _heard_echo(log), common=True)),
         ("number", number(settings), heard_number(log)),
     ]
@@ -134,7 +134,8 @@ def heard_number(log: str) -> str:
     """The same from NCCL's messages."""
     if match := re.search(rf"{_NUMBER} set by environment to (-?\d+)\.", log):
         return match[1]
-    return "default" if "NCCL INFO Invalid value" in log else "not set"  # the name may be cut off with the message
+    # The name may be cut off with the message, whose level is INFO up to 2.31 and ATTN since.
+    return "default" if re.search(r"NCCL (INFO|ATTN) Invalid value", log) else "not set"
 
 
 def _echoed(settings: Settings) -> dict[str, str | None]:

@@ -1,6 +1,5 @@
 """The libnccl.so.2 of each release, out of NVIDIA's wheels, kept outside the repository."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -45,8 +44,8 @@ def library(release: str, cache: Path = CACHE) -> Path:
         subprocess.run(command, check=True, timeout=DOWNLOAD_DEADLINE_S)
         (wheel,) = Path(folder).glob("*.whl")
         partial = Path(folder) / LIBRARY
-        with zipfile.ZipFile(wheel) as archive, partial.open("wb") as out:
-            with archive.open(f"nvidia/nccl/lib/{LIBRARY}") as packed:
-                shutil.copyfileobj(packed, out)
-        os.replace(partial, target)
+        member = f"nvidia/nccl/lib/{LIBRARY}"
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed, partial.open("wb") as out:
+            shutil.copyfileobj(packed, out)
+        partial.replace(target)
     return target

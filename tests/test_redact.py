@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import engine
 from ncclprobe.__main__ import main
+from ncclprobe.choices import choose
 from ncclprobe.doctor import doctor_checks
 from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.infiniband import Fabric
@@ -22,6 +24,7 @@ from ncclprobe.facts.names import Names
 from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question, dump, load
+from ncclprobe.layout import layout
 from ncclprobe.model import (
     Absent,
     Collector,
@@ -317,6 +320,22 @@ def test_a_report_keeps_its_verdicts_numbers_and_schema_and_loses_its_names(tmp_
     assert as_json.read(str(tmp_path / "r.json")) == redacted
 
 
+@pytest.mark.parametrize(
+    ("more", "shown"), [({"NCCL_SOCKET_IFNAME": "ib"}, "10.20.0.7"), ({"NCCL_COMM_ID": "blade-017:9999"}, "blade-017")]
+)
+def test_what_nccl_would_choose_is_redacted_and_chosen_alike(more: dict[str, str], shown: str, tmp_path: Path) -> None:
+    plain = snapshot(capture(ANSWERS | {("env",): ENV | more}), tmp_path)
+    seen = replace(report(), choices={plain.node: choose(plain)}, topology={plain.node: layout(plain)})
+    assert shown in str(seen.choices)
+    redacted = Redactor(KEY).report(seen)
+    for original in ORIGINALS:
+        assert original not in as_json.render(redacted), original
+    assert redacted.topology == {redacted.nodes[0].name: layout(plain)}
+    before, after = seen.choices[plain.node], redacted.choices[redacted.nodes[0].name]
+    assert [each.port for each in after.hcas.chosen or ()] == [each.port for each in before.hcas.chosen or ()]
+    assert (after.p2p, after.nvls) == (before.p2p, before.nvls)
+
+
 def test_report_and_capture_of_one_incident_agree() -> None:
     node = json.loads(Redactor(KEY).capture(capture()).split("\n")[0])["node"]
     assert Redactor(KEY).report(report()).nodes[0].name == node
@@ -324,8 +343,6 @@ def test_report_and_capture_of_one_incident_agree() -> None:
 
 @pytest.mark.parametrize("name", ["pass", "node", "job", "doctor", "ncclprobe"])
 def test_a_host_called_like_a_word_of_ours_leaves_the_report_whole(name: str, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     named = replace(report(), nodes=(NodeRow(name, 0, name, Status.PASS),), environment={name: NodeEnvironment()})
     as_json.write(Redactor(KEY).report(named), f"{tmp_path}/r.json")
     assert as_json.read(f"{tmp_path}/r.json").checks[0].findings[0].blame == "unknown"

@@ -77,16 +77,17 @@ ENVIRONMENT = (
         "fail env.conf-files NCCL_NET",
         so.file("/etc/nccl.conf", "NCCL_NET = IB"),
     ),
-    _plant(
-        "misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")
-    ),
+    _plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")),
     _plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
     _plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
-    _plant(
-        "hca-hole",
-        "NCCL_IB_HCA without mlx5_3",
-        "warn env.hca-dup NCCL_IB_HCA",
-        so.variables(NCCL_IB_HCA="=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
+    replace(
+        _plant(
+            "hca-hole",
+            "NCCL_IB_HCA without mlx5_3",
+            "warn env.hca-dup NCCL_IB_HCA",
+            so.variables(NCCL_IB_HCA="=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
+        ),
+        also=("warn ib.gpu-near GPU3",),
     ),
     replace(
         _plant(
@@ -172,14 +173,15 @@ RDMA = (
         so.file(f"{_PORT}/state", "1: DOWN"),
         so.file(f"{_PORT}/phys_state", "2: Polling"),
     ),
-    _plant(
-        "ib-init", "a port without subnet manager", "fail ib.state mlx5_3:1", so.file(f"{_PORT}/state", "2: INIT")
-    ),
-    _plant(
-        "ib-one-lane",
-        "a port on one lane",
-        "fail ib.rate mlx5_3:1",
-        so.file(f"{_PORT}/rate", "100 Gb/sec (1X NDR)"),
+    _plant("ib-init", "a port without subnet manager", "fail ib.state mlx5_3:1", so.file(f"{_PORT}/state", "2: INIT")),
+    replace(
+        _plant(
+            "ib-one-lane",
+            "a port on one lane",
+            "fail ib.rate mlx5_3:1",
+            so.file(f"{_PORT}/rate", "100 Gb/sec (1X NDR)"),
+        ),
+        also=("warn ib.gpu-near GPU3",),
     ),
     _plant(
         "ib-half-rate",
@@ -209,9 +211,7 @@ RDMA = (
         ),
         like="a100-bridged",
     ),
-    _plant(
-        "nic-numa", "a NIC on NUMA node -1", "note ib.numa mlx5_2", so.device(_HGX, "mlx5_2", "numa_node", "-1")
-    ),
+    _plant("nic-numa", "a NIC on NUMA node -1", "note ib.numa mlx5_2", so.device(_HGX, "mlx5_2", "numa_node", "-1")),
 )
 
 _HANGS = TimedOut("nvidia-smi -L: no answer within 60 s")

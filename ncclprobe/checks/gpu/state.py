@@ -69,10 +69,12 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
         if isinstance(gpu.throttle, Absent):
             unknown[name] = gpu.throttle
             continue
-        seen = [_SLOWED[reason] for reason in gpu.throttle if reason in _SLOWED]
-        if seen:
+        reasons = [reason for reason in gpu.throttle if reason in _SLOWED]
+        causes = [reason for reason in reasons if reason != "hw-slowdown"] or reasons  # which goes with its causes
+        if causes:
             evidence = f"NVML's reasons for the clocks: {', '.join(gpu.throttle)}"
-            yield warn(name, "; ".join(seen), blame="node", action="retest", confidence="seen once", evidence=evidence)
+            message = "; ".join(_SLOWED[reason] for reason in causes)
+            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrentClocksEventReasons")
 
 

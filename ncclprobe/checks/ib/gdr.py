@@ -211,7 +211,7 @@ def _too_far(
             for gpu in names:
                 yield tell(gpu, message, blame="node", action="repair", evidence=_ORIGIN)
         else:
-            built = ". At least half of the GPUs are like that: so the machine is built"
+            built = ". At least half of the GPUs are like that: this is how the machine is built"
             yield note(listed(names), message + built, evidence=_ORIGIN)
 
 

@@ -73,9 +73,11 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
 
 
 def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
-    known = {nic: path for nic in nics if (path := topology.paths[gpu, nic]) is not None}
-    nic = min(known, key=lambda each: known[each])
-    return f"the nearest NIC is {nic} at {known[nic].name}"
+    known = {nic: path for nic in topology.nics if (path := topology.paths[gpu, nic]) is not None}
+    nic = min((each for each in nics if each in known), key=lambda each: known[each])
+    nearer = [each for each in known if known[each] < known[nic]]
+    passed = f"{listed(nearer)} near it is down, slow or left out; the next" if nearer else "the nearest NIC"
+    return f"{passed} is {nic} at {known[nic].name}"
 
 
 @check(
@@ -122,6 +124,6 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     for node in sorted(wanted | have):
         if have[node] > wanted[node]:
             names = [name for name, where in nodes.items() if where == node]
-            message = f"{have[node]} NICs on NUMA node {node}, which has {wanted[node]} GPUs"
+            message = f"NUMA node {node} has {have[node]} of the NICs, and {wanted[node]} of the GPUs"
             seen = "numa_node of each below /sys/bus/pci/devices"
             yield tell(listed(names), message, blame="node", action="repair", evidence=seen)

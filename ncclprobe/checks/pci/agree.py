@@ -71,8 +71,9 @@ def topology_agree(
     if not shared and len(gpus.all) > 1:
         raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
     differing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost}  # NVML does not tell their NVLinks
     for (one, other), (seen, said) in shared.items():
-        if seen != said and one < other:
+        if seen != said and one < other and not lost & {one, other}:
             differing[seen, said].append(f"{one} and {other}")
     for (seen, said), pairs in differing.items():
         message = f"{seen} by sysfs and NVML, {said} by nvidia-smi"
@@ -87,7 +88,7 @@ def _compared(
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """Each pair of which both sources know a word: the tree's, then nvidia-smi's."""
     words = {(one, other): word for one, row in printed.items() for other, word in row.items() if one != other}
-    known = {pair: (own.get(pair), word) for pair, word in words.items()}
+    known = {pair: (own.get(pair), "SYS" if word == "SOC" else word) for pair, word in words.items()}  # its old name
     return {pair: (seen, said) for pair, (seen, said) in known.items() if seen is not None}
 
 
