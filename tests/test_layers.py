@@ -82,6 +82,12 @@ def test_every_room_of_the_package_has_its_place_in_this_table() -> None:
     assert folders <= {*ROWS, "session"}
 
 
+def test_the_readmes_codemap_names_every_room() -> None:
+    codemap = (PACKAGE.parent / "README.md").read_text().partition("## Codemap")[2]
+    told = {name.rstrip("/") for span in re.findall(r"`([^`]+)`", codemap) for name in span.split()}
+    assert {room(path) for path in FILES} - {"__init__", "__main__"} <= told
+
+
 def test_nothing_dangerous_is_called() -> None:
     pattern = re.compile(r"\bpickle\b|(?<![\w.])eval\(|shell=True|gather_object\(|object_list\(")
     for path in FILES:
