@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 import zoo
 from conftest import ROOT
-from ncclprobe.host import load
-from ncclprobe.model import Severity
 from zoo import findings, sick
 from zoo.sick import Plant
+
+from ncclprobe.host import load
+from ncclprobe.model import Severity
 
 PLANTS = list(sick.PLANTS.values())
 CAPTURES = findings.captures()

@@ -150,3 +150,10 @@ def test_a_table_of_peers_that_is_all_unknown_does_not_pass() -> None:
 def test_blanks_are_named_once() -> None:
     (finding,) = blanks({"GPU1": Absent("why"), "GPU3": Absent("why")}, 4, "NVML")
     assert (finding.subject, finding.message) == ("GPU1, GPU3", "not looked at: why")
+
+
+def test_of_a_slowdown_with_a_known_cause_the_cause_is_told() -> None:
+    (finding,) = throttle.run(box(replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))))
+    assert finding.message == "the power supply asks it to slow down (power brake)"
+    (finding,) = throttle.run(box(replace(HEALTHY, throttle=("hw-slowdown",))))
+    assert finding.message == "the hardware has lowered its clocks"

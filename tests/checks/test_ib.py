@@ -286,6 +286,13 @@ def test_a_gpu_whose_nic_is_missing_is_told_where_the_next_one_is() -> None:
     assert found.message == "the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
 
 
+def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None:
+    settings = having("NCCL_IB_HCA", "^mlx5_3")
+    (found,) = near.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
+    start = "mlx5_3 near it is down, slow or left out; the next is mlx5_2 at PHB"
+    assert found.message == f"{start}, where most GPUs have one below their own switch"
+
+
 @pytest.mark.parametrize("check", [near.gpu_near, near.numa], ids=lambda check: check.id)
 def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
     blind = Pci({a: replace(d, place=UNREAD, numa_node=UNREAD) for a, d in pci().devices.items()})

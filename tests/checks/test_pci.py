@@ -167,3 +167,13 @@ def test_trees_that_share_no_device_with_the_matrix_do_not_pass() -> None:
 def test_bare_words_of_links_do_not_accuse_where_nvml_hides_them() -> None:
     hidden = Absent("NVML: not permitted")
     assert grave(list(topology_agree.run(printed("NV4"), TREE, TWO, hidden, Fabric(), METAL))) == {}
+
+
+def test_the_old_name_of_another_socket_is_its_new_one() -> None:
+    (finding,) = topology_agree.run(printed("SOC"), TREE, TWO, NO_LINKS, Fabric(), METAL)
+    assert finding.message == "PIX by sysfs and NVML, SYS by nvidia-smi"
+
+
+def test_a_lost_gpu_does_not_disagree_with_anybody() -> None:
+    lost = replace(TWO, all=(TWO.all[0], replace(TWO.all[1], lost="GPU is lost")))
+    assert list(topology_agree.run(printed("NV4"), TREE, lost, NO_LINKS, Fabric(), METAL)) == []
