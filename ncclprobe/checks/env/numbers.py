@@ -13,6 +13,7 @@ from ncclprobe.nccl.values import Reading, intent, read_int
 from ncclprobe.registry import check
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
+_WORDS_KEEP_THE_DEFAULT = (2, 32)  # seen of the real libnccl: 2.31.2 reads 0, 2.32.3 its default (reports/oracle.md)
 _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
 
 
@@ -25,29 +26,43 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
 
 
 @check(
-    bad=[(setting("NCCL_IB_DISABLE", "true"),), (setting("NCCL_NVLS_ENABLE", "yes"),)],
-    good=[(setting("NCCL_IB_DISABLE", "1"),), (setting("NCCL_DEBUG", "INFO"),), (setting("NCCL_IB_HCA", "mlx5"),)],
+    bad=[
+        (setting("NCCL_IB_DISABLE", "true"), NO_NCCL),
+        (setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
+        (setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
+    ],
+    good=[
+        (setting("NCCL_IB_DISABLE", "1"), NO_NCCL),
+        (setting("NCCL_DEBUG", "INFO"), NO_NCCL),
+        (setting("NCCL_IB_HCA", "mlx5"), NO_NCCL),
+        (setting("NCCL_IB_DISABLE", "false"), nccl(2, 32, 3)),
+    ],
     required=True,
 )
-def bool_word(settings: Settings) -> Iterator[Finding]:
+def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """A word stands where NCCL reads a number.
 
     Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
-    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. torch's own switches are the
-    opposite: they take words.
+    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 it says that the
+    value is invalid, and keeps its default. torch's own switches are the opposite: they take words.
     Fix: write 1 or 0.
     """
-    for entry, _, reading in _integers(settings):
+    version = loaded(software)
+    keeps = version is not None and version >= _WORDS_KEEP_THE_DEFAULT
+    for entry, parameter, reading in _integers(settings):
         if reading.note != "word":
             continue
+        value = default_of(parameter, version) if keeps else 0
         meant = intent(entry.value or "")
-        message = f"is {entry.value!r}, which NCCL reads as 0"
-        if meant is False:
+        read_as = f"refuses, so that its default holds ({parameter.default})" if keeps else "reads as 0"
+        message = f"is {entry.value!r}, which NCCL {read_as}"
+        if meant is None or value is None:
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+        elif bool(value) == meant:
             yield note(entry.name, f"{message}, as was meant", evidence=seen(entry))
         else:
-            tell = fail if meant else warn
-            contrary = ": the opposite of what it says" if meant else ""
-            yield tell(entry.name, message + contrary, blame="job", action="fix-job", evidence=seen(entry))
+            contrary = f"{message}: the opposite of what it says"
+            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=seen(entry))
 
 
 @check(
