@@ -1,4 +1,4 @@
-"""``ncclprobe explain ID``: one check in full, with an example that triggers it and one that does not.
+"""``ncclprobe explain ID``: one check in full, with an example that triggers it and one that does not; or one variable.
 
 Everything printed is read from the check itself, and its examples are judged while they are printed: they cannot
 disagree with what the check does.
@@ -16,6 +16,7 @@ from ncclprobe import output
 from ncclprobe.catalogue import every_check, standing
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Absent, Check, Collector, Finding, Need, Status
+from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.registry import discover
 from ncclprobe.report.text import printable
 
@@ -31,9 +32,34 @@ _SOURCES = re.compile(
 def main(argv: Sequence[str]) -> int:
     """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
     parser = output.Parser("explain", "What a check finds, why it matters, how it decides and how to fix it.")
-    parser.add_argument("id", metavar="ID", help="such as env.bool-word; `ncclprobe checks` lists them all")
-    print("\n".join(explanation(_named(parser.parse_args(argv).id))))
+    help_ = "a check such as env.bool-word (`ncclprobe checks` lists them), or a variable such as NCCL_IB_TIMEOUT"
+    parser.add_argument("id", metavar="ID", help=help_)
+    wanted = parser.parse_args(argv).id
+    lines = variable(table()[wanted]) if wanted in table() else explanation(_named(wanted))
+    print("\n".join(lines))
     return 0
+
+
+def variable(parameter: Parameter) -> Iterator[str]:
+    """The lines on one variable of NCCL's table."""
+    bounds = tuple("" if bound is None else str(bound) for bound in (parameter.low, parameter.high))
+    values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
+    since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
+    told = {
+        "read by": "nobody" if parameter.owner == "none" else parameter.owner,
+        "type": f"{parameter.type} {values}".rstrip(),
+        "default": parameter.default,
+        "since": since,
+        "ignored": gone and f"from {gone} on",
+        "instead": parameter.instead,
+        "scope": {"job": "must agree on all ranks", "rank": "may differ between ranks"}.get(parameter.scope, ""),
+        "hazard": parameter.hazard,
+        "source": parameter.source,
+    }
+    yield parameter.name
+    yield ""
+    for name, text in told.items():
+        yield from _wrapped(f"{name + ':':<10}", text) if text else ()
 
 
 def _named(wanted: str) -> Check:

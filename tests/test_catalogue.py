@@ -93,3 +93,12 @@ def test_the_commands_exist(argv: tuple[str, ...], code: int) -> None:
     done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_a_variable_is_explained_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main(["NCCL_IB_TIMEOUT"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("NCCL_IB_TIMEOUT\n")
+    assert "type:     int 0..31" in told
+    assert "scope:    may differ between ranks" in told
+    assert "src/transport/net_ib/connect.cc:15" in told

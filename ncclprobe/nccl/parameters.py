@@ -29,6 +29,7 @@ class Parameter:
       that ignores it. Versions of NCCL; of torch for torch, gloo and launch; of the plugin for OFI_NCCL_*
     * ``instead``: the name to use now. Where ``gone`` is None the old one is still read
     * ``scope``: *job* (must agree on all ranks), *rank*, or empty where it is not known
+    * ``hazard``: what goes wrong where it is set badly, or differently between ranks
     * ``source``: where the row is from
     """
 
@@ -44,6 +45,7 @@ class Parameter:
     gone: Version | None
     instead: str
     scope: str
+    hazard: str
     source: str
 
     @property
@@ -81,6 +83,7 @@ def _parameter(row: Mapping[str, str]) -> Parameter:
         gone=parse_version(row["gone"]) if row["gone"] else None,
         instead=row["instead"],
         scope=row["scope"],
+        hazard=row["hazard"],
         source=row["source"],
     )
 
