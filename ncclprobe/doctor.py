@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from ncclprobe import __version__, config, engine, output
 from ncclprobe.checks import MEASURED
-from ncclprobe.choices import choose
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.nccl_conf import Settings
@@ -19,7 +19,6 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.host import Question, Recorder, load
-from ncclprobe.layout import layout
 from ncclprobe.model import (
     Absent,
     Check,
@@ -76,12 +75,20 @@ def main(argv: Sequence[str]) -> int:
         coverage=engine.coverage(verdicts),
         suppressed=suppressed,
         environment={s.node: _environment(s) for s in snapshots},
-        topology={s.node: layout(s) for s in snapshots},
-        choices={s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {},
+        **(_pictures(snapshots, job) if options.verbose or options.json else {}),
         remarks=tuple(_remarks(missing)),
     )
     output.deliver(report, options)
     return code
+
+
+def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
+    """The report's `topology` and `choices`, by node: only made, and imported, where somebody will see them."""
+    from ncclprobe.choices import choose
+    from ncclprobe.layout import layout
+
+    chosen = {s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {}
+    return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
 
 
 def _parser() -> argparse.ArgumentParser:
