@@ -6,10 +6,11 @@ from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
 from ncclprobe.checks.env.examples import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, reaches
-from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.model import Absent, Finding, Setting, note, warn
 from ncclprobe.nccl.parameters import nearest, table
 from ncclprobe.registry import check
 
+_MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
 _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
 
 
@@ -24,11 +25,13 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
     Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
     Fix: correct the name, or unset it.
     """
-    for entry in settings.named("NCCL_", "TORCH_NCCL_"):
+    strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
+    if len(strange) > _MOST_NAMES:
+        first, last = strange[_MOST_NAMES], strange[-1]
+        message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
+        yield note(first.name, message, evidence=seen(first))
+    for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
-        in_a_file = entry.origin != "environment"
-        if (known and known.owner != "none") or (in_a_file and entry.name != entry.name.strip()):
-            continue  # blanks around a name in a file: env.conf-files says more about them
         better = known.instead if known else nearest(entry.name)
         if better:
             message = f"is read by nothing; did you mean {better}?"
@@ -36,6 +39,13 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
         else:
             message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
             yield note(entry.name, message, evidence=seen(entry))
+
+
+def _unread(entry: Setting) -> bool:
+    """Whether nobody reads this name. Blanks around one in a file are env.conf-files' to tell."""
+    known = table().get(entry.name)
+    in_a_file = entry.origin != "environment"
+    return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
 
 
 @check(
