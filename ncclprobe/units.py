@@ -1,4 +1,4 @@
-"""Bytes and seconds to text and back. Sizes are binary (1 KiB = 1024 bytes), rates decimal (1 GB/s = 1e9 bytes/s)."""
+"""Bytes to text and back. Sizes are binary (1 KiB = 1024 bytes), rates decimal (1 GB/s = 1e9 bytes/s)."""
 
 import re
 
@@ -25,11 +25,3 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
     raise AssertionError("unreachable: GiB returns")
-
-
-def seconds(value: float) -> str:
-    """`value` seconds as a person reads them: ``12.3 us``, ``4.5 ms``, ``2.1 s``."""
-    for unit, factor in (("us", 1e6), ("ms", 1e3)):
-        if value * factor < 1000:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.3g} s"
