@@ -87,9 +87,14 @@ def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequenc
 
 
 def _alone(options: Options, launch: Launch) -> int:
-    """The report of a run that has one rank: nothing was measured, and here is how to measure."""
+    """The report of a run that has one rank: nothing was measured, and here is how to measure.
+
+    Raises UsageError where pairs were asked for.
+    """
     gpus = devices(_this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
+    if options.pairs is not None:
+        raise UsageError(f"--pairs needs two ranks or more, and this is one; {_how_to_be_more(backend, gpus)}")
     ledger = Ledger(options, Party(launch.kind, 1, (socket.gethostname(),), backend))
     ledger.doubt(
         f"one rank sends nothing to anybody, so there was nothing to measure; {_how_to_be_more(backend, gpus)}"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe import files, output
-from ncclprobe.doctor import observed
 from ncclprobe.errors import OutOfTime
 from ncclprobe.host import dump
 from ncclprobe.model import Collector, ExitCode
+from ncclprobe.observe import observed
 from ncclprobe.registry import discover
 
 

@@ -15,7 +15,9 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.errors import HostError, NotCaptured, ParseError, Unlearned
+from ncclprobe.fleet import Every, Ranks
 from ncclprobe.host import Host
+from ncclprobe.hostlist import fold
 from ncclprobe.model import (
     Absent,
     Check,
@@ -50,6 +52,16 @@ def collect(host: Host, collectors: Sequence[Collector], *, at_once: bool = Fals
     return facts
 
 
+def collect_rank(host: Host, collectors: Sequence[Collector]) -> Facts:
+    """The facts that each rank has for itself, and those that they are made of."""
+    by_fact = {c.produces: c for c in collectors}
+    wanted = [c for c in collectors if c.of_rank]
+    for each in wanted:  # grows as it goes
+        wanted += [by_fact[need.fact] for need in each.needs if by_fact[need.fact] not in wanted]
+    facts = collect(host, wanted)
+    return {c.produces: facts[c.produces] for c in collectors if c.of_rank}
+
+
 def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
     """What `learn` makes of each collector. Every question has its own deadline, so every thread ends."""
     learned: dict[type, Any] = {}
@@ -66,7 +78,7 @@ def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collecto
 
 
 def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
-    given, missing = _arguments(collector.needs, facts)
+    given, missing = _arguments(collector.needs, partial(_of_node, facts))
     if missing:
         return missing[0]
     try:
@@ -78,36 +90,77 @@ def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
 
 
-def _arguments(needs: Iterable[Need], facts: Mapping[type, Any]) -> tuple[list[Any], list[Absent]]:
-    """The facts for `needs`, and those of them that are absent though they are needed."""
-    given, missing = [], []
-    for need in needs:
-        fact = facts.get(need.fact, Absent(f"{need.fact.__name__} was never collected"))
-        if isinstance(fact, Absent) and not need.accepts_absent:
-            missing.append(fact)
-        given.append(fact)
+def _arguments(needs: Iterable[Need], look: Callable[[Need], Any]) -> tuple[list[Any], list[Absent]]:
+    """What `look` finds for each of `needs`, and what of it is absent though it is needed."""
+    given = [look(need) for need in needs]
+    missing = [
+        fact
+        for need, fact in zip(needs, given, strict=True)
+        if isinstance(fact, Absent) and not (need.accepts_absent and need.of == "node")
+    ]
     return given, missing
 
 
+def _of_node(facts: Mapping[type, Any], need: Need) -> Any:
+    return facts.get(need.fact, Absent(f"{need.fact.__name__} was never collected"))
+
+
+def _of_all(snapshots: Sequence[Snapshot], job: Job, need: Need) -> Any:
+    """The argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
+    if need.fact is Job:
+        return job
+    if need.of == "ranks":
+        return Ranks({s.node: {r: _of_node(facts, need) for r, facts in s.ranks.items()} for s in snapshots})
+    said = {s.node: _of_node(s.facts, need) for s in snapshots}
+    known = {node: fact for node, fact in said.items() if need.accepts_absent or not isinstance(fact, Absent)}
+    return Every(known) if known else next(iter(said.values()))
+
+
 def judge(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
-    """What every check says of every node. Verdicts come in the order of `checks`, node by node."""
-    verdicts: list[Verdict] = []
+    """What every check says of every node, in the order of `checks`, node by node; then what the comparisons say."""
+    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job))
+    return (*own, *compare(snapshots, checks, job))
+
+
+def judge_node(snapshot: Snapshot, checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
+    """What the checks that need no other node say of this one."""
+    look = partial(_of_node, {**snapshot.facts, Job: job})
+    own = [c for c in checks if not c.compares]
+    first = {c.id: _judge_one(c, snapshot.node, look) for c in own}
+    return tuple(_silenced(c, first) for c in own)
+
+
+def compare(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
+    """What the checks over :class:`Every` node say. `snapshots` need hold no more than the facts these take."""
+    joint = [c for c in checks if c.compares]
+    first = {c.id: _compare_one(c, snapshots, job) for c in joint}
+    return tuple(_silenced(c, first) for c in joint)
+
+
+def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job) -> Verdict:
+    """One comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
+    verdict = _judge_one(check, None, partial(_of_all, snapshots, job))
+    needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
+    gaps: dict[Absent, list[str]] = {}
     for snapshot in snapshots:
-        facts = {**snapshot.facts, Job: job}
-        first = {c.id: _judge_one(c, snapshot.node, facts) for c in checks}
-        verdicts += [_silenced(c, first) for c in checks]
-    return tuple(verdicts)
+        for fact in (_of_node(snapshot.facts, need) for need in needed):
+            if isinstance(fact, Absent):
+                gaps.setdefault(fact, []).append(snapshot.node)
+    if verdict.status is not Status.PASS or not gaps:
+        return verdict
+    told = [replace(gap, why=f"not known of {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]
+    return _unknown(verdict, told, check.privilege)
 
 
-def _judge_one(check: Check, node: str, facts: Mapping[type, Any]) -> Verdict:
+def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
     blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required)
     if check.applies:
-        given, missing = _arguments(check.applies.needs, facts)
+        given, missing = _arguments(check.applies.needs, look)
         if missing:
             return _unknown(blank, missing, check.privilege)
         if not check.applies.run(*given):
             return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
-    given, missing = _arguments(check.needs, facts)
+    given, missing = _arguments(check.needs, look)
     if missing:
         return _unknown(blank, missing, check.privilege)
     try:
@@ -126,7 +179,7 @@ def _unknown(blank: Verdict, missing: Sequence[Absent], privilege: str) -> Verdi
     if privilege and any(fact.refused == "Denied" for fact in missing):
         why += f" (needs {privilege})"
     never_asked = all(fact.refused == NotCaptured.__name__ for fact in missing)
-    return replace(blank, why=why, required=blank.required and not never_asked)
+    return replace(blank, status=Status.UNKNOWN, why=why, required=blank.required and not never_asked)
 
 
 def _with_remedy(finding: Finding, check: Check) -> Finding:
@@ -192,6 +245,30 @@ def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: b
     if inconclusive or blind or not found & {Status.PASS, Status.WARN}:
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
     return (Status.WARN if Status.WARN in found else Status.PASS), ExitCode.OK
+
+
+def part_of(node: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """What of `verdicts` is this node's business: its own, and what others' findings say of it or of the whole job.
+
+    A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
+    comparison that can single nobody out, a node that never came (contract, Whose exit). What a comparison could not
+    learn is the business of whoever reports on the whole.
+    """
+    verdicts = tuple(verdicts)
+    here = {verdict.node for verdict in verdicts}
+    concerned = []
+    for verdict in verdicts:
+        if verdict.node == node:
+            concerned.append(verdict)
+            continue
+        findings = tuple(
+            f
+            for f in verdict.findings
+            if node in f.nodes or f.blame == "job" or not (verdict.node or here & set(f.nodes))
+        )
+        if findings:
+            concerned.append(replace(verdict, status=_worst(findings), findings=findings))
+    return tuple(concerned)
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:

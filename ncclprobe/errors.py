@@ -13,7 +13,14 @@
     │   └─ NotCaptured     the capture being replayed never asked
     ├─ ParseError      an answer we do not understand                collect(): Absent, counted as our bug
     ├─ Unlearned       a check cannot tell: its facts do not say      judge(): UNKNOWN, with the reason
-    └─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
+    ├─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
+    ├─ WireError       a conversation with another process failed    its kind becomes an outcome: Reach, Path, Trouble
+    ├─ Impostor        another node answers at an address            walk_path(): the outcome wrong-peer
+    ├─ Refused         rank 0 does not want this node                as_spoke(): this node is judged alone
+    ├─ CannotListen    rank 0 cannot have the port                   as_hub(): this node is judged alone
+    └─ StoreError      torchrun's store did not serve                as_hub(), as_spoke(): this node is judged alone
+
+The last five live where they are raised: ``wire``, ``mesh.probe`` and ``rendezvous``.
 
 Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
 """

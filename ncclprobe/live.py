@@ -15,14 +15,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ncclprobe import elf, kernel_ring
 from ncclprobe.command import as_host_error, run
-from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, TimedOut
-from ncclprobe.host import WITHHELD, Question
+from ncclprobe.errors import Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.host import SAMPLE, WITHHELD, Question
 from ncclprobe.nvml_child import NvmlChild
 
 T = TypeVar("T")
@@ -43,7 +43,8 @@ class LiveHost:
     """Answers from this machine.
 
     `recordable` are the environment variables whose value may be recorded, `looks_like_ours` those whose name
-    may. `deadline` is a time.monotonic() after which every question is refused: the run's own limit.
+    may. `deadline` is a time.monotonic() after which every question is refused: the run's own limit. `given` are
+    samples that the command line holds: which node this is.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class LiveHost:
         recordable: Collection[str],
         looks_like_ours: Callable[[str], bool],
         deadline: float = float("inf"),
+        given: Mapping[Question, str] | None = None,
     ) -> None:
         self._recordable = recordable
         self._looks_like_ours = looks_like_ours
         self._deadline = deadline
+        self._given = given or {}
         self._nvml = NvmlChild()
 
     def ask(self, *question: str | int) -> str:
@@ -72,6 +75,10 @@ class LiveHost:
     def _ask(self, kind: str, rest: list[str], question: Question, patience_s: float) -> str:
         if kind == "env":
             return self._env()
+        if kind == SAMPLE and question in self._given:
+            return self._given[question]
+        if kind == SAMPLE:
+            raise NotCaptured(f"{rest[0]}: not measured")
         if kind == "conf":
             return within(patience_s, lambda: self._conf(rest[0]), " ".join((kind, *rest)))
         if kind == "run":

@@ -11,13 +11,15 @@ from enum import Enum, IntEnum
 from typing import Any, Literal
 
 from ncclprobe.chosen import Choices, NodeTopology
+from ncclprobe.measured import FirstCall, Mismatch, Samples, Skew, Unmeasured
+from ncclprobe.paired import Localisation, PairRow
 
 SCHEMA = "ncclprobe.report/1"
 
 Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
 Action = Literal["fix-job", "fix-image", "retest", "repair", "none"]
 Place = Literal["in", "out"]
-Mode = Literal["queued", "blocking"]
+Mode = Literal["queued", "blocking", "graph"]
 Basis = Literal["model", "datasheet", "published", "baseline", "user"]
 
 
@@ -94,20 +96,28 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``."""
+    """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
+
+    `of`: the fact of one node; or of all ``nodes`` (:class:`~ncclprobe.fleet.Every`) or ``ranks``.
+    """
 
     name: str
     fact: type
     accepts_absent: bool = False
+    of: Literal["node", "nodes", "ranks"] = "node"
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """A function that asks a host and returns one fact. ``needs`` are the facts it takes beside the host."""
+    """A function that asks a host and returns one fact. ``needs`` are the facts it takes beside the host.
+
+    `of_rank`: the fact is each rank's own, where others of one node may have another: affinity, visible devices.
+    """
 
     run: Callable[..., Any]
     produces: type
     needs: tuple[Need, ...] = ()
+    of_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,11 @@ class Check:
     requires: str = ""
     applies: Condition | None = None
 
+    @property
+    def compares(self) -> bool:
+        """Whether it is judged once for all nodes, and not once per node."""
+        return any(need.of != "node" for need in self.needs)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -155,10 +170,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All facts of one node, by their type. A value is the fact itself or ``Absent``."""
+    """All facts of one node, by their type. A value is the fact itself or ``Absent``.
+
+    `ranks`: of each rank of this node that spoke, its own facts, by rank.
+    """
 
     node: str
     facts: Mapping[type, Any]
+    ranks: Mapping[int, Mapping[type, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +197,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class TimeStats:
-    """Seconds per operation turned to microseconds, over batches. A null means too few batches to say."""
+    """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say."""
 
     mean: float
     median: float | None = None
@@ -211,11 +230,14 @@ class Library:
 class Measurement:
     """One row of a sweep: an operation at one size, timed.
 
-    ``time_us.mean`` is the arithmetic mean over ranks of each rank's time per operation, as nccl-tests prints
-    it; ``algbw_GBps`` and ``busbw_GBps`` are computed from that time, never averaged as rates. The other
-    statistics are over ``batches`` batches of ``iters`` operations, each batch being the mean over ranks.
-    ``issue_us`` is the host time to enqueue one operation, ``slowest_rank`` the rank with the longest time.
-    ``wrong`` counts elements with a wrong value; null: not verified.
+    ``time_us`` is wall-clock time, as nccl-tests prints it; ``algbw_GBps`` and ``busbw_GBps`` are computed from its
+    mean, never averaged as rates. Every statistic is over ``batches`` batches of ``iters`` calls, each batch being the
+    mean over ranks. ``interval_us`` is where the median lies (95 %), ``precision`` half its width as a share of the
+    median, ``precision_asked`` what was asked for; null: a fixed number of calls was. ``issue_us`` is the host time to
+    enqueue one call, ``launch_bound`` where that is most of the time and the row thus says little of the link;
+    ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
+    with the longest time.
+    ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
     """
 
     op: str
@@ -238,6 +260,14 @@ class Measurement:
     algbw_GBps: float
     busbw_GBps: float
     wrong: int | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    interval_us: tuple[float, float] | None = None
+    precision: float | None = None
+    precision_asked: float | None = None
+    launch_bound: bool = False
+    device_us: float | None = None
+    samples: Samples | None = None
+    skew: Skew | None = None
     transport: Transport = Transport()
     expectation: Expectation | None = None
     status: Literal["pass", "warn", "fail", "unjudged", "noise"] = "unjudged"
@@ -324,6 +354,10 @@ class Report:
     environment: dict[str, NodeEnvironment] = field(default_factory=dict)
     topology: dict[str, NodeTopology] = field(default_factory=dict)
     choices: dict[str, Choices] = field(default_factory=dict)
+    first_call: FirstCall | None = None
+    pairs: tuple[PairRow, ...] = ()
+    localisation: Localisation | None = None
+    unmeasured: tuple[Unmeasured, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -371,6 +405,14 @@ class Judged:
     """The rows of a sweep for which somebody expected a number. At least one."""
 
     rows: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The rows of a sweep in which the ranks' arrivals were noted, at least one, and the host of each rank."""
+
+    rows: tuple[Measurement, ...]
+    hosts: tuple[str, ...]
 
 
 def fail(subject: str, message: str, **details: Any) -> Finding:

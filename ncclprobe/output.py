@@ -57,6 +57,8 @@ def destination(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {folder}")
     if Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
+    if Path(text).is_fifo() and not text.startswith("/dev/"):
+        raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
     return text
 
 

@@ -11,12 +11,13 @@ text mentions is not recognised; addresses, UUIDs and the like are, by their for
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from itertools import islice, product
 from typing import Any, TypeVar
 
+from ncclprobe.host import SAMPLE
+from ncclprobe.hostlist import expand
 from ncclprobe.identifiers import IDENTIFIER, Identifiers, structure
 from ncclprobe.model import Report
 from ncclprobe.pseudonyms import Pseudonyms
@@ -41,11 +42,11 @@ _NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,
 _WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")
 _NAME = re.compile(rf"(?P<nodes>{_NODES})|{_WORDS.pattern}")
 _HOST_OF_ADDRESS = re.compile(r"ip-\d{1,3}(?:-\d{1,3}){3}")  # ip-10-0-0-5: how AWS names a host
-_MOST_NODES = 1 << 16
 
 _DEVICES = (("psutil", "net_if_stats"), ("list", "/sys/class/infiniband"))
 _HOST_VARIABLE = re.compile(
-    r"MASTER_ADDR|NCCL_COMM_ID|NCCL_RAS_ADDR|NCCL_HOSTID|\w*(?:NODELIST|NODENAME|HOST|HOSTNAME|IPADDR|CLUSTER_NAME)"
+    r"(?:PET_)?MASTER_ADDR|PET_RDZV_ENDPOINT|PMIX_NAMESPACE|NCCL_COMM_ID|NCCL_RAS_ADDR|NCCL_HOSTID"
+    r"|\w*(?:NODELIST|NODENAME|HOST|HOSTNAME|IPADDR|CLUSTER_NAME)"
 )
 _USER_VARIABLE = re.compile(r"USER|LOGNAME|\w*_USER")
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
@@ -95,12 +96,21 @@ class Redactor:
     def _learn_row(self, row: dict[str, Any]) -> None:
         ask, said = row.get("ask"), row.get("said")
         self._learn_host(row.get("node"))
+        for measured in row[SAMPLE].values() if isinstance(row.get(SAMPLE), dict) else ():
+            self._learn_sample(measured)
         if not isinstance(ask, list) or not all(isinstance(part, str | int) for part in ask):
             return
         if ask[:1] == ["resolve"] and len(ask) > 1:
             self._learn_host(ask[1])
         if isinstance(said, str):
             self._learn_answer(tuple(ask), said)
+
+    def _learn_sample(self, measured: Any) -> None:
+        """Nodes by rank stand in ``paths``, the name of rank 0 in ``reach``."""
+        if isinstance(measured, dict):
+            names = measured.get("names")
+            for name in (measured.get("target"), *(names.values() if isinstance(names, dict) else ())):
+                self._learn_host(name)
 
     def _learn_answer(self, ask: tuple[Any, ...], said: str) -> None:
         seen = structure(said)
@@ -315,15 +325,9 @@ def _pieces(name: str) -> list[str]:
     return re.findall(r"[^\W_]+|[\W_]+", name)
 
 
-def _nodes(said: str) -> Iterator[str]:
-    """The hosts of ``gpu[001-003,7]``, with their zeros, as Slurm means them: the first 65,536."""
-    parts = re.split(r"\[([\d,-]+)\]", said)
-    ranges = [islice(_numbers(part), _MOST_NODES) if at % 2 else [part] for at, part in enumerate(parts)]
-    return map("".join, islice(product(*ranges), _MOST_NODES))
-
-
-def _numbers(part: str) -> Iterator[str]:
-    for item in part.split(","):
-        first, *last = item.split("-")
-        for number in range(int(first), int(last[-1] if last else first) + 1):
-            yield f"{number:0{len(first)}d}"
+def _nodes(said: str) -> tuple[str, ...]:
+    """The hosts of ``gpu[001-003,7]``; the text itself where it is no such list, or one of absurd length."""
+    try:
+        return expand(said)
+    except ValueError:
+        return (said,)

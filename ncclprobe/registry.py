@@ -10,12 +10,15 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from ncclprobe.fleet import Every, Ranks
 from ncclprobe.model import Absent, Check, Collector, Condition, Finding, Need
 
 T = TypeVar("T")
+_COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
 
 
 def modules(package: str) -> Iterator[ModuleType]:
@@ -39,6 +42,11 @@ def collector(run: Callable[..., Any]) -> Collector:
     """Declare that `run` learns one fact: its return annotation. Its first parameter is the host."""
     produces = inspect.signature(run, eval_str=True).return_annotation
     return Collector(run=run, produces=produces, needs=_needs(run)[1:])
+
+
+def rank_collector(run: Callable[..., Any]) -> Collector:
+    """The same for a fact that every rank of a node has for itself."""
+    return replace(collector(run), of_rank=True)
 
 
 def applies(run: Callable[..., bool]) -> Condition:
@@ -96,6 +104,9 @@ def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
 
 
 def _need(name: str, annotation: Any) -> Need:
+    if get_origin(annotation) in _COMPARED:
+        inner = _need(name, get_args(annotation)[0])
+        return replace(inner, of=_COMPARED[get_origin(annotation)])
     if get_origin(annotation) in (Union, UnionType):
         facts = [a for a in get_args(annotation) if a is not Absent]
         return Need(name, facts[0], accepts_absent=len(facts) < len(get_args(annotation)))

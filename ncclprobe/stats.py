@@ -1,18 +1,40 @@
-"""Statistics of samples: plain numbers in, plain numbers out.
+"""Statistics of samples: plain numbers in, plain numbers out. What the numbers of a row mean, all in one place:
 
-Percentiles are nearest-rank, ``sorted[ceil(n * p / 100) - 1]``, as nccl-tests computes them (src/util.cu:530-557 at
-a0b82b2), so that its p95 and ours agree on the same samples.
+sample
+    One batch: `iters` calls behind a common barrier, timed together on the wall clock, divided by `iters`; the mean
+    over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
+mean
+    The arithmetic mean of the samples: the headline, which nccl-tests prints too. Bandwidths come from this time.
+    Rates are never averaged: a mean of rates flatters whoever was lucky.
+median (p50)
+    The middle sample, or the mean of the two in the middle. What verdicts go by: one hiccup does not move it.
+interval
+    Where the median lies: its 95 % bootstrap interval, see :func:`median_interval`. Null below MIN_SAMPLES samples.
+precision
+    Half the width of the interval, as a share of the median: 0.02 is ±2 %.
+min, max, p95
+    Samples. Percentiles are nearest-rank, ``sorted[ceil(n * p / 100) - 1]``, as nccl-tests computes them
+    (src/util.cu:530-557 at a0b82b2); with fewer than 20 samples p95 is the largest.
+stdev
+    The spread of single samples: divided by n - 1 (nccl-tests divides by n).
+verdict
+    A bandwidth passes where it reaches its band at both ends of the interval, fails where at neither, and is noise
+    where the ends disagree or there is no interval.
 """
 
 import math
 import random
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from ncclprobe.model import TimeStats
 
 MIN_SAMPLES = 5
 """Fewer samples have a mean, but no spread worth printing."""
+
+LAUNCH_BOUND = 0.8
+"""From this share of the time on, handing a call over is what takes it, and not the link."""
 
 
 def summary(seconds: Sequence[float]) -> TimeStats:
@@ -35,6 +57,40 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile: the smallest of `samples` that at least `percent` % of them do not exceed."""
     nearest = math.ceil(len(samples) * percent / 100)
     return sorted(samples)[max(nearest, 1) - 1]
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The percentile bootstrap interval of the median, without drawing: it is known in closed form.
+
+    A resample of n has its m-th smallest value at or below the k-th of the samples where at least m of n draws, each
+    with chance k / n, fall among the first k (Maritz and Jarrett, JASA 73, 1978). For an even n the interval reaches
+    from where the lower of the two middle values may lie to where the upper may: by at most one sample too wide.
+    """
+    ordered, number, tail = sorted(samples), len(samples), (1 - confidence) / 2
+    places = range(1, number + 1)
+
+    def reached(middle: int) -> Callable[[int], float]:
+        return lambda place: _at_least(middle, number, place / number)
+
+    low = bisect_left(places, tail, key=reached((number + 1) // 2))
+    high = bisect_left(places, 1 - tail, key=reached(number // 2 + 1))
+    return ordered[low], ordered[min(high, number - 1)]
+
+
+def _at_least(wins: int, draws: int, chance: float) -> float:
+    """The probability of at least so many wins in so many draws."""
+    return math.fsum(
+        math.comb(draws, won) * chance**won * (1 - chance) ** (draws - won) for won in range(wins, draws + 1)
+    )
+
+
+def precision(samples: Sequence[float]) -> float:
+    """Half the width of the median's interval as a share of the median; infinite below MIN_SAMPLES samples."""
+    if len(samples) < MIN_SAMPLES:
+        return math.inf
+    low, high = median_interval(samples)
+    middle = statistics.median(samples)
+    return (high - low) / 2 / middle if middle > 0 else math.inf
 
 
 def bootstrap(

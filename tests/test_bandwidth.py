@@ -60,6 +60,14 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--timeout", "nan"], "--timeout: nan"),
         (["--tolerance", "20"], "--tolerance '20'"),
         (["--mode", "fast"], "invalid choice"),
+        (["--precision", "0"], "--precision: 0 is no percentage"),
+        (["--precision", "51%"], "--precision: 51% is no percentage"),
+        (["--precision", "two"], "--precision: two is no percentage"),
+        (["--budget", "0"], "--budget: 0"),
+        (["-n", "20", "--precision", "2%"], "-n fixes the number of calls, and --precision asks"),
+        (["--batches", "5", "--budget", "1"], "--batches fixes the number of calls, and --budget asks"),
+        (["--graph", "--backend", "gloo"], "--graph needs NCCL"),
+        (["--graph", "--mode", "blocking"], "--graph and --mode blocking"),
         (["--frobnicate"], "--frobnicate"),
         (["--expect", "/no/such/file"], "/no/such/file: cannot be read"),
         (["--expect", "/dev/zero"], "/dev/zero: cannot be read: not a regular file"),
@@ -183,6 +191,29 @@ def test_of_one_rank_no_check_is_asked(tmp_path: Path) -> None:
 )
 def test_an_end_that_no_step_reaches_is_said(argv: list[str], remarks: tuple[str, ...]) -> None:
     assert parse(argv).remarks == remarks
+
+
+@pytest.mark.parametrize(
+    ("argv", "precision", "calls"),
+    [
+        ([], 0.02, (20, 5)),
+        (["--precision", "0.5%"], 0.005, (20, 5)),
+        (["--precision", "10"], 0.1, (20, 5)),
+        (["-n", "7"], None, (7, 5)),
+        (["--batches", "3"], None, (20, 3)),
+        (["-n", "7", "--batches", "3"], None, (7, 3)),
+    ],
+)
+def test_a_precision_is_asked_for_unless_the_number_of_calls_is_fixed(
+    argv: list[str], precision: float | None, calls: tuple[int, int]
+) -> None:
+    options = parse(argv)
+    assert (options.precision, (options.iters, options.batches)) == (precision, calls)
+
+
+def test_a_graph_is_a_mode() -> None:
+    assert parse(["--graph"]).mode == "graph"
+    assert parse([]).mode is None
 
 
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ from ncclprobe import engine
 from ncclprobe.checks.env.examples import having, nccl
 from ncclprobe.choices import choose
 from ncclprobe.chosen import Choices, DirectChoice, Part
-from ncclprobe.doctor import observed
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
@@ -27,6 +26,7 @@ from ncclprobe.facts.system import System
 from ncclprobe.host import dump, load
 from ncclprobe.layout import layout, ranges
 from ncclprobe.model import Absent, Collector, Report, Snapshot, Status, Tool
+from ncclprobe.observe import observed
 from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text

@@ -73,16 +73,24 @@ def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:
 
 def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> None:
     job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29500"}
-    done = ncclprobe("doctor", "--backend", "gloo", "-v", **job, MASTER_ADDR="192.0.2.1")
+    done = ncclprobe("doctor", "--backend", "gloo", "--timeout", "3", **job, MASTER_ADDR="192.0.2.1")
     assert done.returncode == 3
     assert "not heard of: node 1" in done.stdout
+    assert "sync.node-missing (required)" in done.stdout
     assert ncclprobe("doctor", "--backend", "gloo", "--local", **job, MASTER_ADDR="192.0.2.1").returncode == 0
 
 
 def test_one_rank_speaks_for_its_node() -> None:
     job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    silent = ncclprobe("doctor", LOCAL_RANK="1", **job)
+    silent = ncclprobe("doctor", "--local", LOCAL_RANK="1", **job)
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
+
+
+def test_a_rank_that_nobody_speaks_for_does_not_pass() -> None:
+    job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    lonely = ncclprobe("doctor", "--timeout", "2", LOCAL_RANK="1", **job)
+    assert (lonely.returncode, lonely.stdout) == (3, "")
+    assert "rank 1: local rank 0 of this node is not there" in lonely.stderr
 
 
 def test_two_captures_of_one_node_are_refused(tmp_path: Path) -> None:
@@ -214,3 +222,14 @@ def test_the_readmes_commands_exist() -> None:
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     for name in set(re.findall(r"`ncclprobe (\w+)", readme)):
         assert ncclprobe(name, "--help").returncode == 0, name
+
+
+def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
+    script = (
+        "import sys\n"
+        "from ncclprobe.__main__ import main\n"
+        "main(['doctor', '--backend', 'gloo', '-q'])\n"
+        "print(*({'asyncio', 'msgspec', 'ncclprobe.assembly'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.split() == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe import __version__
 from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing, NotCaptured, UsageError
-from ncclprobe.host import Question, Recorder, Replay, dump, load
+from ncclprobe.host import Question, Recorder, Replay, dump, load, parse
 
 READ = ("read", "/a")
 
@@ -75,8 +75,46 @@ def test_a_capture_like_another_takes_every_row_that_it_does_not_replace(tmp_pat
         replay.ask(*READ)
 
 
-def test_samples_are_rows_of_a_capture_and_no_answers(tmp_path: Path) -> None:
-    load(save(tmp_path / "c.jsonl", HEADER, {"sample": {"busbw": 1.0}}))
+def test_what_was_measured_is_a_row_of_its_own_and_an_answer(tmp_path: Path) -> None:
+    measured: dict[Question, str | HostError] = {("sample", "paths"): '{"rows": []}', READ: "text"}
+    path = tmp_path / "c.jsonl"
+    path.write_text(dump(measured, "n0"))
+    assert json.loads(path.read_text().splitlines()[2]) == {"sample": {"paths": {"rows": []}}}
+    assert load(path).ask("sample", "paths") == '{"rows": []}'
+
+
+def test_what_nobody_measured_is_not_captured_however_new_the_capture(tmp_path: Path) -> None:
+    path = save(tmp_path / "c.jsonl", HEADER | {"tool": __version__}, {"ask": READ, "said": "text"})
+    with pytest.raises(NotCaptured):
+        load(path).ask("sample", "paths")
+    path.write_text(dump({("sample", "paths"): NotCaptured("not measured")}, "n0"))
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_the_rows_of_a_rank_answer_for_that_rank_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(dump({READ: "node's"}, "n0", ranks={3: {READ: "rank 3's"}, 4: {READ: Denied("no")}}))
+    replay = load(path)
+    assert replay.ask(*READ) == "node's"
+    assert replay.ranks[3].ask(*READ) == "rank 3's"
+    with pytest.raises(Denied):
+        replay.ranks[4].ask(*READ)
+
+
+def test_a_rank_is_a_number(tmp_path: Path) -> None:
+    path = save(tmp_path / "c.jsonl", HEADER, {"ask": READ, "said": "x", "rank": "3"})
+    with pytest.raises(UsageError, match=r"c\.jsonl:2: the rank"):
+        load(path)
+
+
+def test_the_job_may_know_a_node_by_a_better_name_than_its_own(tmp_path: Path) -> None:
+    text = save(tmp_path / "c.jsonl", HEADER).read_text()
+    assert (parse(text, "a text").node, parse(text, "a text", "gpu-007").node) == ("n0", "gpu-007")
+
+
+def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
+    with pytest.raises(UsageError, match="a text:2: unknown row"):
+        parse('{"capture": 1}\n{"like": "other.jsonl"}', "a text")
 
 
 @pytest.mark.parametrize(

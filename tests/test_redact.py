@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ncclprobe import engine
 from ncclprobe.__main__ import main
 from ncclprobe.choices import choose
-from ncclprobe.doctor import doctor_checks
+from ncclprobe.diagnosis import doctor_checks
 from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -180,7 +180,7 @@ def test_a_redacted_capture_is_judged_as_the_original(planted: dict[Question, An
 
 
 def test_this_machines_own_capture_is_judged_as_the_original(tmp_path: Path) -> None:
-    from ncclprobe.doctor import observed
+    from ncclprobe.observe import observed
 
     seen, answers = observed(discover("ncclprobe.facts", Collector), float("inf"))
     assert_judged_alike(dump(answers, seen.node), tmp_path)
@@ -375,3 +375,20 @@ def test_a_random_key_is_told_and_kept_nowhere(tmp_path: Path, capsys: pytest.Ca
 
 def test_an_empty_key_is_refused() -> None:
     assert main(["capture", "-o", "-", "--redact-key", ""]) == 2
+
+
+def test_what_was_measured_between_nodes_names_none_of_them() -> None:
+    measured = {
+        "reach": {"target": "hal9000", "address": "10.20.30.40", "outcome": "ok"},
+        "paths": {"names": {"0": "hal9000", "1": "hal9001"}, "rows": [{"to": 1, "address": "10.20.30.41"}]},
+    }
+    redacted = Redactor("key").capture(json.dumps({"sample": measured}))
+    assert "hal" not in redacted
+    assert "10.20.30" not in redacted
+    assert json.loads(redacted)["sample"]["paths"]["rows"][0]["to"] == 1
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PMIX_NAMESPACE"])
+def test_a_launchers_variables_name_no_host(name: str) -> None:
+    said = json.dumps({name: "prterun-hal9000-1@1" if name == "PMIX_NAMESPACE" else "hal9000:29400"})
+    assert "hal9000" not in Redactor("key").capture(json.dumps({"ask": ["env"], "said": said}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import UsageError
+from ncclprobe.measured import FirstCall
 from ncclprobe.model import (
     Expectation,
     Library,
@@ -53,6 +54,7 @@ ROW = Measurement(
     batches=5,
     footprint_bytes=64 << 20,
     time_us=TimeStats(1234.5, stdev=123.45),
+    precision=0.1,
     issue_us=1.0,
     slowest_rank=1,
     algbw_GBps=0.849,
@@ -181,6 +183,29 @@ def test_a_measured_row_stands_under_its_header_with_what_was_expected() -> None
     about, names, units = as_text.measurement_header(ROW).splitlines()
     assert about == "gloo 2.13.0, 2 ranks on 1 node, blocking, float32, 20 calls x 5 batches, 64 MiB buffers"
     row = as_text.measurement_row(ROW)
-    assert row.split() == ["all_reduce", "1048576", "x", "1234.50", "10", "0.8490", "0.8490", "0", "fail", "of", "1.5"]
-    assert len(row) <= 88
+    assert " ".join(row.split()) == "all_reduce 1048576 x 1234.50 10 1.00 100 0.8490 0.8490 0 fail of 1.5"
+    assert len(row) <= 104
     assert row.index("1048576") + 7 == names.index("size") + 4 == units.index("(bytes)") + 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"status": "noise"}, "noise of 1.5"),
+        ({"status": "unjudged", "launch_bound": True, "issue_us": 1200.0}, "unjudged, launch-bound"),
+        ({"status": "pass"}, "pass"),
+    ],
+)
+def test_a_row_says_what_its_number_is_worth(changes: dict[str, object], words: str) -> None:
+    assert as_text.measurement_row(replace(ROW, **changes)).endswith(f" {words}")  # type: ignore[arg-type]
+
+
+def test_a_precision_that_was_asked_for_stands_above_the_rows() -> None:
+    assert ", ±2 % asked for, " in as_text.measurement_header(replace(ROW, precision_asked=0.02))
+
+
+def test_what_the_first_calls_cost_is_one_line() -> None:
+    cost = FirstCall(1.25, 3, 0.214, 0, 4e-6, 0.0213, 1)
+    line = "first calls: process group 1.25 s, collective 214 ms (again 4 us), pairs 21.3 ms; the slowest rank's\n"
+    assert line in as_text.render(_replace({"first_call": cost}))
+    assert "first calls" not in as_text.render(HEALTHY)

@@ -70,7 +70,7 @@ def test_a_capture_holds_all_that_is_asked(plant: Plant) -> None:
     """Also what is asked only because of the fault, such as what MASTER_ADDR resolves to."""
     held = load(sick.CAPTURES / f"{plant.name}.jsonl")
     asked = zoo.answers(zoo.MACHINES[plant.like], *plant.changes)
-    assert asked.keys() - held._answers.keys() == set()
+    assert asked.keys() - held.answers.keys() == set()
 
 
 @every_capture

@@ -48,3 +48,53 @@ def test_the_interval_holds_the_median_and_is_reproducible() -> None:
 
 def test_equal_samples_leave_no_doubt() -> None:
     assert stats.bootstrap([1.0] * 5) == (1.0, 1.0)
+
+
+def test_each_statistic_of_a_row_is_what_it_is_by_hand() -> None:
+    """Of 10, 12, 14, 16, 18 and 50 us: the sum is 120, the squares about 20 are 100, 64, 36, 16, 4 and 900."""
+    micros = [14.0, 10.0, 50.0, 12.0, 18.0, 16.0]
+    summary = stats.summary([value / 1e6 for value in micros])
+    assert summary.mean == pytest.approx(20)
+    assert summary.median == pytest.approx(15)  # of 14 and 16
+    assert (summary.min, summary.p95, summary.max) == pytest.approx((10, 50, 50))
+    assert summary.stdev == pytest.approx((1120 / 5) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [
+        (5, 1, 5),  # at least 3 of 5 draws among the first of 5: 0.058, so even the smallest is not ruled out
+        (7, 2, 6),  # at least 4 of 7 among the first of 7: 0.010, among the first two: 0.108
+        (9, 2, 8),  # at least 5 of 9 among the first of 9: 0.001, among the first two: 0.030
+        (6, 1, 6),  # at least 3 of 6 among the first of 6: 0.062
+        (1, 1, 1),
+    ],
+)
+def test_the_interval_of_the_median_by_hand(count: int, low: int, high: int) -> None:
+    assert stats.median_interval(list(range(count, 0, -1))) == (low, high)
+
+
+@pytest.mark.parametrize("count", [5, 9, 15, 41, 101])
+def test_the_interval_is_the_one_that_drawing_finds(count: int) -> None:
+    values = [float((7 * n * n) % 101) for n in range(count)]
+    low, high = stats.median_interval(values)
+    drawn = stats.bootstrap(values, resamples=4000)
+    ordered = sorted(values)
+    assert abs(ordered.index(low) - ordered.index(drawn[0])) <= 1
+    assert abs(ordered.index(high) - ordered.index(drawn[1])) <= 1
+
+
+@given(samples)
+def test_the_interval_holds_the_median(values: list[float]) -> None:
+    low, high = stats.median_interval(values)
+    assert low <= sorted(values)[len(values) // 2] <= high
+
+
+def test_precision_is_half_the_interval_as_a_share_of_the_median() -> None:
+    assert stats.precision([98, 99, 100, 101, 102]) == pytest.approx(0.02)
+    assert stats.precision([1.0] * 4) == float("inf")  # nobody knows
+    assert stats.precision([0.0] * 5) == float("inf")
+
+
+def test_more_samples_of_the_same_spread_are_more_precise() -> None:
+    assert stats.precision([1.0, 1.1] * 100) <= stats.precision([1.0, 1.1] * 3)

@@ -12,11 +12,12 @@ import zoo
 from zoo.answers import Answers, UndescribedError
 from zoo.description import Machine as Description
 
-from ncclprobe import doctor, engine
+from ncclprobe import diagnosis, engine
 from ncclprobe.facts.cpu import Cpus, cpu_list
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.kernel import CMDLINE
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import Smi
@@ -28,7 +29,7 @@ from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
-from ncclprobe.host import Question, Replay, load
+from ncclprobe.host import SAMPLE, Question, Replay, load
 from ncclprobe.model import Absent, Collector, Job, Severity, Snapshot, Status
 from ncclprobe.registry import discover
 from ncclprobe.topology import PathType, topology
@@ -39,6 +40,8 @@ SYNTHETIC = list(zoo.MACHINES.values())
 WITH_GPUS = [machine for machine in SYNTHETIC if machine.gpu]
 MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
+ASKED_SINCE = {name: {("read", CMDLINE)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+"""Questions that came after a real machine was captured, until it is captured again."""
 
 every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 every_description = pytest.mark.parametrize("machine", SYNTHETIC, ids=lambda machine: machine.name)
@@ -53,7 +56,7 @@ class Listening:
         self.in_vain: list[Question] = []
 
     def ask(self, *question: str | int) -> str:
-        if question not in self.held:
+        if question not in self.held and question[0] != SAMPLE:
             self.in_vain.append(question)
         return self.replay.ask(*question)
 
@@ -62,7 +65,7 @@ class Listening:
 def replayed(path: Path) -> tuple[Snapshot, tuple[Question, ...]]:
     """The facts of a capture, and the questions that it does not hold."""
     host = load(path)
-    listening = Listening(host, frozenset(host._answers))
+    listening = Listening(host, frozenset(host.answers))
     return Snapshot(host.node, engine.collect(listening, discover("ncclprobe.facts", Collector))), tuple(
         listening.in_vain
     )
@@ -117,10 +120,12 @@ def test_a_capture_is_small(path: Path) -> None:
 @every_capture
 def test_every_collector_answers_or_says_why(path: Path) -> None:
     snapshot, in_vain = replayed(path)
-    assert in_vain == ()
+    assert set(in_vain) == ASKED_SINCE.get(path.stem, set())
     for kind, fact in snapshot.facts.items():
         for where, absent in absences(fact, kind.__name__):
             assert absent.why
+            if absent.why.startswith(f"the capture does not hold {SAMPLE} "):
+                continue  # one machine alone measured nothing with others
             assert absent.refused not in NOT_UNDERSTOOD, f"{where}: {absent}"
 
 
@@ -128,7 +133,7 @@ def test_every_collector_answers_or_says_why(path: Path) -> None:
 def test_a_healthy_machine_has_no_finding_above_a_note(path: Path) -> None:
     snapshot, _ = replayed(path)
     backend = "nccl" if isinstance(snapshot.facts[Gpus], Gpus) else "gloo"
-    verdicts = engine.judge([snapshot], doctor.doctor_checks(), Job(backend))
+    verdicts = engine.judge([snapshot], diagnosis.doctor_checks(), Job(backend))
     found = {
         (v.id, finding.message) for v in verdicts for finding in v.findings if finding.severity is not Severity.NOTE
     }

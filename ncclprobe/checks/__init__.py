@@ -4,5 +4,16 @@ A check never looks at the machine. Its docstring is its explanation: what the p
 it; its decorator holds an example that triggers it and one that does not, and both run as tests.
 """
 
+from ncclprobe.facts.system import System
+from ncclprobe.fleet import Every
+from ncclprobe.model import Absent
+from ncclprobe.registry import applies
+
 MEASURED = "run."
 """How the ids of checks begin that judge a measurement: ``ncclprobe bandwidth`` asks them, the doctor does not."""
+
+
+@applies
+def several(nodes: Every[System | Absent]) -> bool:
+    """where several nodes were looked at."""
+    return len(nodes) > 1

@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Expectation, Measurement, Report
@@ -79,11 +79,19 @@ def _range(low: int, high: int) -> str:
 
 
 def judged(row: Measurement, bands: Sequence[Band]) -> Measurement:
-    """`row` with its expectation and verdict; unchanged where nothing was expected of it."""
+    """`row` with its expectation and verdict; unchanged where nothing was expected of it.
+
+    Judged by the median's interval: it fails or passes where both ends do, and is noise where they disagree, or where
+    too few samples leave no interval (ncclprobe.stats).
+    """
     found = next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row
-    return replace(row, expectation=found, status="fail" if row.busbw_GBps < found.low else "pass")
+    if row.interval_us is None:
+        return replace(row, expectation=found, status="noise")
+    reaches = {row.busbw_GBps * row.time_us.mean / end_us >= found.low for end_us in row.interval_us}
+    status: Literal["noise", "pass", "fail"] = "noise" if len(reaches) > 1 else "pass" if True in reaches else "fail"
+    return replace(row, expectation=found, status=status)
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:

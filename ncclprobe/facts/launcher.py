@@ -1,24 +1,25 @@
-"""Which launcher started this process, and which rank it made it: from the variables alone.
+"""Which launcher started this process, and which rank it made it: from the variables alone, or from the command line.
 
-Sources: torchrun sets RANK, WORLD_SIZE, LOCAL_*, GROUP_* and TORCHELASTIC_RUN_ID (torch
-distributed/elastic/agent/server/local_elastic_agent.py); srun(1) sets SLURM_PROCID … and SLURM_STEP_ID, which
-the body of an sbatch script lacks; Open MPI sets OMPI_COMM_WORLD_*; MPICH and PMI-2 set PMI_RANK and PMI_SIZE.
+What each launcher sets, and the sources for it, stand in launch_kinds.py.
 """
 
+import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
-from ncclprobe.host import Host
+from ncclprobe.facts.launch_kinds import READS, Source, Variables, counts, is_task, recognise, run_id
+from ncclprobe.host import SAMPLE, Host
+from ncclprobe.hostlist import expand
 from ncclprobe.registry import collector
 
-_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_SLURM = ("STEP_ID", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_TASKS_PER_NODE", "SCRIPT_CONTEXT", "LAUNCH_NODE_IPADDR")
+__all__ = ["READS", "Flags", "Launch", "Problem", "derived_port", "detect", "half_given", "launcher", "no_master"]
 
-READS = frozenset({"NNODES", "NODE_RANK", *(f"SLURM_{name}" for name in _SLURM)})
-"""Variables read here that NCCL's table of parameters does not hold: their values may be recorded too."""
+_WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,29 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Flags:
+    """Who this process is by its command line, one process per node. None: not given."""
+
+    nnodes: int | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by field."""
+        fields = ("nnodes", "node_rank", "master_addr", "master_port")
+        return {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """Who this process is. None: the launcher did not say. `variables` names what was read."""
+    """Who this process is. None: the launcher did not say. `variables` names what was read.
+
+    `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), manual, flags or none. `names` are the
+    nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for all
+    ranks. `origins` says for each field that is known the variable or the rule that it comes from.
+    """
 
     kind: str = "none"
     rank: int | None = None
@@ -49,104 +71,202 @@ class Launch:
     master_port: int | None = None
     variables: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    names: tuple[str, ...] = ()
+    agent_store: bool = False
+    run_id: str = ""
+    origins: tuple[tuple[str, str], ...] = ()
 
     @property
     def several_nodes(self) -> bool:
         """Whether the job is known to span more than one node."""
-        return (self.nnodes or 1) > 1
+        if self.nnodes is None:
+            return (self.world_size or 0) > (self.local_world_size or self.world_size or 0)
+        return self.nnodes > 1
+
+    @property
+    def speaks_for_node(self) -> bool:
+        """Whether this is the one of its node's ranks that speaks for the node."""
+        return self.local_rank in (None, 0)
 
 
 @collector
 def launcher(host: Host, environment: Environment) -> Launch:
-    """Which launcher started this process."""
-    return detect(environment.variables)
+    """Which launcher started this process, and what its command line said of it."""
+    try:
+        flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
+    except HostError:
+        flags = None
+    return detect(environment.variables, flags)
 
 
-def detect(variables: Mapping[str, str | None]) -> Launch:
-    """Read `variables` as the job would. RANK and WORLD_SIZE win over what an outer launcher set, as in torch."""
-    kind, names = _recognise(variables)
-    given = {field: name for field, name in names.items() if variables.get(name)}
+def detect(variables: Variables, flags: Flags | None = None) -> Launch:
+    """Read `variables` as the job would; `flags` win over them. Never raises: see `problems` and `half_given`."""
+    launch = _meeting(_of_environment(variables), variables)
+    if flags is None or not flags.given:
+        return launch
+    told = {name: f"--{name.replace('_', '-')}" for name in flags.given}
+    if launch.kind == "none" or (launch.problems and not half_given(flags, variables)):
+        alone = Launch("flags", flags.node_rank, flags.nnodes, 0, 1, flags.nnodes, flags.node_rank)
+        if flags.nnodes == 1:
+            alone = replace(alone, rank=0, node_rank=0)
+        told = {**told, "rank": "--node-rank", "world_size": "--nnodes"}
+        meeting: dict[str, Any] = {"master_addr": launch.master_addr, "master_port": launch.master_port}
+        old = {name: source for name, source in launch.origins if name in meeting}
+        launch = replace(alone, **(meeting | flags.given))
+    else:
+        old = dict(launch.origins)
+        launch = replace(launch, **flags.given)
+    launch = replace(launch, origins=tuple((old | told).items()))
+    return replace(launch, problems=tuple(dict.fromkeys((*launch.problems, *_contradictions(launch)))))
+
+
+def half_given(flags: Flags, variables: Variables) -> str:
+    """What is wrong with the flags in these variables, as a sentence for the user; empty where nothing is."""
+    launch = _of_environment(variables)
+    started = launch.kind not in ("none", "manual", "pytorchjob") and not launch.problems
+    nodes, rank = flags.nnodes, flags.node_rank
+    if not flags.given or (started and nodes is None and rank is None):
+        return ""
+    if nodes is None or (nodes > 1 and rank is None):
+        missing = "--nnodes" if nodes is None else "--node-rank"
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in flags.given)
+        return f"{given} without {missing}: give --nnodes, --node-rank, --master-addr and --master-port on every node"
+    if nodes < 1 or not 0 <= (rank or 0) < nodes:
+        return f"--node-rank {rank} is outside 0..{nodes - 1}" if nodes >= 1 else f"--nnodes is {nodes}"
+    for name in ("master_addr", "master_port"):
+        if nodes > 1 and not getattr(flags, name) and not getattr(launch, name):
+            flag, variable = f"--{name.replace('_', '-')}", name.upper()
+            return f"--nnodes {nodes} without {flag}, and {variable} is not set: nobody knows where node 0 listens"
+    return ""
+
+
+def no_master(launch: Launch) -> Problem | None:
+    """What whoever wants the nodes of `launch` to meet must be told; None where nothing is missing."""
+    if not launch.several_nodes or launch.master_addr:
+        return None
+    message = f"is not set and {launch.kind} started ranks on {launch.nnodes or 'several'} nodes"
+    return Problem("MASTER_ADDR", message, "set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)")
+
+
+def _of_environment(variables: Variables) -> Launch:
+    """Everything but what is derived: where the ranks meet, and how many nodes there are if nobody said."""
+    source = recognise(variables)
+    given = {field: name for field, name in source.names.items() if variables.get(name)}
     numbers: dict[str, Any] = {field: _integer(variables[name]) for field, name in given.items()}
-    numbers["master_port"] = _integer(variables.get("MASTER_PORT"))
-    if kind == "slurm" and numbers.get("local_world_size") is None:
-        numbers["local_world_size"] = _tasks_here(variables, numbers.get("node_rank"))
-    known = {field: n for field, n in numbers.items() if n is not None}
-    launch = Launch(
-        kind=kind,
-        master_addr=variables.get("MASTER_ADDR") or None,
-        variables=tuple(given.values()),
-        **known,
+    origins = dict(given) | dict.fromkeys(source.fixed, "one process per pod")
+    launch = replace(
+        Launch(source.kind, variables=tuple(dict.fromkeys(given.values()))),
+        **(dict(source.fixed) | {field: n for field, n in numbers.items() if n is not None}),
     )
-    nnodes = launch.nnodes
-    if nnodes is None and launch.world_size and launch.local_world_size:
-        nnodes = -(-launch.world_size // launch.local_world_size)
-    return replace(launch, nnodes=nnodes, problems=tuple(_problems(launch, names, variables)))
+    if source.kind == "slurm" and launch.local_world_size is None and launch.node_rank is not None:
+        name = next((n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if variables.get(n)), "")
+        here = counts(variables.get(name) or "")[launch.node_rank : launch.node_rank + 1]
+        launch, origins["local_world_size"] = replace(launch, local_world_size=here[0] if here else None), name
+    launch = _derived(launch, origins)
+    for field, name, text in _masters(source.kind, variables):
+        value: Any = _integer(text) if field == "master_port" else text
+        if value is not None and getattr(launch, field) is None:
+            launch, origins[field] = replace(launch, **{field: value}), name
+    known = tuple((field, origin) for field, origin in origins.items() if getattr(launch, field) is not None)
+    agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    launch = replace(launch, origins=known, agent_store=agent, run_id=run_id(source.kind, variables))
+    return replace(launch, problems=tuple(_problems(launch, source, variables)))
 
 
-def _recognise(variables: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    """The launcher and, per field of Launch, the variable that it uses for it."""
-    if any(variables.get(name) for name in _TORCH):
-        names = dict(zip(("rank", "world_size", "local_rank", "local_world_size"), _TORCH, strict=True))
-        if variables.get("TORCHELASTIC_RUN_ID"):
-            return "torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"}
-        return "manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"}
-    if variables.get("OMPI_COMM_WORLD_RANK"):
-        return "openmpi", {
-            "rank": "OMPI_COMM_WORLD_RANK",
-            "world_size": "OMPI_COMM_WORLD_SIZE",
-            "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
-            "local_world_size": "OMPI_COMM_WORLD_LOCAL_SIZE",
-        }
-    if variables.get("SLURM_STEP_ID") and variables.get("SLURM_PROCID"):
-        step = "SLURM_STEP_NUM_TASKS" if variables.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-        nodes = "SLURM_STEP_NUM_NODES" if variables.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
-        return "slurm", {
-            "rank": "SLURM_PROCID",
-            "world_size": step,
-            "local_rank": "SLURM_LOCALID",
-            "nnodes": nodes,
-            "node_rank": "SLURM_NODEID",
-        }
-    if variables.get("PMI_RANK"):
-        return "pmi", {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
-    return "none", {}
+def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
+    """The number of nodes and the node's rank, where the other numbers leave no choice but even nodes."""
+    world, local = launch.world_size, launch.local_world_size
+    if launch.nnodes is None and world and local and world % local == 0:
+        launch, origins["nnodes"] = replace(launch, nnodes=world // local), "as many ranks on each node as here"
+    if launch.node_rank is None and launch.nnodes and launch.rank is not None:
+        if launch.rank == 0 or launch.nnodes == 1:
+            launch, origins["node_rank"] = replace(launch, node_rank=0), "rank 0's node is node 0"
+        elif launch.nnodes == world and local == 1:
+            launch, origins["node_rank"] = replace(launch, node_rank=launch.rank), "one rank per node"
+    return launch
 
 
-def _tasks_here(variables: Mapping[str, str | None], node: int | None) -> int | None:
-    """This node's share of ``SLURM_STEP_TASKS_PER_NODE``, written ``8(x3),4``."""
-    text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
-    counts: list[int] = []
-    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(tasks)] * min(int(times or 1), 1 << 16)
-    return counts[node] if node is not None and node < len(counts) else None
+def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
+    """Field, variable and value of what says where rank 0 is, the best first."""
+    pod = ("PET_",) if kind == "pytorchjob" else ()
+    for prefix in ("", *pod):
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            if text := variables.get(prefix + name):
+                yield name.lower(), prefix + name, text
+    if pod:
+        address, colon, port = (variables.get("PET_RDZV_ENDPOINT") or "").rpartition(":")
+        if colon:
+            yield "master_addr", "PET_RDZV_ENDPOINT", address
+            yield "master_port", "PET_RDZV_ENDPOINT", port
 
 
-def _problems(launch: Launch, names: Mapping[str, str], variables: Mapping[str, str | None]) -> Iterator[Problem]:
-    for field, name in names.items():
+def _meeting(launch: Launch, variables: Variables) -> Launch:
+    """With the nodes' names, and where the ranks meet: on Slurm's first node, at a port that all ranks derive alike.
+
+    20000-29999 lies below Linux' ephemeral ports (32768 and up), which the job's own connections use.
+    """
+    origins = list(launch.origins)
+    if launch.kind == "slurm":
+        source = "SLURM_STEP_NODELIST" if variables.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+        names = _names(variables.get(source) or "")
+        launch = replace(launch, names=names if len(names) == launch.nnodes else ())
+        if launch.several_nodes and launch.names and not launch.master_addr:
+            launch = replace(launch, master_addr=launch.names[0])
+            origins.append(("master_addr", f"the first of {source}"))
+    scheduled = launch.kind in ("slurm", "openmpi", "pmi")
+    if scheduled and launch.master_addr and launch.master_port is None and not variables.get("MASTER_PORT"):
+        launch = replace(launch, master_port=derived_port(launch.run_id))
+        origins.append(("master_port", "derived from the job's id"))
+    return replace(launch, origins=tuple(origins))
+
+
+def derived_port(run: str) -> int:
+    """A port that every rank of the run `run` derives alike and another run on the node hardly shares: 20000-29999."""
+    return 20000 + zlib.crc32(run.encode()) % 10000
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text)
+    except ValueError:
+        return ()
+
+
+def _problems(launch: Launch, source: Source, variables: Variables) -> Iterator[Problem]:
+    for field, name in source.names.items():
         text = variables.get(name)
-        if text and _integer(text) is None:
+        if text and _integer(text) is None and not _elastic(name, text):
             yield Problem(name, f"is {text!r}, not a whole number")
         elif not text and field in ("rank", "world_size"):
-            yield Problem(name, f"is not set, though {', '.join(launch.variables)} is")
-    if launch.kind == "manual" and (launch.world_size or 1) > 1:
+            yield _missing(name, launch)
+    if launch.kind in ("manual", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
-            if not variables.get(name):
+            if getattr(launch, name.lower()) is None and not variables.get(name):
                 yield Problem(name, "is not set: nobody knows where rank 0 listens")
     port = variables.get("MASTER_PORT")
-    if port and (launch.master_port or 0) not in range(1, 1 << 16):
+    if port and (_integer(port) or 0) not in range(1, 1 << 16):
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")
     if launch.kind == "none":
-        yield from _batch_body(variables)
-    yield from _contradictions(launch, names)
+        yield from _no_task(variables)
+        yield from _accelerate(variables)
+    yield from _contradictions(launch)
 
 
-def _contradictions(launch: Launch, names: Mapping[str, str]) -> Iterator[Problem]:
-    for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes")):
+def _missing(name: str, launch: Launch) -> Problem:
+    message = f"is not set, though {', '.join(launch.variables)} is"
+    if launch.kind == "pytorchjob":  # elastic: the pods have no numbers before torchrun gives them some
+        return Problem(name, f"{message}: only torchrun numbers these pods", "start it with torchrun", harmless=True)
+    return Problem(name, message)
+
+
+def _contradictions(launch: Launch) -> Iterator[Problem]:
+    names = dict(launch.origins)
+    for part, whole in _WHOLE:
         index, count = getattr(launch, part), getattr(launch, whole)
         if count is not None and count < 1:
             yield Problem(names[whole], f"is {count}, but there is at least one")
         elif index is not None and count is not None and not 0 <= index < count:
-            yield Problem(names[part], f"is {index}, outside 0..{count - 1} ({names.get(whole, whole)}={count})")
+            yield Problem(names[part], f"is {index}, outside 0..{count - 1} ({_short(names, whole)}={count})")
     world, local = launch.world_size, launch.local_world_size
     if world and local and (world < local or (launch.nnodes == 1 and world != local)):
         where = " on one node" if launch.nnodes == 1 else ""
@@ -155,16 +275,35 @@ def _contradictions(launch: Launch, names: Mapping[str, str]) -> Iterator[Proble
         yield Problem(names["world_size"], f"is {world}, fewer than the {launch.nnodes} nodes")
 
 
-def _batch_body(variables: Mapping[str, str | None]) -> Iterator[Problem]:
-    """The body of an sbatch script has a job but no step: it runs once, on the first node only."""
+def _short(names: Mapping[str, str], field: str) -> str:
+    """The variable or flag that `field` comes from; the field itself where that is a rule."""
+    return names[field] if " " not in names[field] else field
+
+
+def _no_task(variables: Variables) -> Iterator[Problem]:
+    """The body of an sbatch script has a job but no step, salloc's shell none of tasks: each runs once, on one node."""
     step, context = variables.get("SLURM_STEP_ID"), variables.get("SLURM_SCRIPT_CONTEXT") or ""
-    tasks, nodes = (_integer(variables.get(name)) or 1 for name in ("SLURM_NTASKS", "SLURM_NNODES"))
-    several = f"{nodes} nodes" if nodes > 1 else f"{tasks} tasks"
+    tasks, *nodes = (_integer(variables.get(f"SLURM_{name}")) or 1 for name in ("NTASKS", "NNODES", "JOB_NUM_NODES"))
+    several = f"{max(nodes)} nodes" if max(nodes) > 1 else f"{tasks} tasks"
     hook = context.startswith(("prolog", "epilog"))
-    if variables.get("SLURM_JOB_ID") and not step and not hook and max(tasks, nodes) > 1:
-        message = f"is not set: this is the body of a batch script, which runs once in a job of {several}"
+    if variables.get("SLURM_JOB_ID") and not is_task(variables) and not hook and max(tasks, *nodes) > 1:
+        what = "is not set: this is the body of a batch script" if not step else f"is {step}: this is a shell, no task"
+        message = f"{what}, which runs once in a job of {several}"
         yield Problem("SLURM_STEP_ID", message, "start it with srun, --ntasks-per-node=1 for the doctor", harmless=True)
 
 
+def _accelerate(variables: Variables) -> Iterator[Problem]:
+    """accelerate's simple launcher starts one process, and tells it where several would meet."""
+    if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
+        message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
+        yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
+
+
+def _elastic(name: str, text: str) -> bool:
+    return name == "PET_NNODES" and re.fullmatch(r"[0-9]{1,9}:[0-9]{1,9}", text) is not None
+
+
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?[0-9]{1,9}", text) else None
+    """The number; of torchrun's range of nodes, ``2:2``, the one that it leaves."""
+    match = re.fullmatch(r"(-?[0-9]{1,9})(?::\1)?", text or "")
+    return int(match[1]) if match else None

@@ -1,23 +1,25 @@
-"""Timing one batch of calls: on the host's clock, with the device's own waiting.
+"""Timing one batch of calls: on the host's clock, with the device's own waiting, and beside it on the device's.
 
 nccl-tests times with the wall clock, not with events, from the first call to the end of one synchronisation behind
-the last (src/common.cu:694- at a0b82b2). So do we; a test times a simulated link through the same functions.
+the last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch say beside it how long the device was
+at it. A test times a simulated link through the same functions.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from ncclprobe.errors import ProbeError
 from ncclprobe.model import Mode
 from ncclprobe.probes import Call
 
 
 class Clock(Protocol):
-    """Time, and the two ways of waiting that belong to it."""
+    """Time, and the ways of waiting that belong to it."""
 
     def now(self) -> float:
         """Seconds since whenever; never goes back."""
@@ -31,11 +33,36 @@ class Clock(Protocol):
         """Return once every rank is here."""
         ...
 
+    def busy_until(self, instant: float) -> None:
+        """Return at `instant`, having used the processor until then as a job's host does."""
+        ...
 
-class CpuClock:
-    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
+    def mark(self) -> object:
+        """A point behind everything called so far, on the device's own clock."""
+        ...
+
+    def between(self, first: Any, last: Any) -> float | None:
+        """Seconds from one mark to another, both of which must have happened; None: the device has no clock."""
+        ...
+
+    def graph(self, calls: Sequence[Call]) -> Call:
+        """One call that hands over all `calls` at once. Every rank must ask for it. Raises ProbeError."""
+        ...
+
+
+class _Host:
+    """What a clock has of the host, wherever tensors are."""
 
     now = staticmethod(time.perf_counter)
+
+    def busy_until(self, instant: float) -> None:
+        """Spin: a sleeping process would not notice that it gets no processor."""
+        while time.perf_counter() < instant:
+            pass
+
+
+class CpuClock(_Host):
+    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
 
     def synchronise(self) -> None:
         """Nothing to do."""
@@ -44,11 +71,19 @@ class CpuClock:
         """Wait for all ranks of the default group."""
         dist.barrier()
 
+    def mark(self) -> None:
+        """The host is the device."""
 
-class CudaClock:
+    def between(self, first: None, last: None) -> None:
+        """Not known apart from the host's own time."""
+
+    def graph(self, calls: Sequence[Call]) -> Call:
+        """Only CUDA has them."""
+        raise ProbeError("CUDA graphs hold calls of NCCL; a CPU has none")
+
+
+class CudaClock(_Host):
     """For tensors on the current CUDA device."""
-
-    now = staticmethod(time.perf_counter)
 
     def synchronise(self) -> None:
         """Wait for every stream of the device."""
@@ -58,6 +93,25 @@ class CudaClock:
         """Wait for all ranks; without its device NCCL would guess one (distributed_c10d.py, barrier)."""
         dist.barrier(device_ids=[torch.cuda.current_device()])
 
+    def mark(self) -> torch.cuda.Event:
+        """An event on the current stream, which torch's blocking collectives run on (2.8) or are waited for by."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        """By CUDA events, whose resolution is half a microsecond."""
+        return float(first.elapsed_time(last)) / 1e3
+
+    def graph(self, calls: Sequence[Call]) -> Call:
+        """Capture `calls`; each replay makes all of them. NCCL's own threads may go on with CUDA meanwhile."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for call in calls:
+                call()
+        replay: Call = graph.replay
+        return replay
+
 
 def clock_of(device: torch.device) -> Clock:
     """The clock for calls on tensors of `device`, which must be the current one."""
@@ -66,36 +120,44 @@ def clock_of(device: torch.device) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One sample: seconds per operation on this rank, and of these how many the host took to hand it over."""
+    """One sample: seconds per operation on this rank, and of these how many the host took to hand it over.
+
+    `device_s`: what the device took by its own clock; None where it has none, or where the host stood between calls.
+    """
 
     seconds: float
     issue_s: float
+    device_s: float | None = None
 
 
-def time_batch(calls: Sequence[Call], mode: Mode, clock: Clock) -> Batch:
-    """Make `calls` back to back and wait once (queued), or wait for each before the next (blocking).
+def time_batch(calls: Sequence[Call], mode: Mode, clock: Clock, *, each: int = 1) -> Batch:
+    """Make `calls` back to back and wait once (queued, graph), or wait for each before the next (blocking).
 
-    Where each call is waited for, handing it over includes the wait.
+    Each of `calls` stands for `each` operations: those that a graph holds. Where each call is waited for, handing it
+    over includes the wait.
     """
-    timed = _queued if mode == "queued" else _blocking
-    started, issued, done = timed(calls, clock)
-    return Batch(seconds=(done - started) / len(calls), issue_s=(issued - started) / len(calls))
+    timed = _blocking if mode == "blocking" else _queued
+    return timed(calls, clock, len(calls) * each)
 
 
-def _queued(calls: Sequence[Call], clock: Clock) -> tuple[float, float, float]:
+def _queued(calls: Sequence[Call], clock: Clock, count: int) -> Batch:
+    first = clock.mark()
     started = clock.now()
     for call in calls:
         call()
     issued = clock.now()
+    last = clock.mark()
     clock.synchronise()
-    return started, issued, clock.now()
+    done = clock.now()
+    device_s = clock.between(first, last)
+    return Batch((done - started) / count, (issued - started) / count, None if device_s is None else device_s / count)
 
 
-def _blocking(calls: Sequence[Call], clock: Clock) -> tuple[float, float, float]:
+def _blocking(calls: Sequence[Call], clock: Clock, count: int) -> Batch:
     synchronise = clock.synchronise
     started = clock.now()
     for call in calls:
         call()
         synchronise()
-    done = clock.now()
-    return started, done, done
+    seconds = (clock.now() - started) / count
+    return Batch(seconds, seconds)

@@ -1,16 +1,19 @@
-"""What buffers hold when data is verified, and how many elements came out wrong.
+"""What buffers hold when data is verified, and which elements came out wrong.
 
 Every element depends on the rank that sends it and on where it lies, so that a missing rank, a swapped share and a
 shifted one all show. Every value, and every partial reduction in whatever order, is exact in the data type, so that
-any difference is an error; only the average of floating-point numbers has a tolerance, because NCCL multiplies by a
-rounded 1/n before it sums (hostToDevRedOp in nccl src/enqueue.cc). Nothing here belongs inside a timed window.
+any difference is an error. Only the average of floating-point numbers has a tolerance, because NCCL multiplies by a
+rounded 1/n before it sums (hostToDevRedOp in nccl src/enqueue.cc): see _average_tolerance. Nothing here belongs inside
+a timed window.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ncclprobe.measured import Mismatch
 from ncclprobe.probes import Part
 
 PERIOD = 1021
@@ -22,6 +25,7 @@ _BLOCK = PERIOD * 1024
 _EXACT_BELOW = {torch.int8: 127, torch.uint8: 255, torch.bfloat16: 256, torch.float16: 2048}
 _EXACT_EXPONENT = {torch.int8: 6, torch.uint8: 7, torch.float16: 15}
 _FLOAT_AVERAGE_BELOW = 16
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +44,54 @@ class Pattern:
     def wrong(self, received: torch.Tensor, parts: Sequence[Part]) -> int:
         """How many elements of `received` are not what `parts` says they must be."""
         count = torch.zeros((), dtype=torch.int64, device=received.device)
+        for part, _, piece, expected in self._expected(received, parts):
+            count += self._differing(piece, expected, part.source is None).sum()
+        return int(count)
+
+    def first_wrong(self, received: torch.Tensor, parts: Sequence[Part], rank: int) -> Mismatch | None:
+        """The first element of what `rank` `received` that :meth:`wrong` counts."""
+        for part, begin, piece, expected in self._expected(received, parts):
+            found = self._differing(piece, expected, part.source is None).nonzero()
+            if len(found):
+                at = int(found[0])
+                right, got = expected[at : at + 1].cpu(), piece[at : at + 1].cpu()
+                texts = repr(right.item()), repr(got.item()), _bits(right), _bits(got)
+                return Mismatch(rank, begin + at, part.source, *texts)
+        return None
+
+    def _expected(
+        self, received: torch.Tensor, parts: Sequence[Part]
+    ) -> Iterator[tuple[Part, int, torch.Tensor, torch.Tensor]]:
+        """Piece by piece: the part it belongs to, where it begins in `received`, what it is and what it must be."""
         begin = 0
         for part in parts:
             period = self.total if part.source is None else self.rows[part.source]
             for offset, piece in _pieces(received[begin : begin + part.count]):
-                expected = _repeated(period, part.start + offset, len(piece))
-                count += self._differing(piece, expected, part.source is None)
+                yield part, begin + offset, piece, _repeated(period, part.start + offset, len(piece))
             begin += part.count
-        return int(count)
 
     def _differing(self, got: torch.Tensor, expected: torch.Tensor, reduced: bool) -> torch.Tensor:
+        """Which elements differ by more than they may."""
         if not (reduced and self.tolerance):
-            return (got != expected).sum()
+            return got != expected
         error = (got.double() - expected.double()).abs()
-        return (~(error <= self.tolerance * expected.double())).sum()  # NaN is never within the tolerance
+        return ~(error <= self.tolerance * expected.double())  # NaN is never within the tolerance
+
+
+def _bits(element: torch.Tensor) -> str:
+    """The bit pattern of a tensor of one element: ``0x3f800000`` for 1.0 in float32."""
+    size = element.element_size()
+    return f"0x{int(element.view(_INTEGER[size]).item()) % (1 << 8 * size):0{2 * size}x}"
+
+
+def _average_tolerance(dtype: torch.dtype, ranks: int) -> float:
+    """How far an average may be off, as a share of it; one unit in the last place is half to one `eps` of it.
+
+    Each of the k ranks that contribute (at most eight, see _shares) rounds 1/n and its product, k - 1 sums round, and
+    so does what we compare with: k + 2 roundings of a positive number, each by at most eps / 2, compounded.
+    """
+    roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
+    return math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
 
 
 def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.device) -> Pattern:
@@ -72,7 +110,7 @@ def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.dev
     elif redop == "avg" and dtype.is_floating_point:
         rows = _shares(ranks, _FLOAT_AVERAGE_BELOW)
         total = rows.sum(0).double() / ranks
-        tolerance = 5 * torch.finfo(dtype).eps  # at most eight ranks contribute, each rounded twice
+        tolerance = _average_tolerance(dtype, ranks)
     elif redop == "avg":
         rows = _shares(ranks, limit)
         total = rows.sum(0) // ranks

@@ -1,13 +1,16 @@
 """The report as a person reads it: problems first, then what could not be looked at, passes folded, verdict last."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from ncclprobe.chosen import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.hostlist import fold
+from ncclprobe.measured import FirstCall
 from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
+from ncclprobe.report import pairs
 from ncclprobe.units import size
 
 T = TypeVar("T")
@@ -16,7 +19,7 @@ Style = Callable[[str, str], str]
 
 _LOUDEST_FIRST = ("fail", "warn", "unknown", "pass", "skip")
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.NOTE)
-_COLUMNS = "{:<15}{:>11} {:>5} {:>10} {:>3} {:>9} {:>9} {:>5} {:<8}"
+_COLUMNS = "{:<15}{:>11} {:>5} {:>10} {:>4} {:>9} {:>6} {:>9} {:>9} {:>5} {:<8}"
 
 
 def unstyled(text: str, _status: str) -> str:
@@ -36,12 +39,14 @@ def render(
     blocks = [
         [_headline(report)],
         _measurements(report.measurements) if rows else [],
+        *pairs.blocks(report.pairs, report.localisation, width),
         *_findings(report, width, style),
         _unknown(report, width, style),
         _skipped(report, verbose, width, style),
         _passed(report, verbose, width, style),
         _environment(report, width) if verbose else [],
         *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
+        _first_call(report.first_call),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
         [style(verdict_line(report), report.status.value)],
@@ -96,31 +101,46 @@ def measurement_header(first: Measurement) -> str:
     """What stands above rows like `first`: how they were measured, and the columns with their units (GB/s is 1e9)."""
     about = (
         f"{first.backend} {first.library.version}, {_plural(first.ranks, 'rank')} on {_plural(first.nodes, 'node')}, "
-        f"{first.mode}, {first.dtype}, {first.iters} calls x {first.batches} batches, "
-        f"{size(first.footprint_bytes)} buffers"
+        f"{first.mode}, {first.dtype}, {_often(first)}, {size(first.footprint_bytes)} buffers"
     )
-    names = ("op", "size", "in", "time", "+-", "algbw", "busbw", "wrong", "verdict")
-    units = ("", "(bytes)", "place", "(us)", "(%)", "(GB/s)", "(GB/s)", "", "")
+    names = ("op", "size", "in", "time", "+-", "issue", "calls", "algbw", "busbw", "wrong", "verdict")
+    units = ("", "(bytes)", "place", "(us)", "(%)", "(us)", "", "(GB/s)", "(GB/s)", "", "")
     return "\n".join((about, _COLUMNS.format(*names).rstrip(), _COLUMNS.format(*units).rstrip()))
 
 
 def measurement_row(m: Measurement) -> str:
     """One measurement as a line under :func:`measurement_header`.
 
-    ``in place`` is x where it is; ``+-`` is the standard deviation between batches, in percent of the mean.
+    ``in place`` is x where it is. ``+-`` is how well the median time is known: half its 95 % interval, in percent.
+    ``issue`` is what the host needs to hand a call over; where that is most of the time, the row is launch-bound.
     """
-    expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail") else ""
+    expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail", "noise") else ""
+    bound = ", launch-bound" if m.launch_bound else ""
     return _COLUMNS.format(
         f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,
         m.nbytes,
         "x" if m.place == "in" else "-",
         f"{m.time_us.mean:.2f}",
-        "-" if m.time_us.stdev is None else f"{100 * m.time_us.stdev / m.time_us.mean:.0f}",
+        "-" if m.precision is None else _percent(m.precision),
+        f"{m.issue_us:.2f}",
+        m.iters * m.batches,
         _rate(m.algbw_GBps),
         _rate(m.busbw_GBps),
         "-" if m.wrong is None else m.wrong,
-        m.status + expected,
+        m.status + expected + bound,
     ).rstrip()
+
+
+def _often(first: Measurement) -> str:
+    """How often each row was measured."""
+    if first.precision_asked is None:
+        return f"{first.iters} calls x {first.batches} batches"
+    return f"±{_percent(first.precision_asked)} % asked for"
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with two digits that mean something: 0.15, 2, 15, 120."""
+    return f"{100 * share:.2g}" if share < 0.095 else f"{100 * share:.0f}"
 
 
 def _rate(value: float) -> str:
@@ -135,13 +155,31 @@ def _plural(number: int, noun: str) -> str:
 def _headline(report: Report) -> str:
     launch = report.launch
     ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
-    nodes = ", ".join(node.name for node in report.nodes[:4]) + (" …" if len(report.nodes) > 4 else "")
-    missing = f"; not heard of: {', '.join(report.missing_nodes[:4])}" if report.missing_nodes else ""
+    if launch.kind == "flags":
+        ranks = f", {_plural(launch.nnodes or 1, 'node')} by the command line"
+    nodes = fold(node.name for node in report.nodes)
+    missing = f"; not heard of: {fold(report.missing_nodes)}" if report.missing_nodes else ""
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks}{missing} · {report.started}"
 
 
 def _measurements(rows: tuple[Measurement, ...]) -> list[str]:
     return [measurement_header(rows[0]), *map(measurement_row, rows)] if rows else []
+
+
+def _first_call(cost: FirstCall | None) -> list[str]:
+    """What a job pays once, at its start."""
+    if cost is None:
+        return []
+    return [
+        f"first calls: process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
+        f"(again {_seconds(cost.again_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
+    ]
+
+
+def _seconds(value: float) -> str:
+    """Seconds in the unit that suits them."""
+    scale, unit = (1, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
+    return f"{value * scale:.3g} {unit}"
 
 
 def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:
@@ -150,11 +188,13 @@ def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:
 
 
 def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    several = len(report.nodes) > 1
+    """Each finding once, with all the nodes on which it was found alike."""
+    alike: dict[tuple[str, Finding], list[str]] = {}
     for verdict, finding in _all_findings(report):
+        alike.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
+    for (name, finding), nodes in alike.items():
         word = finding.severity.value
-        where = f"  on {verdict.node}" if several and verdict.node else ""
-        head = f"{verdict.id}  {finding.subject}{where}"
+        head = f"{name}  {finding.subject}{_on(nodes, report)}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
         if finding.evidence:
             lines += _wrapped("      seen: ", finding.evidence, width)
@@ -167,17 +207,26 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
         yield lines
 
 
+def _on(nodes: Sequence[str], report: Report) -> str:
+    """Where something holds, if there are several nodes: `` on n[0-3]``."""
+    if not nodes or len(report.nodes) < 2:
+        return ""
+    everywhere = len(nodes) == len(report.nodes)
+    return f"  on all {len(nodes)} nodes" if everywhere else f"  on {fold(nodes)}"
+
+
 def _unknown(report: Report, width: int, style: Style) -> list[str]:
     """What could not be looked at, by reason, and by node where there are several."""
-    groups: dict[tuple[str, str | None], list[str]] = {}
-    for v in report.checks:
-        if v.status is Status.UNKNOWN:
-            node = v.node if len(report.nodes) > 1 else None
-            groups.setdefault((v.why, node), []).append(f"{v.id} (required)" if v.required else v.id)
+    unknown = [v for v in report.checks if v.status is Status.UNKNOWN]
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for v in unknown:
+        nodes.setdefault((v.why, f"{v.id} (required)" if v.required else v.id), []).extend([v.node] if v.node else [])
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (why, name), where in nodes.items():
+        groups.setdefault((why, _on(where, report)), []).append(name)
     lines: list[str] = []
-    for (why, node), names in groups.items():
-        where = f" on {node}" if node else ""
-        lines += [*_labelled("unknown", ", ".join(names) + where, width, style), *_wrapped(" " * 8, why, width)]
+    for (why, on), names in groups.items():
+        lines += [*_labelled("unknown", ", ".join(names) + on, width, style), *_wrapped(" " * 8, why, width)]
     return lines
 
 
@@ -200,7 +249,8 @@ def _skipped(report: Report, verbose: bool, width: int, style: Style) -> list[st
 
 def _passed(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     """The passes, a line per subject; `verbose`: a line each, with the problem that was looked for."""
-    titles = {v.id: v.title for v in report.checks if v.status is Status.PASS}
+    spoiled = {v.id for v in report.checks if v.status not in (Status.PASS, Status.SKIP)}
+    titles = {v.id: v.title for v in report.checks if v.status is Status.PASS and v.id not in spoiled}
     if verbose:
         return [line for i in titles for line in _labelled("pass", f"{i}  no sign of: {titles[i]}", width, style)]
     subjects: dict[str, list[str]] = {}

@@ -18,7 +18,10 @@ _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank says of itself each period. `step` counts phases, `left` says why it is leaving (empty: it stays)."""
+    """What a rank says of itself each period. `step` counts phases, `left` says why it is leaving (empty: it stays).
+
+    `blames`: whom it waited for in vain, if it leaves for that.
+    """
 
     rank: int
     host: str
@@ -27,6 +30,7 @@ class Beat:
     step: int
     phase: str
     left: str = ""
+    blames: tuple[int, ...] = ()
 
 
 class Register:
@@ -112,7 +116,7 @@ class Register:
             return self._lost(silent, lambda beat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
         leavers = [rank for rank in self._leavers() if not (signalled and self.last[rank].left.startswith("signal"))]
         if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
-            return self._lost(leavers, lambda beat: beat.left)
+            return self._lost(self._culprits(leavers), lambda beat: beat.left or "it did not come to a barrier of all")
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
 
     def silent(self, periods: int) -> list[int]:
@@ -121,6 +125,11 @@ class Register:
 
     def _leavers(self) -> list[int]:
         return [rank for rank, beat in self.last.items() if beat.left not in ("", DONE)]
+
+    def _culprits(self, leavers: list[int]) -> list[int]:
+        """Those of whom `leavers` say that they waited for them in vain, or else the leavers themselves."""
+        blamed = {rank for leaver in leavers for rank in self.last[leaver].blames if rank in self.last}
+        return sorted(blamed - set(leavers)) or leavers
 
     def _stuck(self, periods: int) -> Attendance | None:
         if self.missing() or min(self._same.values(), default=0) < periods:

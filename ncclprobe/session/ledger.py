@@ -18,8 +18,10 @@ from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band, judged, listed
+from ncclprobe.measured import FirstCall, Unmeasured
 from ncclprobe.model import (
     Absent,
+    Apart,
     Arrivals,
     Attendance,
     Check,
@@ -36,15 +38,18 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
+from ncclprobe.paired import Localisation, PairRow
 from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
+from ncclprobe.session import gaps
 from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
 from ncclprobe.session.trail import FOLDER, REPORT, ROWS
 from ncclprobe.session.watch import Ending
 
 _RUNNING = "written while the sweep was still running"
+_SAVE_S = 1.0
 UNJUDGED = (
     "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
 )
@@ -79,11 +84,17 @@ class Ledger:
         self._checks = tuple(check for check in found if check.id.startswith(MEASURED))
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._rows: list[Measurement] = []
+        self._pairs: list[PairRow] = []
+        self._localisation: Localisation | None = None
+        self._saved_s = 0.0
         self._remarks = list(options.remarks)
         self._doubts: list[str] = []
         self._lock = threading.RLock()
         self._code: int | None = None
         self._mute = False
+        self._unmeasured: list[Unmeasured] = []
+        self.first_call: FirstCall | None = None
+        """What the first calls cost, once they are made."""
         self.met = False
         """Whether all ranks have met: before that, nothing is known of them."""
 
@@ -94,6 +105,10 @@ class Ledger:
     def remark(self, text: str) -> None:
         """Something that the reader must know."""
         self._remarks.append(text)
+
+    def leave_out(self, asked: Unmeasured) -> None:
+        """Something asked for that is not measured. That a size is too small to share is no doubt of the others."""
+        self._unmeasured.append(asked)
 
     def add(self, row: Measurement) -> None:
         """Judge a row, save all rows so far, and show it: a kill costs at most the row that is being measured."""
@@ -108,6 +123,27 @@ class Ledger:
                 head = f"{as_text.measurement_header(row)}\n" if len(self._rows) == 1 else ""
                 self._print(lambda: print(f"{head}{as_text.measurement_row(row)}", flush=True))
 
+    def add_pair(self, row: PairRow) -> None:
+        """Keep one direction of a pair."""
+        with self._lock:
+            self._pairs.append(row)
+            if time.monotonic() > self._saved_s + _SAVE_S:  # there may be thousands of rows
+                self._saved_s = time.monotonic()
+                with contextlib.suppress(UsageError):
+                    self.save()
+
+    def expected_GBps(self, nbytes: int) -> float | None:
+        """The least that --expect asks of a sendrecv of so many bytes."""
+        asked = (b.expectation.low for b in self._bands if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes)
+        return next(asked, None)
+
+    def localise(self, found: Localisation) -> None:
+        """Who is slow, by all pairs."""
+        with self._lock:
+            self._localisation = found
+            with contextlib.suppress(UsageError):
+                self.save()
+
     def save(self) -> None:
         """Write what there is to the JSON file, if one was asked for. Raises UsageError where it cannot be written."""
         self._write(self._report(Ending(why=_RUNNING)), ROWS)
@@ -120,7 +156,9 @@ class Ledger:
 
     def reopen(self, report: Report) -> None:
         """Go on from what another process's book held when it was saved."""
-        self._rows = list(report.measurements)
+        self._rows, self._unmeasured = list(report.measurements), list(report.unmeasured)
+        self._pairs, self._localisation = list(report.pairs), report.localisation
+        self.first_call = report.first_call
         self._remarks = [remark for remark in report.remarks if remark not in (_RUNNING, UNJUDGED)]
         self.met = any(v.id == "run.init" and v.status is Status.PASS for v in report.checks)
         environment = report.environment.get(self.party.hosts[0], NodeEnvironment())
@@ -196,7 +234,8 @@ class Ledger:
     def _report(self, ending: Ending) -> Report:
         party, rows = self.party, tuple(self._rows)
         verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
-        doubts = [*self._doubts, *([ending.why] if ending.why else []), *self._unjudged(rows)]
+        left_out = tuple(self._unmeasured)
+        doubts = [*self._doubts, *([ending.why] if ending.why else []), *self._unjudged(rows), *gaps.doubts(left_out)]
         status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
         return Report(
             tool=Tool("ncclprobe", __version__),
@@ -211,7 +250,15 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            remarks=tuple(dict.fromkeys((*doubts, *self._remarks, *self._hint(rows, status)))),
+            first_call=self.first_call,
+            pairs=tuple(self._pairs),
+            localisation=self._localisation,
+            unmeasured=left_out,
+            remarks=tuple(
+                dict.fromkeys(
+                    (*doubts, *self._remarks, *gaps.remarks(left_out), *gaps.imprecise(rows), *self._hint(rows, status))
+                )
+            ),
         )
 
     def _unjudged(self, rows: Sequence[Measurement]) -> Iterator[str]:
@@ -236,22 +283,30 @@ class Ledger:
         rows = tuple(self._rows)
         verified = tuple(row for row in rows if row.wrong is not None)
         expected = tuple(row for row in rows if row.expectation)
+        skewed = tuple(row for row in rows if row.skew)
         nothing = "no row was measured" if not rows else ""
+        no_pairs = "the run ended before all pairs were measured"
         apart = Absent("the ranks had not met when the run ended")
         return {
             Arrivals: ending.arrivals or (Arrivals(self.party.ranks) if self.met else apart),
             Attendance: ending.attendance or (Attendance(self.party.ranks) if self.met else apart),
             Verified: Verified(verified) if verified else Absent(nothing or "no row's data was verified"),
             Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
+            Localisation: self._localisation or Absent(no_pairs),
+            Apart: Apart(skewed, self.party.hosts) if skewed else Absent(nothing or "no call is short enough for that"),
         }
 
     def _asked(self) -> tuple[Check, ...]:
         """The checks of this run: none of one rank. With --report-only, and no --expect, numbers need no judge."""
         if self.party.ranks == 1:
             return ()
+        if self._options.pairs is not None:
+            few = self._localisation is not None and self._localisation.nodes < 3 and not self._localisation.lost
+            lone = ("run.pairs",) if few and self._options.report_only else ()
+            return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", *lone))
         judged_any = any(row.expectation for row in self._rows)
         unasked = ("run.band",) if self._options.report_only and not (self._options.expect or judged_any) else ()
-        return engine.selected(self._checks, ignore=unasked)
+        return engine.selected(self._checks, ignore=("run.pairs", *unasked))
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
         hosts = dict.fromkeys(self.party.hosts)

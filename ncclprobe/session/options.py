@@ -2,15 +2,17 @@
 
 import argparse
 import difflib
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ncclprobe import output
+from ncclprobe import output, stats
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import bands
 from ncclprobe.model import Mode
 from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
+from ncclprobe.pairs import rounds
 from ncclprobe.session.seat import Backend
 from ncclprobe.units import parse_size, size
 
@@ -36,10 +38,14 @@ exit codes:
   0  every rank came and stayed, the data was right, and nothing is slower than expected
   1  ncclprobe itself is broken; never a verdict
   2  wrong usage, or a file that cannot be read or written
-  3  inconclusive: nothing failed, but the run was cut short, or a number was judged by nothing
+  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, or a number was
+     too noisy to judge or was judged by nothing
   4  something fails, or with --fail-on warn warns"""
 
 
+_END = "128M"
+_PRECISION, _BUDGET_S = 0.02, 2.0
+_ITERS = 20
 _MOST_CHARACTERS = 32
 _MOST_CALLS = 10**7
 """Calls are prepared before they are timed, so more would fill a node's memory first."""
@@ -50,7 +56,8 @@ class Options:
     """A checked command line. Names are those of the options; `argv` is what was typed.
 
     `sizes` are the bytes that -b, -e and -f lead to, `remarks` what the reader must know of how they were understood.
-    `mode` and `backend` are None where nobody said.
+    `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs.
+    `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
     """
 
     argv: tuple[str, ...]
@@ -59,10 +66,13 @@ class Options:
     iters: int
     warmup: int
     batches: int
+    precision: float | None
+    budget_s: float
     dtype: str
     redop: str
     mode: Mode | None
     backend: Backend | None
+    pairs: int | None
     nproc: int | None
     expect: str | None
     tolerance: float
@@ -81,7 +91,7 @@ def parse(argv: Sequence[str]) -> Options:
     """The options in `argv`. Raises UsageError for what no sweep could be made of."""
     given = _parser().parse_args(argv)
     for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
-        if number > _MOST_CALLS:
+        if (number or 0) > _MOST_CALLS:
             raise UsageError(
                 f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
             )
@@ -89,12 +99,15 @@ def parse(argv: Sequence[str]) -> Options:
     _known("--redop", given.redop, REDOPS)
     if given.warmup < 0:
         raise UsageError(f"-w {given.warmup}: must be at least 0")
-    steps = _steps(given)
+    pair_end, given.end = given.end, given.end or _END
+    steps = _steps(given) if given.pairs is None else _pair_sizes(given, pair_end)
     ours: dict[str, Any] = {
         "argv": tuple(argv),
         "ops": _ops(given.op),
         "sizes": steps,
-        "remarks": _missed_end(given, steps),
+        "remarks": _missed_end(given, steps) if given.pairs is None else (),
+        "mode": _mode(given),
+        **_sampling(given),
     }
     given_as_named = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
     return Options(**ours, **given_as_named)
@@ -111,22 +124,36 @@ def _parser() -> argparse.ArgumentParser:
 def _what_to_measure(parser: argparse.ArgumentParser) -> None:
     add, count = parser.add_argument, output.count
     add("--op", default="all_reduce", metavar="NAME[,NAME]", help=f"all, or of {', '.join(OPS)} (default: %(default)s)")
+    add("--pairs", type=count, nargs="?", const=0, metavar="ROUNDS",
+        help="instead: send-recv between the ranks, node with node (rank i with rank i) or all ranks of one node, all "
+        f"pairs up to {rounds.ALL_PAIRS}, else so many rounds ({rounds.SOME_ROUNDS}); -b is the latency's size, -e the "
+        "bandwidth's (default: 64M with NCCL, 4M with gloo)")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="smallest message (default: %(default)s)")
-    add("-e", dest="end", default="128M", metavar="SIZE", help="largest message (default: %(default)s)")
+    add("-e", dest="end", metavar="SIZE", help=f"largest message (default: {_END})")
     add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: %(default)s)")
-    add("-n", dest="iters", type=count, default=20, metavar="N", help="timed calls per batch (default: %(default)s)")
+    _how_often(parser)
     add("-w", dest="warmup", type=int, default=5, metavar="N",
         help="untimed calls per size, before all (default: %(default)s)")  # fmt: skip
-    add("--batches", type=count, default=5, metavar="N",
-        help="batches per row, the samples of its statistics (default: %(default)s)")  # fmt: skip
     add("--dtype", default="float32", metavar="TYPE", help=f"of {', '.join(DTYPES)} (default: %(default)s)")
     add("--redop", default="sum", metavar="OP", help=f"of {', '.join(REDOPS)} (default: %(default)s)")
     add("--mode", choices=("queued", "blocking"),
         help="calls back to back, or one by one (default: queued; gloo is always blocking)")  # fmt: skip
+    add("--graph", action="store_true", help="NCCL only: a batch is one launch of a CUDA graph that holds its calls")
     add("--backend", choices=("nccl", "gloo"),
         help="default: nccl with a GPU per rank; where there is no GPU, gloo, which is inconclusive "
         "unless asked for by name")  # fmt: skip
     add("--nproc", type=count, metavar="N", help="start N ranks on this node")
+
+
+def _how_often(parser: argparse.ArgumentParser) -> None:
+    add, count = parser.add_argument, output.count
+    add("--precision", type=_share, metavar="PERCENT",
+        help=f"calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), or …")  # fmt: skip
+    add("--budget", dest="budget_s", type=output.positive, metavar="SECONDS",
+        help=f"… so much time has gone into it (default: {_BUDGET_S:g})")  # fmt: skip
+    add("-n", dest="iters", type=count, metavar="N",
+        help=f"instead, as nccl-tests does: timed calls per batch, and {stats.MIN_SAMPLES} batches")  # fmt: skip
+    add("--batches", type=count, metavar="N", help=f"instead: batches per row, of {_ITERS} calls")
 
 
 def _how_to_judge(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +170,39 @@ def _how_to_judge(parser: argparse.ArgumentParser) -> None:
         help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",
         help="of one batch, or of one step of meeting (default: %(default)g)")  # fmt: skip
+
+
+def _share(text: str) -> float:
+    """A share of up to one half, in percent (``2%``, ``2``), for argparse."""
+    number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
+    percent = float(number[1]) if number else 0.0
+    if not 0 < percent <= 50:
+        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 50, such as 2%")
+    return percent / 100
+
+
+def _sampling(given: argparse.Namespace) -> dict[str, Any]:
+    """How often each row is measured: as a precision asks, or a fixed number of times."""
+    fixed = given.iters or given.batches
+    if fixed and (given.precision or given.budget_s):
+        asked = "--precision" if given.precision else "--budget"
+        number = "-n" if given.iters else "--batches"
+        raise UsageError(f"{number} fixes the number of calls, and {asked} asks for as many as it takes; give one")
+    return {
+        "iters": given.iters or _ITERS,
+        "batches": given.batches or stats.MIN_SAMPLES,
+        "precision": None if fixed else given.precision or _PRECISION,
+        "budget_s": given.budget_s or _BUDGET_S,
+    }
+
+
+def _mode(given: argparse.Namespace) -> Mode | None:
+    """How calls are timed, as far as it was said."""
+    if given.graph and given.mode:
+        raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
+    if given.graph and given.backend == "gloo":
+        raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
+    return "graph" if given.graph else given.mode
 
 
 def _ops(text: str) -> tuple[str, ...]:
@@ -164,6 +224,14 @@ def _steps(given: argparse.Namespace) -> tuple[int, ...]:
     if begin > end:
         raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
     return sizes(begin, end, given.factor)
+
+
+def _pair_sizes(given: argparse.Namespace, end: str | None) -> tuple[int, ...]:
+    """The latency's size, and the bandwidth's where it was said. Raises UsageError."""
+    begin, largest = _bytes("-b", given.begin), _bytes("-e", end) if end else None
+    if begin < 1 or (largest is not None and largest < begin):
+        raise UsageError(f"--pairs -b {given.begin} -e {end}: a byte or more, and -e no smaller than -b")
+    return (begin,) if largest is None else (begin, largest)
 
 
 def _bytes(option: str, text: str) -> int:

@@ -1,13 +1,11 @@
 """Who am I among the ranks, and what do I measure with? Pure, and settled before torch is imported."""
 
-import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.launcher import Launch, derived_port, no_master
 
 Backend = Literal["nccl", "gloo"]
 
@@ -45,6 +43,9 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
         raise UsageError(f"{problem.subject} {problem.message}; {remedy}")
     if launch.rank is None or launch.world_size is None:
         return None
+    unmet = no_master(launch)
+    if unmet and launch.world_size > 1:
+        raise UsageError(f"{unmet.subject} {unmet.message}; {unmet.remedy}")
     nnodes = launch.nnodes or 1
     local_ranks = launch.local_world_size or (launch.world_size if nnodes == 1 else 1)
     local_rank = launch.local_rank if launch.local_rank is not None else launch.rank % local_ranks
@@ -55,47 +56,11 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
         local_rank=local_rank,
         local_ranks=local_ranks,
         nnodes=nnodes,
-        address=launch.master_addr or _master_address(launch.kind, nnodes, launch.world_size, variables),
-        port=launch.master_port or _master_port(variables),
-        agent_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        address=launch.master_addr or "127.0.0.1",
+        port=launch.master_port or derived_port(launch.run_id),
+        agent_store=launch.agent_store,
         attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
-
-
-def _master_address(kind: str, nnodes: int, ranks: int, variables: Mapping[str, str]) -> str:
-    """Where rank 0 is, if nobody said: here on one node, Slurm's first node otherwise."""
-    if nnodes == 1 or ranks == 1:
-        return "127.0.0.1"
-    nodelist = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST")
-    if kind == "slurm" and nodelist:
-        return first_host(nodelist)
-    raise UsageError(
-        f"MASTER_ADDR is not set and {kind} started ranks on {nnodes} nodes; "
-        "set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
-    )
-
-
-def first_host(nodelist: str) -> str:
-    """The first host of a Slurm node list: ``gpu[007-010,20],cpu1`` begins with gpu007. Raises UsageError.
-
-    The grammar is the one of ``scontrol show hostnames`` (slurm.conf(5), NodeName): prefixes with bracketed,
-    comma-separated numbers and ranges, whose leading zeros count.
-    """
-    match = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+(?=,|$)", nodelist.strip())
-    first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", match[0]) if match else ""
-    if not re.fullmatch(r"[\w.-]+", first):
-        raise UsageError(f"SLURM_JOB_NODELIST {nodelist!r} is not understood; set MASTER_ADDR to the host of rank 0")
-    return first
-
-
-def _master_port(variables: Mapping[str, str]) -> int:
-    """A port that every rank of this job derives alike and another job on the node hardly shares: 20000-29999.
-
-    Below Linux' ephemeral ports (32768 and up), which the job's own connections use.
-    """
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "LSB_JOBID")
-    job = "/".join(variables.get(name, "") for name in names)
-    return 20000 + zlib.crc32(job.encode()) % 10000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.session.seat import Seat
 
 MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (seen with torch 2.13)
-_POLL_S = 0.002
+_POLL_S, _FIRST_POLL_S = 0.002, 0.0001  # soon at first, for answers decide between batches; then sparing the server
 _RESOLVE_S = 0.5
 
 
@@ -81,14 +81,7 @@ class Exchange:
     def __init__(self, store: Store, seat: Seat, deadline_s: float) -> None:
         self._store, self._seat, self._deadline_s = store, seat, deadline_s
         self._round = 0
-
-    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        """All ranks' numbers on rank 0, by rank; None elsewhere."""
-        return self.collect(list(values))
-
-    def agree(self, value: float) -> float:
-        """Rank 0's number on every rank."""
-        return float(self.share(value))
+        self._shared: list[str] = []  # which all have read once all have answered again
 
     def collect(self, value: Any) -> list[Any] | None:
         """All ranks' JSON values on rank 0, by rank; None elsewhere."""
@@ -99,8 +92,9 @@ class Exchange:
             return None
         self._wait(names)
         values = [json.loads(text) for text in self._store.multi_get(names)]
-        for name in names:
+        for name in (*names, *self._shared):
             self._store.delete_key(name)
+        self._shared.clear()
         return values
 
     def share(self, value: Any) -> Any:
@@ -109,6 +103,7 @@ class Exchange:
         self._round += 1
         if self._seat.rank == 0:
             self._put(name, value)
+            self._shared.append(name)
             return value
         self._wait([name])
         return json.loads(self._store.get(name))
@@ -123,9 +118,10 @@ class Exchange:
         self._store.set(name, text)
 
     def _wait(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        deadline = clock() + self._deadline_s
+        deadline, pause_s = clock() + self._deadline_s, _FIRST_POLL_S
         while not self._store.check(list(names)):
             if clock() > deadline:
                 silent = [name.rpartition("/")[2] for name in names if not self._store.check([name])]
                 raise ProbeError(f"no answer from rank {', '.join(silent)} within {self._deadline_s:.0f} s")
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)

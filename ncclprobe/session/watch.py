@@ -86,13 +86,15 @@ class Voices:
 
     `conclude` is called at most once, on rank 0 only, from whichever thread sees the end first; it reports what there
     is and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now.
-    `phase` hears of each new phase of this rank, and `words` why it leaves where rank 0 cannot say so.
+    `phase` hears of each new phase of this rank, and `words` why it leaves where rank 0 cannot say so. `abort` frees
+    what this process holds on its device and its peers, once all is said; it returns within seconds.
     """
 
     conclude: Callable[[Ending], int]
     save: Callable[[Ending], None] = lambda ending: None
     phase: Callable[[str], None] = lambda phase: None
     words: Callable[[str], None] | None = None
+    abort: Callable[[], None] = lambda: None
 
 
 class Watch:
@@ -102,6 +104,7 @@ class Watch:
         self._seat, self._limits, self._voices = seat, limits, voices
         self._host = host
         self._step, self._phase, self._left, self._count = 0, "start", "", 0
+        self._blames: tuple[int, ...] = ()
         self._phase_began = time.monotonic()
         self._preparing = True
         self._signal, self._since_signal = "", 0
@@ -149,8 +152,9 @@ class Watch:
         if self._own and not self._left:
             self._write(self._own)  # at once, so that a loss is not reported one phase late
 
-    def failed(self, reason: str) -> NoReturn:
-        """This rank cannot go on: say so, and wait for rank 0 to find out why."""
+    def failed(self, reason: str, blames: tuple[int, ...] = ()) -> NoReturn:
+        """This rank cannot go on: say so, and wait for rank 0 to find out why. `blames`: whom it waited for."""
+        self._blames = blames
         self._left = f"it failed ({reason})"
         self._wake.set()
         if self._pulse is None:
@@ -248,7 +252,7 @@ class Watch:
     def _write(self, store: Store) -> None:
         """The count is the pulse's alone: a phase that the main thread adds is no sign of its life."""
         left = self._left or (f"signal {self._signal} ended it" if self._signal else "")
-        beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left)
+        beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left, self._blames)
         store.set(key(self._seat, f"beat/{beat.rank}"), json.dumps(asdict(beat)))
 
     def _hear(self, store: Store, ranks: range) -> dict[int, Beat]:
@@ -307,6 +311,7 @@ class Watch:
             code = int(store.get(verdict))
             self._left = DONE
             self._say(store)
+            self._voices.abort()
             leave(code)
         self._zero.hear(self._hear(store, range(1)))
         if self._zero.silent(SILENT_PERIODS):
@@ -327,6 +332,7 @@ class Watch:
         code = self._voices.conclude(ending)
         if store:
             self._dismiss(store, code)
+        self._voices.abort()
         leave(code)
 
     def _last_words(self, ending: Ending) -> NoReturn:

@@ -10,7 +10,7 @@ from pathlib import Path
 BENCH = Path(__file__).parents[2] / "scripts/bench"
 
 
-def test_both_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:
+def test_all_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:
     result = tmp_path / "bench.json"
     process = subprocess.Popen(
         [sys.executable, BENCH, "--pairs", "2", "--sizes", "64K", "--json", result],
@@ -29,3 +29,9 @@ def test_both_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None
     assert found["overhead"]["bare_us"] > 0
     assert "fake group, host time per call" in printed
     assert "64 KiB: reported / by hand" in printed
+    (asked,) = found["asked"]
+    assert asked["precision"] > 0
+    assert 0 <= asked["reached"] <= 1
+    assert "of rows came to it" in printed
+    quiet = [row for row in found["made_up"] if row["noise"].startswith("quiet")]
+    assert min(row["right"] for row in quiet) > 0.95

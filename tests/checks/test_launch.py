@@ -70,6 +70,28 @@ def test_torchrun_in_the_shell_of_salloc_or_without_slurm_is_no_contradiction() 
     assert agree(**torchrun) == []
 
 
+def test_the_doctors_one_process_on_each_of_several_nodes_is_no_more_than_a_note() -> None:
+    none_set, torchrun = Environment({}), Launch("torchrun", 0, 1, 0, 1, 1)
+    assert say(variables.one_rank, torchrun, variables.EIGHT, none_set) == [("warn", "LOCAL_WORLD_SIZE")]
+    several = replace(torchrun, world_size=2, nnodes=2)
+    assert say(variables.one_rank, several, variables.EIGHT, none_set) == [("note", "LOCAL_WORLD_SIZE")]
+    assert say(variables.one_rank, several, variables.EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})) == []
+    lost = replace(variables.EIGHT, all=tuple(replace(gpu, lost="GPU is lost") for gpu in variables.EIGHT.all[1:]))
+    assert say(variables.one_rank, several, lost, none_set) == []
+
+
+def test_only_torchruns_one_rank_is_looked_at() -> None:
+    for launch in (Launch("slurm", 0, 2, 0, 1, 2), Launch("pytorchjob", 0, 2, 0, 1, 2)):
+        assert judge(variables.one_rank, launch, variables.EIGHT, Environment({})).status is Status.SKIP
+
+
+def test_a_single_torchrun_in_every_pod_is_a_job_of_its_own_in_each() -> None:
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job"}
+    torchrun = RANK_3 | {"TORCHELASTIC_RUN_ID": "x", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"}
+    assert agree(**pod, **torchrun) == [("warn", "nnodes")]
+    assert agree(**pod, **torchrun | {"GROUP_WORLD_SIZE": "2", "WORLD_SIZE": "16"}) == []
+
+
 def test_open_mpis_ranks_are_compared_too() -> None:
     mpi = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "16"}
     local = {"OMPI_COMM_WORLD_LOCAL_RANK": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}

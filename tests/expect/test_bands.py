@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
-from ncclprobe.model import Expectation, Report, Status, Tool
+from ncclprobe.model import Expectation, Report, Status, TimeStats, Tool
 
 GOOD: dict[str, Any] = {
     "op": '"all_reduce"',
@@ -106,9 +106,26 @@ def test_a_range_covers_both_its_ends_and_no_more() -> None:
 
 @pytest.mark.parametrize(("busbw", "status"), [(90.0, "pass"), (89.99, "fail")])
 def test_a_row_is_judged_by_the_lowest_that_passes(busbw: float, status: str) -> None:
-    row = judged(replace(ROW, busbw_GBps=busbw), from_toml(toml(), "b"))
+    mean_us = ROW.time_us.mean
+    row = judged(replace(ROW, busbw_GBps=busbw, interval_us=(mean_us, mean_us)), from_toml(toml(), "b"))
     assert row.status == status
     assert row.expectation is not None
+
+
+@pytest.mark.parametrize(
+    ("interval_us", "status"),
+    [
+        ((19.0, 21.9), "pass"),  # 100 GB/s at the mean of 20 us, so 90 at 22.2
+        ((19.0, 22.3), "noise"),
+        ((22.3, 30.0), "fail"),
+        (None, "noise"),
+    ],
+)
+def test_a_band_is_passed_or_failed_at_both_ends_of_the_interval(
+    interval_us: tuple[float, float] | None, status: str
+) -> None:
+    row = replace(ROW, busbw_GBps=100.0, time_us=TimeStats(20.0), interval_us=interval_us)
+    assert judged(row, from_toml(toml(), "b")).status == status
 
 
 def test_a_row_nobody_expected_stays_unjudged() -> None:

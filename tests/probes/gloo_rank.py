@@ -18,7 +18,8 @@ import torch.distributed as dist
 from ncclprobe.live import LiveHost
 from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
-from ncclprobe.probes.sweep import Plan, run
+from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.sweep import run
 from ncclprobe.session.seat import Seat
 from ncclprobe.session.store import Exchange
 
@@ -118,7 +119,7 @@ def main() -> None:
         return [asdict(row) for row in run(plan, exchange, lambda phase: None, host=host)]
 
     said: dict[str, Any] = {"sweep": rows(plan(ops=tuple(OPS), iters=4))}
-    brief: dict[str, Any] = {"sizes": (4 * KiB,), "iters": 1, "warmup": 0, "batches": 1}
+    brief: dict[str, Any] = {"sizes": (4 * KiB,), "iters": 1, "warmup": 0, "batches": 1, "rounds": 0}
     said["types"] = [row for dtype in DTYPES for row in rows(plan(ops=tuple(OPS), dtype=dtype, **brief))]
     reductions = tuple(op.name for op in OPS.values() if op.reduces)
     said["reductions"] = [
@@ -126,6 +127,7 @@ def main() -> None:
         for redop, dtype in itertools.product(REDOPS, DTYPES)
         for row in rows(plan(ops=reductions, dtype=dtype, redop=redop, **brief))
     ]
+    said["adaptive"] = rows(plan(ops=("all_reduce", "broadcast"), precision=0.3, budget_s=0.5, dtype="float64"))
     said["sabotaged"] = []
     for name, (where, attribute, replacement) in SABOTAGES.items():
         with patch.object(where, attribute, replacement):

@@ -150,3 +150,48 @@ def test_a_rank_holding_its_neighbours_share_of_a_reduction_is_wrong() -> None:
     total = reduced("sum", sent(data, 4, 4 * 512)).view(4, 512)
     assert data.wrong(total[1], reduce_scatter.result(1, 4, 512)) == 0
     assert data.wrong(total[2], reduce_scatter.result(1, 4, 512)) > 256
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "wrong"),
+    [("float32", "0x3f800000", "0x40000000"), ("bfloat16", "0x3f80", "0x4000"), ("int8", "0x01", "0x02")],
+)
+def test_the_first_wrong_element_is_shown_with_its_bits_and_who_sent_it(dtype: str, right: str, wrong: str) -> None:
+    data = Pattern(*(torch.ones(shape, dtype=getattr(torch, dtype)) for shape in ((3, PERIOD), (PERIOD,))))
+    received = torch.ones(4000, dtype=data.rows.dtype)
+    received[[2500, 3999]] = 2
+    found = data.first_wrong(received, [Part(0, 0, 2000), Part(1, 7, 2000)], rank=2)
+    assert found is not None
+    assert (found.rank, found.offset, found.source) == (2, 2500, 1)
+    assert (found.expected_bits, found.got_bits) == (right, wrong)
+    assert (float(found.expected), float(found.got)) == (1, 2)
+
+
+def test_a_flipped_sign_bit_of_zero_looks_equal_and_of_anything_else_does_not() -> None:
+    data = pattern(torch.float64, "sum", 2, CPU)
+    received = reduced("sum", sent(data, 2, 3000))
+    assert data.first_wrong(received, [Part(None, 0, 3000)], rank=0) is None
+    received[17] *= -1
+    found = data.first_wrong(received, [Part(None, 0, 3000)], rank=0)
+    assert found is not None
+    assert (found.offset, found.source) == (17, None)
+    assert int(found.expected_bits, 16) ^ int(found.got_bits, 16) == 1 << 63
+
+
+def test_an_element_beyond_the_first_block_has_its_own_offset() -> None:
+    count = PERIOD * 1024 + 100
+    data = pattern(torch.int64, None, 2, CPU)
+    received = sent(data, 2, count)[0]
+    received[-1] += 1
+    found = data.first_wrong(received, [Part(0, 0, count)], rank=1)
+    assert found is not None
+    assert found.offset == count - 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 300])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_an_average_that_is_off_by_more_than_its_roundings_is_wrong(dtype: str, ranks: int) -> None:
+    data = pattern(getattr(torch, dtype), "avg", ranks, CPU)
+    eps = torch.finfo(data.total.dtype).eps
+    off = data.total * (1 + (min(ranks, 8) + 5) / 2 * eps)
+    assert data.wrong(off, [Part(None, 0, PERIOD)]) > PERIOD // 2

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,43 @@ def test_every_sabotaged_operation_has_wrong_elements(said: list[dict[str, Any]]
 def test_one_wrong_element_of_one_rank_is_counted_as_one(said: list[dict[str, Any]]) -> None:
     [row] = [row for row in said[0]["sabotaged"] if row["op"] == "sendrecv"]
     assert row["wrong"] == 1
+
+
+def test_a_wrong_element_is_shown_with_rank_offset_bits_and_who_sent_it(said: list[dict[str, Any]], ranks: int) -> None:
+    [row] = [row for row in said[0]["sabotaged"] if row["op"] == "sendrecv"]
+    [wrong] = row["mismatches"]
+    assert (wrong["rank"], wrong["offset"], wrong["source"]) == (0, (64 << 10) // 4 - 1, ranks - 1)
+    assert (wrong["got"], wrong["got_bits"]) == ("0.0", "0x00000000")
+    assert struct.pack(">f", float(wrong["expected"])).hex() == wrong["expected_bits"].removeprefix("0x")
+
+
+def test_every_rank_that_received_something_wrong_shows_its_first(said: list[dict[str, Any]], ranks: int) -> None:
+    for row in measured(said[0]["sabotaged"]):
+        seen = [wrong["rank"] for wrong in row["mismatches"]]
+        assert seen == sorted(set(seen))
+        assert set(seen) <= set(range(ranks))
+    assert [row["mismatches"] for row in measured(said[0]["sweep"]) if row["mismatches"]] == []
+
+
+def test_an_asked_precision_decides_alike_on_all_ranks(said: list[dict[str, Any]]) -> None:
+    rows = [measured(answers["adaptive"]) for answers in said]
+    assert len({tuple((row["iters"], row["batches"]) for row in own) for own in rows}) == 1
+    for row in rows[0]:
+        assert row["batches"] >= 5
+        assert row["interval_us"][0] <= row["time_us"]["median"] <= row["interval_us"][1]
+        assert row["precision_asked"] == 0.3
+
+
+def test_times_of_every_rank_and_batch_are_kept(said: list[dict[str, Any]], ranks: int) -> None:
+    for row in measured(said[0]["adaptive"]):
+        samples = row["samples"]
+        assert (len(samples["by_rank"]), len(samples["by_batch"])) == (ranks, row["batches"])
+        assert [len(each) for each in samples["each"]] == [row["batches"]] * ranks
+        assert sum(samples["by_batch"]) / row["batches"] == pytest.approx(row["time_us"]["mean"], rel=1e-3)
+
+
+def test_arrivals_are_noted_for_every_rank(said: list[dict[str, Any]], ranks: int) -> None:
+    for row in measured(said[0]["adaptive"]):
+        assert row["skew"]["rounds"] > 0
+        assert len(row["skew"]["late_us"]) == ranks
+        assert row["skew"]["transfer_us"] > 0

@@ -1,5 +1,6 @@
 """The sweep in one process: its steps on torch's fake group, its arithmetic on times made up here."""
 
+import json
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -9,10 +10,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Replay
+from ncclprobe.measured import Mismatch, Unmeasured
 from ncclprobe.model import Library, Measurement
 from ncclprobe.ops import OPS
-from ncclprobe.probes import Probe
-from ncclprobe.probes.sweep import Plan, Skipped, run, tally
+from ncclprobe.probes import Call, Probe
+from ncclprobe.probes.apart import Arrival
+from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.sweep import run
+from ncclprobe.probes.tally import Told, tally
 from ncclprobe.registry import discover
 
 KiB = 1 << 10
@@ -29,6 +34,7 @@ def plan(**changes: object) -> Plan:
         "backend": "gloo",
         "footprint_bytes": 64 * KiB,
         "verify": False,
+        "rounds": 0,
     }
     return Plan(**(defaults | changes))  # type: ignore[arg-type]
 
@@ -36,14 +42,14 @@ def plan(**changes: object) -> Plan:
 class Alone:
     """An exchange for a rank whose peers all say the same as it does, or what `others` says."""
 
-    def __init__(self, ranks: int, others: Sequence[float] | None = None) -> None:
+    def __init__(self, ranks: int, others: object = None) -> None:
         self.ranks, self.others = ranks, others
 
-    def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Our values and the others'."""
-        return [list(values)] + [list(self.others or values)] * (self.ranks - 1)
+    def collect(self, value: object) -> list[object]:
+        """Our value and the others'."""
+        return [value] + [value if self.others is None else self.others] * (self.ranks - 1)
 
-    def agree(self, value: float) -> float:
+    def share(self, value: object) -> object:
         """We are rank 0."""
         return value
 
@@ -68,6 +74,20 @@ class Link:
     def barrier(self) -> None:
         self.log.append("barrier")
 
+    def busy_until(self, instant: float) -> None:
+        self.log.append("busy")
+        self.time = max(self.time, instant)
+
+    def mark(self) -> float:
+        return self.time
+
+    def between(self, first: float, last: float) -> float:
+        return last - first
+
+    def graph(self, calls: Sequence[Call]) -> Call:
+        self.log.append(f"graph of {len(calls)}")
+        return lambda: [call() for call in calls]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def fake_group() -> Iterator[None]:
@@ -85,7 +105,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     return link
 
 
-def measured(plan: Plan, link: Link | None = None) -> list[Measurement | Skipped]:
+def measured(plan: Plan, link: Link | None = None) -> list[Measurement | Unmeasured]:
     return list(run(plan, Alone(plan.ranks), lambda phase: None, clock=link, host=ROOMY))
 
 
@@ -115,7 +135,7 @@ def test_gloo_is_always_blocking(link: Link) -> None:
 
 def test_the_host_says_what_comes_next_before_anything_that_may_block() -> None:
     phases: list[str] = []
-    rows = run(plan(ops=("all_gather",), verify=True, batches=2), Alone(2), phases.append, host=ROOMY)
+    rows = run(plan(ops=("all_gather",), verify=True, batches=2, rounds=3), Alone(2), phases.append, host=ROOMY)
     list(rows)
     assert phases == [
         "allocating 2 x 64 KiB",
@@ -123,13 +143,15 @@ def test_the_host_says_what_comes_next_before_anything_that_may_block() -> None:
         "all_gather first call in place",
         "all_gather 64 KiB warm-up",
         "all_gather 64 KiB out of place untimed call",
-        "all_gather 64 KiB out of place batch 1 of 2",
-        "all_gather 64 KiB out of place batch 2 of 2",
+        "all_gather 64 KiB out of place batch 1",
+        "all_gather 64 KiB out of place batch 2",
+        "all_gather 64 KiB out of place appointments",
         "all_gather 64 KiB out of place verify",
         "all_gather 64 KiB out of place gather",
         "all_gather 64 KiB in place untimed call",
-        "all_gather 64 KiB in place batch 1 of 2",
-        "all_gather 64 KiB in place batch 2 of 2",
+        "all_gather 64 KiB in place batch 1",
+        "all_gather 64 KiB in place batch 2",
+        "all_gather 64 KiB in place appointments",
         "all_gather 64 KiB in place verify",
         "all_gather 64 KiB in place gather",
     ]
@@ -155,7 +177,7 @@ def test_the_footprint_is_reported_and_does_not_depend_on_the_sizes(link: Link) 
 
 def test_a_size_too_small_to_share_is_said_and_not_measured() -> None:
     skipped, *rows = measured(plan(ops=("all_gather",), sizes=(8, 64), ranks=2))
-    assert skipped == Skipped("all_gather", 8, "8 B is too little for 2 ranks to share")
+    assert skipped == Unmeasured("all_gather", 8, "small", "8 B is too little for 2 ranks to share")
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [64, 64]
 
 
@@ -167,20 +189,20 @@ def test_what_the_backend_refuses_is_named_and_the_rest_goes_on(monkeypatch: pyt
     monkeypatch.setattr(dist, "broadcast", refuse)
     skipped, row = measured(plan(ops=("broadcast", "all_reduce")), link)
     why = "Input tensor data type is not supported for NCCL process group"
-    assert skipped == Skipped("broadcast", None, why)
+    assert skipped == Unmeasured("broadcast", None, "refused", why)
     assert isinstance(row, Measurement)
 
 
-@pytest.mark.parametrize(("refused_here", "others"), [(True, 0.0), (False, 1.0)])
+@pytest.mark.parametrize(("refused_here", "others"), [(True, False), (False, True)])
 def test_a_call_refused_by_some_ranks_only_is_a_lost_measurement_on_all(
-    monkeypatch: pytest.MonkeyPatch, refused_here: bool, others: float
+    monkeypatch: pytest.MonkeyPatch, refused_here: bool, others: bool
 ) -> None:
     if refused_here:
         monkeypatch.setattr(dist, "broadcast", refuse)
 
     class Divided(Alone):
-        def gather(self, values: Sequence[float]) -> list[list[float]]:
-            return [list(values), [others if len(phases) > 1 else values[0]]]
+        def collect(self, value: object) -> list[object]:
+            return [value, others if len(phases) > 1 else value]
 
     phases: list[str] = []
     with pytest.raises(ProbeError, match=r"broadcast first call: failed on 1 of 2 ranks"):
@@ -223,8 +245,8 @@ def test_a_failure_names_rank_and_phase(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken() -> None:
-    rows = run(plan(sizes=(1 << 40,)), Alone(2, others=[float(1 << 20)]), lambda phase: None, host=ROOMY)
-    with pytest.raises(UsageError, match=r"-e 1024 GiB: two buffers need 2048 GiB .* only 1 MiB free; .* smaller -e"):
+    rows = run(plan(sizes=(1 << 40,)), Alone(2, others=1 << 20), lambda phase: None, host=ROOMY)
+    with pytest.raises(UsageError, match=r"^1024 GiB: two buffers need 2048 GiB .* only 1 MiB free; .* -b and -e"):
         next(rows)
 
 
@@ -235,50 +257,98 @@ def test_ranks_of_one_host_share_its_memory() -> None:
         next(run(needs_half, Alone(4), lambda phase: None, host=host))
 
 
-def tallied(rows: dict[int, list[float]], batches: int, verify: bool = True) -> Measurement:
+def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
+    rows = measured(plan(ops=("broadcast", "reduce"), sizes=(KiB, 1 << 40, 1 << 41)))
+    left_out = [row for row in rows if isinstance(row, Unmeasured)]
+    assert [(row.op, row.nbytes, row.cause) for row in left_out] == [
+        (op, nbytes, "memory") for op in ("broadcast", "reduce") for nbytes in (1 << 40, 1 << 41)
+    ]
+    assert "2048 GiB per rank and a rank has only" in left_out[0].why
+    assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
+
+
+def tallied(rows: dict[int, Told], batches: int = 1) -> Measurement:
     """A row for an all_reduce of 1 MB between as many ranks as there are rows."""
     op = OPS["all_reduce"]
-    made = plan(ranks=max(2, len(rows)), batches=batches, iters=1, verify=verify)
-    return tally(made, op, op.shape(1_000_000, made.ranks, 4), "in", 64, rows)
+    made = plan(ranks=max(2, len(rows)), batches=batches, iters=1)
+    return tally(made, op, op.shape(1_000_000, made.ranks, 4), "in", 64, 1, rows)
 
 
 def test_bandwidth_comes_from_the_mean_time_and_not_from_the_mean_of_rates() -> None:
-    row = tallied({0: [1e-3, 1e-3, 0.0], 1: [3e-3, 3e-3, 0.0]}, batches=1)
+    row = tallied({0: Told([1e-3], 1e-3), 1: Told([3e-3], 3e-3)})
     assert row.time_us.mean == pytest.approx(2000)
     assert row.algbw_GBps == pytest.approx(0.5)  # the mean of 1 and 1/3 GB/s would be 0.67
     assert row.busbw_GBps == pytest.approx(0.5)
 
 
 def test_batches_with_different_times_do_not_become_a_mean_of_rates_either() -> None:
-    row = tallied({rank: [1e-3, 9e-3, 1e-3, 9e-3, 0.0] for rank in range(2)}, batches=2)
+    row = tallied({rank: Told([1e-3, 9e-3], 1e-3) for rank in range(2)})
     assert row.algbw_GBps == pytest.approx(1e6 / 5e-3 / 1e9)
 
 
-def test_a_sample_is_the_mean_over_ranks_of_one_batch() -> None:
+def test_a_sample_is_the_mean_over_ranks_of_one_batch_and_all_are_kept() -> None:
     times = {0: [1e-3, 2e-3, 3e-3, 4e-3, 5e-3], 1: [3e-3, 4e-3, 5e-3, 6e-3, 7e-3]}
-    row = tallied({rank: [*seconds, *[1e-6] * 5, 0.0] for rank, seconds in times.items()}, batches=5)
+    row = tallied({rank: Told(seconds, 1e-6) for rank, seconds in times.items()})
     spread = row.time_us
     assert (spread.min, spread.median, spread.max) == pytest.approx((2000, 4000, 6000))
+    assert row.interval_us == pytest.approx((2000, 6000))
+    assert row.precision == pytest.approx(0.5)
     assert row.issue_us == pytest.approx(1)
+    assert row.samples is not None
+    assert row.samples.by_rank == (3000, 5000)
+    assert row.samples.by_batch == (2000, 3000, 4000, 5000, 6000)
+    assert row.samples.each == ((1000, 2000, 3000, 4000, 5000), (3000, 4000, 5000, 6000, 7000))
+
+
+def test_of_many_ranks_and_batches_only_the_means_are_kept() -> None:
+    row = tallied({rank: Told([1e-3] * 11, 0.0) for rank in range(100)})
+    assert row.samples is not None
+    assert (len(row.samples.by_rank), len(row.samples.by_batch), row.samples.each) == (100, 11, ())
 
 
 def test_the_slowest_rank_is_named_even_if_another_has_the_worst_batch() -> None:
     rows = {0: [9e-3, 1e-3], 1: [6e-3, 6e-3], 2: [1e-3, 1e-3]}
-    assert tallied({rank: [*row, *row, 0.0] for rank, row in rows.items()}, batches=2).slowest_rank == 1
+    assert tallied({rank: Told(seconds, 0.0) for rank, seconds in rows.items()}).slowest_rank == 1
 
 
-def test_one_batch_has_a_mean_and_nothing_else() -> None:
-    spread = tallied({0: [1e-3, 1e-3, 0.0]}, batches=1).time_us
+def test_too_few_batches_have_a_mean_and_nothing_else() -> None:
+    row = tallied({0: Told([1e-3] * 4, 1e-3)})
+    spread = row.time_us
     assert (spread.median, spread.min, spread.p95, spread.max, spread.stdev) == (None,) * 5
+    assert (row.interval_us, row.precision) == (None, None)
 
 
-@pytest.mark.parametrize(("verify", "wrong"), [(True, 7), (False, None)])
-def test_wrong_elements_are_summed_over_ranks_and_null_when_nobody_looked(verify: bool, wrong: int | None) -> None:
-    assert tallied({0: [1e-3, 1e-3, 3.0], 1: [1e-3, 1e-3, 4.0]}, batches=1, verify=verify).wrong == wrong
+@pytest.mark.parametrize(("each", "wrong"), [((3, 4), 7), ((None, None), None)])
+def test_wrong_elements_are_summed_over_ranks_and_null_when_nobody_looked(
+    each: tuple[int | None, ...], wrong: int | None
+) -> None:
+    assert tallied({rank: Told([1e-3], 1e-3, wrong=seen) for rank, seen in enumerate(each)}).wrong == wrong
+
+
+@pytest.mark.parametrize(("mode", "issue_us", "bound"), [("queued", 800, True), ("queued", 790, False)])
+def test_a_row_whose_time_is_handing_over_is_launch_bound(
+    mode: str, issue_us: float, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    op = OPS["all_reduce"]
+    made = plan(backend="nccl", mode=mode)
+    row = tally(made, op, op.shape(8, 2, 4), "in", 64, 1, {0: Told([1e-3], issue_us / 1e6, device_s=2e-4)})
+    assert row.launch_bound is bound
+    assert row.device_us == pytest.approx(200)
+
+
+def test_a_blocking_call_is_not_launch_bound_although_handing_over_is_all_of_it() -> None:
+    assert not tallied({0: Told([1e-3], 1e-3)}).launch_bound
 
 
 def test_another_rank_than_0_speaks_for_itself() -> None:
-    assert tallied({3: [1e-3, 1e-3, 0.0]}, batches=1).slowest_rank == 3
+    assert tallied({3: Told([1e-3], 1e-3)}).slowest_rank == 3
+
+
+def test_what_a_rank_tells_survives_the_way_through_json() -> None:
+    mismatch = Mismatch(1, 2, None, "1", "2", "0x1", "0x2")
+    said = Told([1e-3, 0.1 + 0.2], 1e-6, None, 1, mismatch, [Arrival(1.0, 2.0, 3.0)])
+    assert Told.unpack(json.loads(json.dumps(said.pack()))) == said
 
 
 def test_only_reductions_have_a_reduction() -> None:
@@ -293,3 +363,103 @@ def test_a_device_out_of_memory_is_said_with_what_was_wanted(monkeypatch: pytest
     monkeypatch.setattr("ncclprobe.probes.sweep.allocate", exhausted)
     with pytest.raises(ProbeError, match=r"rank 0: allocating 2 x 64 KiB: CUDA out of memory. Tried .* KiB.$"):
         measured(plan())
+
+
+class Unsteady(Link):
+    """A link on which the first `unsteady` batches take turns between as long as it says and half as long again."""
+
+    def __init__(self, latency_s: float, unsteady: int = 1 << 30) -> None:
+        super().__init__(latency_s, bytes_per_s=1e12)
+        self.batches, self.unsteady = 0, unsteady
+
+    def barrier(self) -> None:
+        self.batches += 1
+
+    def all_reduce(self, tensor: object, op: object) -> None:
+        self.time += self.latency_s * (1.5 if self.batches <= self.unsteady and self.batches % 2 else 1.0)
+
+
+def adaptive(link: Link, monkeypatch: pytest.MonkeyPatch, **changes: object) -> Measurement:
+    monkeypatch.setattr(dist, "all_reduce", link.all_reduce)
+    [row] = measured(plan(precision=0.02, **changes), link)
+    assert isinstance(row, Measurement)
+    return row
+
+
+def test_a_steady_link_takes_five_batches_of_as_many_calls_as_last_long_enough(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = adaptive(link, monkeypatch)
+    assert (row.batches, row.iters) == (5, round(5e-3 / (10e-6 + 65536 / 1e9)))
+    assert row.precision == pytest.approx(0.0)
+    assert row.precision_asked == 0.02
+
+
+def test_an_unsteady_link_takes_more_until_the_interval_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = adaptive(Unsteady(1e-3, unsteady=6), monkeypatch)
+    assert 5 < row.batches < 100
+    assert row.precision is not None
+    assert row.precision <= 0.02
+
+
+def test_what_the_budget_cannot_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Unsteady(1e-3)
+    row = adaptive(link, monkeypatch, budget_s=0.25)
+    assert 0.2 < link.time < 0.3
+    assert row.precision is not None
+    assert row.precision > 0.02
+    assert row.batches < 60
+
+
+def test_a_call_longer_than_the_budget_is_made_often_enough_for_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = adaptive(Unsteady(10.0), monkeypatch, budget_s=2.0, warmup=0)
+    assert (row.iters, row.batches) == (1, 5)
+    assert row.interval_us is not None
+
+
+def test_ranks_other_than_zero_do_as_they_are_told() -> None:
+    """A rank that decided by itself would wait in a barrier that nobody else enters."""
+    answers: list[object] = [1 << 40, False, 3, 2, 0]  # room, refusals, calls per batch, two batches more, no more
+
+    class Follower:
+        def collect(self, value: object) -> None:
+            return None
+
+        def share(self, value: object) -> object:
+            assert value is None
+            return answers.pop(0)
+
+    [row] = list(run(plan(rank=1, precision=0.02), Follower(), lambda phase: None, host=ROOMY))
+    assert isinstance(row, Measurement)
+    assert (row.iters, row.batches, answers) == (3, 7, [])
+
+
+def test_a_graph_holds_a_whole_batch_and_is_its_one_call(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    row, _ = measured(
+        plan(sizes=(64 * KiB, 256 * KiB), warmup=0, iters=4, batches=2, backend="nccl", mode="graph"), link
+    )
+    assert isinstance(row, Measurement)
+    assert row.mode == "graph"
+    assert row.time_us.mean == pytest.approx(10 + 65.536)
+    assert [what for what in link.log if what.startswith("graph")] == ["graph of 4"] * 2
+
+
+def test_appointments_are_kept_apart_from_the_timed_batches(link: Link) -> None:
+    [row] = measured(plan(rounds=3), link)
+    assert isinstance(row, Measurement)
+    assert link.log[-12:] == ["barrier", "busy", "call", "synchronise"] * 3
+    assert row.skew is not None
+    assert (row.skew.rounds, row.skew.arrival_us, row.skew.late_us) == (3, 0.0, (0.0, 0.0))
+    assert row.skew.transfer_us == pytest.approx(75.536)
+
+
+def test_every_batch_of_long_calls_is_a_phase_of_its_own_and_short_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A phase has a deadline, so it must not grow with the calls; but a heartbeat each would wear the store out."""
+    for latency_s, phases in ((10e-6, ["batch 1 to 5"]), (1.0, [f"batch {n}" for n in range(1, 6)])):
+        link, said = Link(latency_s, 1e12), list[str]()
+        monkeypatch.setattr(dist, "all_reduce", link.all_reduce)
+        list(run(plan(precision=0.02), Alone(2), said.append, clock=link, host=ROOMY))
+        assert [phase.removeprefix("all_reduce 64 KiB in place ") for phase in said if " batch " in phase] == phases

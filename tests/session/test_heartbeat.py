@@ -1,6 +1,7 @@
 """Who is lost: decided from made-up heartbeats, without clocks, stores or processes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -183,3 +184,24 @@ def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
     ranks.register.hear(ranks.beats)
     assert lost(ranks.register.unanswered(before)) == [2]
     assert ranks.register.unanswered({1: before[1]}) is None
+
+
+def test_whom_a_rank_waited_for_in_vain_is_lost_and_not_the_rank_that_says_so() -> None:
+    register = Register(3, patience=60)
+    beats = {rank: Beat(rank, f"h{rank}", 1, 0, 3, "meet") for rank in range(3)}
+    beats[0] = replace(beats[0], left="it failed (Ranks 2 failed to pass monitoredBarrier)", blames=(2,))
+    for count in range(10):
+        register.hear({rank: replace(beat, count=count) for rank, beat in beats.items()})
+    found = register.attendance()
+    assert found is not None
+    assert [(lost.rank, lost.why) for lost in found.lost] == [(2, "it did not come to a barrier of all")]
+
+
+def test_ranks_that_leave_and_blame_each_other_are_all_lost() -> None:
+    register = Register(2, patience=60)
+    for count in range(10):
+        left = {rank: Beat(rank, "h", 1, count, 3, "meet", "it failed", (1 - rank,)) for rank in range(2)}
+        register.hear(left)
+    found = register.attendance()
+    assert found is not None
+    assert [lost.rank for lost in found.lost] == [0, 1]

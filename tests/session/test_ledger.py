@@ -10,6 +10,7 @@ import pytest
 
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.expect.bands import Band, from_toml
+from ncclprobe.measured import FirstCall, Skew, Unmeasured
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report
 from ncclprobe.report import json as as_json
 from ncclprobe.session import options as command_line
@@ -101,7 +102,10 @@ def test_ranks_that_never_met_pass_nothing(path: Path) -> None:
     report = closed(ledger(path, met=False), path, Ending(arrivals=Arrivals(2, (1,), 60.0)))
     statuses = {verdict.id: verdict.status.value for verdict in report.checks}
     assert report.exit_code == 4
-    assert statuses == {"run.init": "fail", "run.hang-attrib": "skip", "run.data": "unknown", "run.band": "unknown"}
+    assert statuses == {
+        "run.init": "fail", "run.hang-attrib": "skip", "run.data": "unknown", "run.band": "unknown",
+        "run.straggler": "unknown",
+    }  # fmt: skip
 
 
 def test_a_signal_before_the_ranks_met_is_inconclusive(path: Path) -> None:
@@ -239,7 +243,7 @@ def test_another_process_can_go_on_with_the_book(path: Path) -> None:
     report = closed(heir, path, LOST)
     assert (report.exit_code, len(report.measurements), report.remarks) == (4, 1, ())
     assert {v.id: v.status.value for v in report.checks} == {
-        "run.init": "pass", "run.hang-attrib": "fail", "run.data": "pass",
+        "run.init": "pass", "run.hang-attrib": "fail", "run.data": "pass", "run.straggler": "unknown",
     }  # fmt: skip
 
 
@@ -263,3 +267,84 @@ def test_ranks_of_our_own_leave_the_last_word_to_who_started_them(
     assert closed(book, path).exit_code == 0
     assert as_json.read(str(path.with_name("report.json"))).exit_code == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_number_too_noisy_to_judge_is_inconclusive_even_where_only_a_report_was_wanted(path: Path) -> None:
+    """100 GB/s at 20 us, and a band that only one end of the interval reaches."""
+    book = ledger(path, bands(ROW.busbw_GBps), report_only=True)
+    book.add(ROW_OK)
+    report = closed(book, path)
+    assert (report.exit_code, report.measurements[0].status) == (3, "noise")
+    (verdict,) = [v for v in report.checks if v.id == "run.band"]
+    assert "too noisy to say: all_reduce 1 MiB" in verdict.why
+
+
+LEFT_OUT = (
+    Unmeasured("reduce", None, "refused", "Unsupported data type"),
+    Unmeasured("gather", None, "refused", "Unsupported data type"),
+    Unmeasured("all_reduce", 1 << 40, "memory", "two buffers need 2048 GiB per rank and a rank has only 8 GiB free"),
+    Unmeasured("broadcast", 1 << 40, "memory", "two buffers need 2048 GiB per rank and a rank has only 8 GiB free"),
+    Unmeasured("all_gather", 8, "small", "8 B is too little for 2 ranks to share"),
+)
+
+
+def test_what_was_asked_for_and_not_measured_is_named_counted_and_no_pass(path: Path) -> None:
+    book = ledger(path, bands(1.0), expect="bands.toml")
+    book.add(ROW_OK)
+    for each in LEFT_OUT:
+        book.leave_out(each)
+    report = closed(book, path)
+    assert report.exit_code == 3
+    assert report.unmeasured == LEFT_OUT
+    assert report.remarks == (
+        "reduce was skipped: Unsupported data type",
+        "gather was skipped: Unsupported data type",
+        "2 operations were skipped",
+        "1024 GiB was left out: two buffers need 2048 GiB per rank and a rank has only 8 GiB free",
+        "all_gather was skipped: 8 B is too little for 2 ranks to share",
+    )
+
+
+def test_a_size_too_small_to_share_spoils_nothing(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(ROW_OK)
+    book.leave_out(LEFT_OUT[-1])
+    assert closed(book, path).exit_code == 0
+
+
+def test_a_precision_out_of_reach_is_said_once_with_what_was_reached_and_spoils_nothing(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    for precision in (0.01, 0.05, 0.031):
+        book.add(replace(ROW_OK, precision=precision, precision_asked=0.02, batches=40))
+    report = closed(book, path)
+    assert report.exit_code == 0
+    (remark,) = report.remarks
+    assert remark.startswith("±2 % was asked for, and 2 of 3 rows did not reach it within --budget; the worst is ")
+    assert "all_reduce 1 MiB, ±5 % after 40 batches of 20" in remark
+
+
+def test_a_fixed_number_of_calls_promises_no_precision(path: Path) -> None:
+    book = ledger(path, bands(1.0))
+    book.add(replace(ROW_OK, precision=0.9, precision_asked=None))
+    assert closed(book, path).remarks == ()
+
+
+def test_what_the_first_calls_cost_is_kept_by_whoever_goes_on(path: Path) -> None:
+    book = ledger(path, report_only=True)
+    book.first_call = FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
+    book.leave_out(LEFT_OUT[0])
+    book.add(ROW_OK)
+    heir = ledger(path, met=False, report_only=True)
+    heir.reopen(as_json.read(str(path)))
+    report = closed(heir, path, LOST)
+    assert (report.first_call, report.unmeasured) == (book.first_call, LEFT_OUT[:1])
+
+
+def test_late_ranks_warn_and_are_on_the_host_that_they_are_on(path: Path) -> None:
+    book = ledger(path, report_only=True)
+    book.add(replace(ROW_OK, ranks=2, skew=Skew(8, 4000.0, 100.0, 9000.0, (10.0, 9000.0), (0, 5))))
+    report = closed(book, path)
+    (verdict,) = [v for v in report.checks if v.id == "run.straggler"]
+    assert [f.subject for f in verdict.findings] == ["rank 1"]
+    assert "on host h1" in verdict.findings[0].message
+    assert (report.status.value, report.exit_code) == ("warn", 0)

@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.launcher import detect
-from ncclprobe.session.seat import Devices, Seat, choose_backend, device_index, first_host
+from ncclprobe.session.seat import Devices, Seat, choose_backend, device_index
 from ncclprobe.session.seat import take_seat as seat
 from ncclprobe.session.store import Exchange, key
 
@@ -53,6 +53,11 @@ def test_under_mpirun_on_one_node_no_address_is_needed() -> None:
     assert (here.rank, here.ranks, here.address, here.serves) == (1, 2, "127.0.0.1", False)
 
 
+def test_a_node_list_that_nobody_understands_gives_no_address() -> None:
+    with pytest.raises(UsageError, match="MASTER_ADDR is not set and slurm started ranks on 2 nodes"):
+        seated(SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"})
+
+
 def test_an_address_that_was_given_is_taken() -> None:
     assert seated(SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}).address == "10.0.0.1"
 
@@ -76,27 +81,6 @@ def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, 
         seated(variables)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "first"),
-    [
-        ("gpu1", "gpu1"),
-        ("gpu[007-010,20],cpu1", "gpu007"),
-        ("gpu[3],gpu5", "gpu3"),
-        ("rack[2-3]node[04-05]", "rack2node04"),
-        ("a-b[1-2]-ib,c", "a-b1-ib"),
-        ("login,gpu[1-2]", "login"),
-    ],
-)
-def test_the_first_host_of_a_slurm_list(nodelist: str, first: str) -> None:
-    assert first_host(nodelist) == first
-
-
-@pytest.mark.parametrize("nodelist", ["", "gpu[", "gpu[1-2", "[]", "a b", ",gpu1"])
-def test_a_list_we_do_not_understand_is_refused(nodelist: str) -> None:
-    with pytest.raises(UsageError, match="MASTER_ADDR"):
-        first_host(nodelist)
 
 
 @pytest.mark.parametrize(
@@ -171,26 +155,29 @@ def test_rank_zero_gathers_everybodys_numbers_in_order_and_tidies_up() -> None:
     store = DictStore()
     zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
     for turn in (0.5, 1.5):
-        assert one.gather([turn, 2.0]) is None
-        assert zero.gather([turn, 1.0]) == [[turn, 1.0], [turn, 2.0]]
+        assert one.collect([turn, 2.0]) is None
+        assert zero.collect([turn, 1.0]) == [[turn, 1.0], [turn, 2.0]]
     assert not store
 
 
 def test_rank_zero_decides_for_all() -> None:
     store = DictStore()
     zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
-    assert zero.agree(3.0) == 3.0
-    assert one.agree(9.0) == 3.0
+    assert zero.share(3.0) == 3.0
+    assert one.share(9.0) == 3.0
+    one.collect(None)
+    zero.collect(None)
+    assert not store  # all have read it by now
 
 
 def test_a_rank_that_does_not_answer_is_named() -> None:
     with pytest.raises(ProbeError, match="no answer from rank 1 within 0 s"):
-        Exchange(DictStore(), at(0), 0.0).gather([1.0])
+        Exchange(DictStore(), at(0), 0.0).collect([1.0])
 
 
 def test_not_a_number_does_not_travel() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        Exchange(DictStore(), at(0), 0.0).gather([float("nan")])
+        Exchange(DictStore(), at(0), 0.0).collect([float("nan")])
 
 
 def test_a_second_attempt_of_torchrun_reads_no_key_of_the_first() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ncclprobe import engine
-from ncclprobe.errors import HostError
+from ncclprobe.errors import HostError, NotCaptured
 from ncclprobe.host import Question, Recorder
 from ncclprobe.model import Collector
 from ncclprobe.registry import discover
@@ -32,7 +32,7 @@ def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Quest
         change(here)
     host = Recorder(here)
     engine.collect(host, discover("ncclprobe.facts", Collector))
-    return host.answers
+    return {asked: said for asked, said in host.answers.items() if not isinstance(said, NotCaptured)}  # no samples
 
 
 def capture(machine: Machine) -> str:

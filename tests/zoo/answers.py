@@ -9,8 +9,8 @@ import json
 import re
 from collections.abc import Callable
 
-from ncclprobe.errors import Denied, HostError, Missing
-from ncclprobe.host import Question
+from ncclprobe.errors import Denied, HostError, Missing, NotCaptured
+from ncclprobe.host import SAMPLE, Question
 
 KNOWN = (
     "/.dockerenv/",
@@ -96,6 +96,8 @@ class Answers:
                 raise type(answer)(str(answer))
             return answer
         kind, *rest = question
+        if kind == SAMPLE:
+            raise NotCaptured(f"nobody measured {rest[0]} on a machine that is described")
         if kind in self.programs:
             return self._program(str(kind), rest)
         if kind == "run" and rest[0] in NOT_INSTALLED:

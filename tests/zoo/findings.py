@@ -5,8 +5,9 @@ from pathlib import Path
 
 import zoo
 from ncclprobe import engine
-from ncclprobe.doctor import doctor_checks, replayed
+from ncclprobe.diagnosis import doctor_checks
 from ncclprobe.model import Collector, Finding, Job, Verdict
+from ncclprobe.observe import replayed
 from ncclprobe.registry import discover
 from zoo import sick
 

@@ -33,6 +33,9 @@ def _system(machine: Machine, here: Answers) -> None:
     uname = {"system": "Linux", "node": machine.name, "release": machine.kernel, "version": "#1 SMP", "processor": ""}
     here.said["uname",] = json.dumps(uname | {"machine": machine.processors.arch, "hostname": machine.name})
     here.write("/etc/os-release", f'PRETTY_NAME="{machine.distribution}"')
+    bare = machine.processors.arch == "x86_64" and not machine.processors.virtual
+    passthrough = " iommu=pt" if bare else ""
+    here.write("/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{machine.kernel} root=/dev/sda2 ro quiet{passthrough}")
     here.write("/proc/sys/kernel/random/boot_id", f"{sum(map(ord, machine.title)):08x}-0000-4000-8000-000000000000")
     here.run("timedatectl show --property=NTPSynchronized", "NTPSynchronized=yes\n")
     home = "/root" if machine.root else "/home/user"

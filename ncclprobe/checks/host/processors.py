@@ -80,7 +80,8 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
 def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: str) -> Finding:
     count = len(process.cpus)
     message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
-    subject = f"rank {launch.rank}" if one_rank and launch.rank is not None else "processors"
+    ranked = one_rank and launch.rank is not None and launch.kind != "flags"
+    subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
         return note(subject, f"{message}: this machine has no more", evidence=evidence)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise

@@ -25,7 +25,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model import Absent, Finding, Job, fail, note, warn
 from ncclprobe.nccl.interfaces import find_by
-from ncclprobe.registry import check
+from ncclprobe.registry import applies, check
 
 _SLOW_S = 1.0
 _OVERLAYS = ("bridge", "vxlan", "wireguard")  # DEVTYPE of what containers and private networks are made of
@@ -209,6 +209,38 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
     version = software.nccl_version if isinstance(software, Software) else None
     found = find_by(interfaces.addresses, settings, version, limit=1).interfaces
     return next((each for each in interfaces.all for choice in found if each.name == choice.name), None)
+
+
+@applies
+def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
+    """to node 0 of several that were started by hand, by srun or by mpirun, where MASTER_ADDR resolves."""
+    by_name = launch.kind in ("flags", "manual", "slurm", "openmpi", "pmi")  # a pod's service has an address of its own
+    others = len(master.addresses) > len(master.loopback)
+    return not job.local and by_name and launch.several_nodes and launch.node_rank == 0 and others
+
+
+@check(
+    bad=[(Master("node0", ("10.9.0.1",)), Interfaces((ETH0,)))],
+    good=[
+        (Master("node0", ("10.0.0.5",)), Interfaces((ETH0,))),
+        (Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,))),
+    ],
+    requires="launch.master-resolve",
+    applies=called_node_0,
+)
+def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
+    """This node is called node 0, and MASTER_ADDR is another.
+
+    Why: node 0 listens at MASTER_ADDR; one that listens elsewhere is waited for by nobody and waits for all. The same
+    command line pasted on each node does that.
+    Fix: give each node its own --node-rank (NODE_RANK), 0 where MASTER_ADDR is.
+    """
+    elsewhere = set(master.addresses) - set(master.loopback)
+    if not elsewhere & own_addresses(interfaces):
+        message = (
+            f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is called node 0"
+        )
+        yield warn(master.name, message, blame="job", action="fix-job", evidence=f"getaddrinfo({master.name})")
 
 
 _BOTH = Master("localhost", ("::1", "127.0.0.1"))

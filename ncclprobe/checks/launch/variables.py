@@ -1,14 +1,17 @@
 """The variables that launchers set."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launch_kinds import TORCH
 from ncclprobe.facts.launcher import Launch, Problem, detect
-from ncclprobe.model import Finding, fail, warn
-from ncclprobe.registry import check
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.model import Finding, Job, fail, note, warn
+from ncclprobe.registry import applies, check
 
-_OF_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"}
 TASK_3 = Environment({**STEP, "SLURM_PROCID": "3", "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "0"})
@@ -17,6 +20,8 @@ AGENT_0 = Environment({**STEP, **AGENT, "SLURM_PROCID": "0", "SLURM_NODEID": "0"
 SHELL_OF_SALLOC = Environment(
     {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NUM_NODES": "2"}
 )
+
+EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 
 
 @check(
@@ -75,6 +80,44 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
         return
     for subject, message in _differences(launch, outer, _number(environment.get("SLURM_JOB_NUM_NODES"))):
         yield warn(subject, message, blame="job", action="fix-job", evidence="environment")
+
+
+@applies
+def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
+    """under torchrun, in jobs on GPUs."""
+    return launch.kind == "torchrun" and job.backend == "nccl"
+
+
+@check(
+    bad=[(Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({}))],
+    good=[
+        (Launch("torchrun", 0, 2, 0, 1, 2), EIGHT, Environment({})),  # all that the doctor needs: a note
+        (TWO_NODES, EIGHT, Environment({})),
+        (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),
+        (Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
+    ],
+    requires="launch.vars",
+    applies=of_torchrun_on_gpus,
+)
+def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:
+    """torchrun started one rank on a node of several GPUs.
+
+    Why: --nproc-per-node is 1 where nobody gives it (torch/distributed/run.py), and the other GPUs then stay idle
+    without a message. The doctor needs no more than one on each of several nodes, and there this is a note; on a single
+    node nobody needs torchrun to start one process.
+    Fix: torchrun --nproc-per-node=gpu.
+    """
+    usable = len([gpu for gpu in gpus.all if not gpu.lost])
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        usable = min(usable, len([entry for entry in visible.split(",") if entry.strip()]))
+    if launch.local_world_size == 1 and usable > 1:
+        message = f"is 1 on a node of {usable} GPUs: a job started so uses one of them"
+        details = {"evidence": "environment; NVML", "remedy": "start the job with --nproc-per-node=gpu"}
+        if launch.several_nodes:
+            yield note("LOCAL_WORLD_SIZE", f"{message}, though it is enough for the doctor", **details)
+        else:
+            yield warn("LOCAL_WORLD_SIZE", message, blame="job", action="fix-job", **details)
 
 
 def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,196 @@
+"""Nodes that are one machine, machines that look like one, and ranks that share what each needs for itself."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ncclprobe.checks import several
+from ncclprobe.checks.env import number
+from ncclprobe.checks.env.examples import PLAIN, gpus, setting
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.system import System
+from ncclprobe.fleet import Every, Ranks
+from ncclprobe.hostlist import fold
+from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.registry import applies, check
+
+
+def _node(hostname: str, boot_id: str | None) -> System:
+    return System(hostname, "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
+
+
+_APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
+
+
+@applies
+def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl), where several ranks spoke."""
+    return job.backend == "nccl" and len(list(seats.items())) > 1
+
+
+@check(
+    bad=[(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),)],
+    good=[
+        (_APART,),
+        (Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "b")}),),
+        (Every({"n0": _node("pod-0", "a"), "n1": _node("pod-1", "a")}),),
+        (Every({"n0": _node("gpu", None), "n1": _node("gpu", None)}),),
+    ],
+    applies=several,
+)
+def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
+    """What the job takes for several nodes is one machine, or looks like one.
+
+    Why: NCCL tells machines apart by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
+    share its GPUs and NICs; virtual machines cloned with a boot id are one to NCCL, which then tries shared memory
+    between them (nccl-tests#64).
+    Fix: one agent per machine (look at the host file or --nodes); containers of one machine that are meant to be apart
+    need an NCCL_HOSTID each.
+    """
+    machines: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
+    for node, system in systems.items():
+        names.setdefault(system.hostname, []).append(node)
+        if system.boot_id:
+            machines.setdefault(system.boot_id, []).append(node)
+    seen = "uname(2), /proc/sys/kernel/random/boot_id"
+    for nodes in machines.values():
+        told = {systems.by_node[node].hostname for node in nodes}
+        if len(nodes) > len(told):  # some of them share both
+            message = f"have one boot id and the host name {', '.join(sorted(told)[:3])}: they are one machine to NCCL"
+            yield warn(fold(nodes), message, blame="job", action="fix-job", nodes=tuple(nodes), evidence=seen)
+        elif len(nodes) > 1:
+            message = "run on one machine under different names: NCCL goes over the network between them"
+            yield note(fold(nodes), message, evidence=seen)
+    for name, nodes in names.items():
+        if len({systems.by_node[node].boot_id for node in nodes}) > 1:
+            yield note(name, f"is the host name of {len(nodes)} machines: {fold(nodes)}", evidence=seen)
+
+
+def _seat(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, ...] | None = None) -> RankSeat:
+    return RankSeat(local_rank, 2, visible, None, (0, 1), {"ipc": ipc, "mnt": 32}, shm)
+
+
+_SHARING = Ranks({"n0": {0: _seat(0), 1: _seat(1)}, "n1": {2: _seat(0), 3: _seat(1)}})
+
+
+@check(
+    bad=[
+        (Ranks({"n0": {0: _seat(0), 1: _seat(1, shm=44, ipc=77)}}), _APART),
+        (
+            Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}),
+            Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
+        ),
+    ],
+    good=[(_SHARING, _APART), (Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}), _APART)],
+    applies=several_ranks,
+)
+def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> Iterator[Finding]:
+    """Ranks of one machine are in containers that do not share memory.
+
+    Why: they have one identity to NCCL, which checks /dev/shm alone before it tries shared memory and CUDA IPC between
+    them; across IPC or mount namespaces these fail or crash (nccl#324).
+    Fix: all ranks of a machine in one container, or --ipc=host for all; or an NCCL_HOSTID for each container.
+    """
+    here: dict[str, dict[int, RankSeat]] = {}
+    on: dict[str, set[str]] = {}
+    for node, rank, seat in seats.items():
+        if isinstance(seat, RankSeat):
+            identity = _identity(node, seat, systems.by_node.get(node))
+            here.setdefault(identity, {})[rank] = seat
+            on.setdefault(identity, set()).add(node)
+    for identity, ranks in here.items():
+        split = [what for what, numbers in _surroundings(ranks).items() if len(numbers) > 1]
+        if split:
+            message = f"are on one machine and do not share {' and '.join(split)}"
+            nodes = tuple(sorted(on[identity]))
+            seen = "/proc/self/ns, st_dev of /dev/shm"
+            yield warn(_listed(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
+
+
+def _identity(node: str, seat: RankSeat, system: System | Absent | None) -> str:
+    """What tells machines apart for NCCL; where the boot id is not known, the node."""
+    if seat.host_id:
+        return seat.host_id
+    return f"{system.hostname} {system.boot_id}" if isinstance(system, System) and system.boot_id else node
+
+
+def _surroundings(ranks: dict[int, RankSeat]) -> dict[str, set[int]]:
+    """IPC namespaces and /dev/shm of the ranks, as far as they are known."""
+    found: dict[str, set[int]] = {"their IPC namespace": set(), "/dev/shm": set()}
+    for seat in ranks.values():
+        for what, inode in zip(found, (seat.namespaces.get("ipc"), seat.shm_device), strict=True):
+            if isinstance(inode, int):
+                found[what].add(inode)
+    return found
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    """``rank 5``, ``ranks 0-3,7``."""
+    text = fold(map(str, ranks)).strip("[]")
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+
+
+_EIGHT: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8)})
+_PLAIN: Every[Settings | Absent] = Every({"n0": PLAIN})
+_ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
+
+
+def _two(one: RankSeat, other: RankSeat) -> Ranks[RankSeat]:
+    return Ranks({"n0": {0: one, 1: other}})
+
+
+@check(
+    bad=[
+        (_two(_seat(0), _seat(0)), _EIGHT, _PLAIN),
+        (_two(_seat(0, visible=("3",)), _seat(1, visible=("3",))), _EIGHT, _PLAIN),
+        (_two(_seat(0, visible=("0",)), _seat(1, visible=("GPU-0000",))), _EIGHT, _PLAIN),
+    ],
+    good=[
+        (_two(_seat(0), _seat(1)), _EIGHT, _PLAIN),
+        (_two(_seat(0, visible=("0",)), _seat(1, visible=("1",))), _EIGHT, _PLAIN),
+        (_two(_seat(0, visible=("0", "1")), _seat(1, visible=("0", "1"))), _EIGHT, _PLAIN),
+        (_two(_seat(0), _seat(0)), _EIGHT, _ALLOWED),
+        (_two(_seat(0, visible=("0",)), _seat(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN),
+        (_two(replace(_seat(0), local_rank=None), replace(_seat(0), local_rank=None)), _EIGHT, _PLAIN),
+    ],
+    applies=several_ranks,
+)
+def dup_gpu(
+    seats: Ranks[RankSeat], gpus: Every[Gpus | Absent], settings: Every[Settings | Absent]
+) -> Iterator[Finding]:
+    """Two ranks would use the same GPU.
+
+    Why: NCCL ends its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is set.
+    A rank takes the visible device of its local rank, or the only one that it sees.
+    Fix: one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
+    """
+    users: dict[str, list[tuple[str, int]]] = {}
+    for node, rank, seat in seats.items():
+        known, given = gpus.by_node.get(node), settings.by_node.get(node)
+        allowed = isinstance(given, Settings) and number(given, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
+        ours = known.all if isinstance(known, Gpus) else ()
+        # Fewer GPUs than ranks: each rank may be confined to one of its own, and calls it 0 (Slurm, ConstrainDevices).
+        told = ours if len(ours) >= len(seats.by_node[node]) else ()
+        if isinstance(seat, RankSeat) and not allowed and (gpu := _gpu(seat, told)):
+            users.setdefault(gpu, []).append((node, rank))
+    for gpu, ranks in users.items():
+        if len(ranks) > 1:
+            nodes = tuple(dict.fromkeys(node for node, _ in ranks))
+            message = f"is what {_listed(rank for _, rank in ranks)} would use, on {fold(nodes)}"
+            seen = "LOCAL_RANK and CUDA_VISIBLE_DEVICES of each rank"
+            yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
+
+
+def _gpu(seat: RankSeat, gpus: Sequence[Gpu]) -> str:
+    """The UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells it."""
+    if seat.local_rank is None:
+        return ""
+    listed = seat.visible
+    if listed is not None and seat.local_rank >= len(listed) != 1:
+        return ""  # env.visible's business
+    entry = str(seat.local_rank) if listed is None else listed[0] if len(listed) == 1 else listed[seat.local_rank]
+    if entry.isdecimal():
+        return next((gpu.uuid for gpu in gpus if gpu.index == int(entry)), "")
+    return next((gpu.uuid for gpu in gpus if gpu.uuid.startswith(entry)), entry)  # CUDA takes a beginning

@@ -1,0 +1,335 @@
+"""Whether the nodes of a job find rank 0, and tell of one and the same job when they do."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+
+from ncclprobe.checks import several
+from ncclprobe.checks.launch import BY_HAND, TWO_NODES
+from ncclprobe.checks.sync import told
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.reach import Reach, RollCall
+from ncclprobe.facts.resolver import Master
+from ncclprobe.fleet import Every, Ranks, vote
+from ncclprobe.hostlist import fold
+from ncclprobe.model import Absent, Finding, Job, fail, warn
+from ncclprobe.registry import applies, check
+
+_HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"
+_LAYERS: Mapping[str, tuple[str, str, str, str]] = {
+    "resolve": (
+        "did not resolve",
+        "job",
+        "fix-job",
+        "give rank 0's IP address, or a name that DNS or /etc/hosts of this node knows",
+    ),
+    "route": (
+        "no route leads there",
+        "node",
+        "fix-image",
+        "compare `ip route get` with a healthy node's, or give an address of rank 0 that this node has a route to",
+    ),
+    "refused": (
+        "nobody listens there, or a firewall rejects it",
+        "job",
+        "fix-job",
+        "see that the address is rank 0's, that the doctor runs there too and at this port (ss -ltn), and that no "
+        "firewall rejects it",
+    ),
+    "filtered": (
+        "no answer at all: a firewall drops it, the address is nobody's, or that host is down",
+        "unknown",
+        "retest",
+        "see that the address is rank 0's and that the host is up (ping), then let TCP to this port through there and "
+        "between",
+    ),
+    "unreachable": (
+        "the network says that it cannot be reached: nobody has the address, or a router rejects it",
+        "unknown",
+        "retest",
+        "see that the address is rank 0's, and that this interface is on a network that leads there",
+    ),
+    "address": (
+        "this node's own address cannot be used",
+        "node",
+        "fix-image",
+        "compare `ip addr` with a healthy node's; a link-local address needs its scope (fe80::1%eth0)",
+    ),
+    "denied": (
+        "this node's own firewall or policy forbids it",
+        "image",
+        "fix-image",
+        "let outgoing TCP through (nft list ruleset; network policies of the container)",
+    ),
+    "reset": (
+        "connected, then closed by the other side",
+        "job",
+        "fix-job",
+        "see who listens at that port (ss -ltnp on that host); choose another MASTER_PORT if it is none of this job",
+    ),
+    "silent": (
+        "connected, and nothing was said: the process there is stopped or overloaded, or is something else",
+        "unknown",
+        "retest",
+        "see who listens at that port (ss -ltnp on that host) and whether it runs",
+    ),
+    "foreign": (
+        "something else listens there",
+        "job",
+        "fix-job",
+        "choose a MASTER_PORT that is free on rank 0's node, or end what listens there (ss -ltnp)",
+    ),
+    "stranger": (
+        "another run of ncclprobe, or one with another token, answers there",
+        "job",
+        "fix-job",
+        "set the same NCCLPROBE_TOKEN on all nodes, or choose another MASTER_PORT if another job has this one",
+    ),
+    "too-big": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
+    "garbled": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
+}
+
+_AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
+_FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
+_FILTERED = replace(_AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
+
+
+@applies
+def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
+    """in jobs of several nodes where MASTER_ADDR resolves to more than a loopback address, and not on rank 0's node."""
+    elsewhere = len(master.addresses) > len(master.loopback)
+    return not job.local and launch.several_nodes and elsewhere and launch.node_rank != 0
+
+
+@check(
+    bad=[(_FOREIGN,), (_FILTERED,), (replace(_AT, outcome="resolve", address="", source="", interface=""),)],
+    good=[(_AT,), (replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
+    required=True,
+    requires="launch.route",
+    applies=sent_to_another,
+)
+def master_reach(reach: Reach) -> Iterator[Finding]:
+    """This node does not get through to rank 0.
+
+    Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
+    whether nobody listens, a firewall drops the call, or another program answers.
+    Fix: by how far it came; the finding says it.
+    """
+    if reach.outcome == "ok":
+        return
+    unknown = ("failed", "unknown", "retest", "")
+    meaning, blame, action, remedy = _LAYERS.get(reach.outcome, unknown)
+    source = f" from {reach.source}" + (f" ({reach.interface})" if reach.interface else "") if reach.source else ""
+    detail = f": {reach.detail}" if reach.detail else ""
+    tries = f"{reach.tries} tries in {reach.seconds:.0f} s" if reach.tries != 1 else f"1 try, {reach.seconds:.1f} s"
+    earlier = [outcome for outcome in reach.seen if outcome != reach.outcome]
+    before = f"; before that: {', '.join(earlier)}" if earlier else ""
+    yield fail(
+        _at(reach.target, reach.port),
+        f"{reach.outcome}{source}: {meaning}{detail} ({tries}{before})",
+        blame=blame,
+        action=action,
+        evidence=f"connect to {_at(reach.address, reach.port)}" if reach.address else f"getaddrinfo({reach.target})",
+        remedy=remedy,
+    )
+
+
+def _at(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
+_NO_SEATS: Ranks[RankSeat | Absent] = Ranks({})
+_SEAT = RankSeat(0, 2, None, None, (), {}, 0)
+_TWICE = Ranks({"n0": {0: _SEAT, 1: _SEAT}, "n1": {1: _SEAT, 2: _SEAT}})
+
+
+@check(
+    bad=[
+        (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_SEATS),
+        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_SEATS),
+        (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
+    ],
+    good=[(Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_SEATS), (Every({"n0": Launch(), "n1": Launch()}), _NO_SEATS)],
+    required=True,
+    applies=several,
+)
+def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[Finding]:
+    """Several nodes claim to be the same node or rank of the job.
+
+    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and everybody waits
+    for the rank whose number nobody has.
+    Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
+    """
+    claims: dict[str, dict[str, None]] = {}
+    for node, launch in launches.items():
+        if launch.node_rank is not None:
+            claims.setdefault(f"node rank {launch.node_rank}", {})[node] = None
+    for node, rank in _ranks(launches, seats):
+        claims.setdefault(f"rank {rank}", {})[node] = None
+    by_nodes: dict[tuple[str, ...], list[str]] = {}
+    for claim, nodes in claims.items():
+        if len(nodes) > 1:
+            by_nodes.setdefault(tuple(nodes), []).append(claim)
+    for each, claimed in by_nodes.items():
+        more = f"; also {fold(claimed[1:])}" if claimed[1:] else ""
+        message = f"is claimed by {len(each)} nodes: {fold(each)}{more}"
+        origins = {dict(launches.by_node[node].origins).get("node_rank", "RANK") for node in each}
+        evidence = f"{', '.join(sorted(origins))} of these nodes"
+        yield fail(claimed[0], message, blame="job", action="fix-job", nodes=each, evidence=evidence)
+
+
+def _ranks(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[tuple[str, int]]:
+    for node, launch in launches.items():
+        if launch.rank is not None:
+            yield node, launch.rank
+    for node, rank, _ in seats.items():
+        yield node, rank
+
+
+@check(
+    bad=[
+        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),),
+        (Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND}),),
+        (Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)}),),
+    ],
+    good=[
+        (Every({"n0": TWO_NODES, "n1": _NODE1}),),
+        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
+        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
+    ],
+    required=True,
+    applies=several,
+)
+def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
+    """Nodes disagree on how large the job is, or at which port it meets.
+
+    Why: rank 0 waits for as many as it was told; a node that was told otherwise is one too many, or waits itself for
+    ranks that nobody started.
+    Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
+    """
+    for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
+        said = {node: getattr(each, field) for node, each in launches.items() if _told(each, field)}
+        ballot = vote(said)
+        if ballot.agreed:
+            continue
+        sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in said)
+        subject = next(iter(sources)) if len(sources) == 1 else name
+        evidence = ", ".join(f"{source} of {number} nodes" for source, number in sources.most_common(3))
+        yield fail(subject, told(ballot), nodes=ballot.odd, blame="job", action="fix-job", evidence=evidence)
+
+
+def _told(launch: Launch, field: str) -> bool:
+    """Whether the launcher said it. Nodes with other numbers of GPUs may well derive other numbers of nodes."""
+    origin = dict(launch.origins).get(field, "")
+    return getattr(launch, field) is not None and not origin.startswith("as many")
+
+
+_THERE = Master("node0", ("10.0.0.1",))
+_ELSEWHERE = Master("node0", ("10.9.0.1",))
+_REACHED: Every[Reach | Absent] = Every({"n1": _AT, "n2": replace(_AT, address="10.9.0.1")})
+_NOBODY: Every[Reach | Absent] = Every({})
+
+
+@check(
+    bad=[
+        (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY),
+        (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
+        (Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
+    ],
+    good=[
+        (Every({"n0": _THERE, "n1": _THERE}), _NOBODY),
+        (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
+        (Every({"n0": _THERE, "n1": replace(_THERE, name="10.0.0.1")}), _NOBODY),
+        (Every({"n0": replace(_THERE, addresses=("fd00::1", "10.0.0.1")), "n1": _THERE}), _NOBODY),
+        (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
+    ],
+    required=True,
+    applies=several,
+)
+def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iterator[Finding]:
+    """MASTER_ADDR leads nodes to different addresses.
+
+    Why: each node connects to what its own DNS and /etc/hosts say; a stale entry sends it to a host that is not rank 0
+    of this job, where it waits, or joins another job.
+    Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
+    """
+    said = {node: _others(master) for node, master in masters.items()}
+    known = {node: addresses for node, addresses in said.items() if addresses}
+    hosts = _hosts(set(known.values()))
+    ballot = vote({node: next(host for host in hosts if addresses <= host) for node, addresses in known.items()})
+    if ballot.agreed:
+        return
+    tries = [reach.outcome for _, reach in reaches.items() if isinstance(reach, Reach)]
+    tell = warn if tries and set(tries) == {"ok"} else fail
+    names = Counter(masters.by_node[node].name for node in known)
+    message = told(ballot, lambda host: " or ".join(sorted(host))) + (
+        "; all reached rank 0 all the same" if tell is warn else ""
+    )
+    evidence = ", ".join(f"getaddrinfo({name})" for name, _ in names.most_common(3))
+    yield tell(
+        next(iter(names)) if len(names) == 1 else "MASTER_ADDR",
+        message,
+        nodes=ballot.odd,
+        blame="image" if len(names) == 1 else "job",
+        action="fix-image" if len(names) == 1 else "fix-job",
+        evidence=evidence,
+    )
+
+
+def _others(master: Master) -> frozenset[str]:
+    """What `master` resolved to, without what only its own node can reach: that is launch.master-loopback's."""
+    addresses = {address.partition("%")[0] for address in master.addresses}
+    return frozenset(address for address in addresses if not ip_address(address).is_loopback)
+
+
+def _hosts(answers: set[frozenset[str]]) -> list[frozenset[str]]:
+    """The addresses of each host: those that came in one answer belong together, such as its IPv4 and its IPv6 one."""
+    hosts: list[frozenset[str]] = []
+    for answer in answers:
+        apart = [host for host in hosts if not host & answer]
+        together = [host for host in hosts if host & answer]
+        hosts = [*apart, answer.union(*together)]
+    return hosts
+
+
+_FIRST, _SECOND = replace(_SEAT, local_rank=0), replace(_SEAT, local_rank=1)
+_LACKING = Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST}})
+_OF_TWO: Every[Launch] = Every({f"n{i}": replace(TWO_NODES, local_world_size=2) for i in range(2)})
+
+
+@applies
+def several_ranks(launches: Every[Launch], job: Job) -> bool:
+    """where a node has several ranks, and not with --local."""
+    return not job.local and any((launch.local_world_size or 1) > 1 for _, launch in launches.items())
+
+
+@check(
+    bad=[(_OF_TWO, _LACKING, Every({})), (_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))],
+    good=[(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
+    applies=several_ranks,
+)
+def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[RollCall | Absent]) -> Iterator[Finding]:
+    """Ranks were started on a node and did not speak.
+
+    Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
+    names none. Where any node's further ranks spoke to the first, all nodes' should have.
+    Fix: look at that rank's log and stack (py-spy dump), and its GPU.
+    """
+    called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
+    if not called and not any(len(ranks) > 1 for ranks in seats.by_node.values()):
+        raise Unlearned("of each node one rank was heard, and it is not known whether the others live")
+    for node, launch in launches.items():
+        spoke = seats.by_node.get(node, {})
+        silent = (launch.local_world_size or 0) - len(spoke)
+        if silent <= 0 or (called and node not in called):
+            continue
+        here = {seat.local_rank for seat in spoke.values() if isinstance(seat, RankSeat)}
+        numbers = sorted(set(range(launch.local_world_size or 0)) - here)
+        which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
+        message = f"of {launch.local_world_size} ranks {silent} said nothing to the one that speaks for {node}"
+        evidence = f"local ranks heard of: {', '.join(map(str, sorted(n for n in here if n is not None))) or 'none'}"
+        yield fail(f"{node} {which}", message, nodes=(node,), action="retest", evidence=evidence)

@@ -1,0 +1,334 @@
+"""How good the paths between nodes are: whether large packets pass, how much, how surely and how soon."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from statistics import median_high, median_low
+
+from ncclprobe.checks import several
+from ncclprobe.checks.launch.mesh import (
+    HEALTHY,
+    MOST_CULPRITS,
+    Pair,
+    Roads,
+    Try,
+    by_road,
+    confirmed,
+    counted,
+    culprits,
+    of_one_node,
+    one_of,
+    subject,
+    tries,
+)
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.paths import Path, Paths
+from ncclprobe.fleet import Every
+from ncclprobe.localise import DISTANT, DISTANT_S, SLOW, Culprit, lossy
+from ncclprobe.model import Absent, Finding, fail, note, warn
+from ncclprobe.registry import check
+
+_STREAM_GBPS = 10.0
+"""What one TCP stream of one process may be expected to carry on any faster interface."""
+_FAR_TO_JUDGE_S = 5e-3
+"""Beyond this round trip a short stream is limited by its window: path.delay speaks of it then."""
+_ANYWHERE_S = 10e-3
+"""No two nodes of one site are so far apart, whatever the others are: 1000 km of fibre."""
+
+_ONE_PATH_LOSS, _ONE_PATH_SLOW = 0.03, 0.75 * SLOW
+"""What one path must show to be more than a note where a node's others are well.
+
+A busy host drops a burst of 45 segments (one GSO packet of 64 KiB) here and there, and its streams wait for the
+processor: on four virtual hosts with two cores between them, healthy paths resent up to 1.5 %, and rates differed by 3.
+"""
+
+_NICS: Every[Interfaces | Absent] = Every({})
+_GIGABIT = Interface("eth1", 2, frozenset({"up", "running"}), 9000, 10_000, virtual=False)
+_TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,)) for i in range(3)})
+
+
+def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
+    """Three healthy nodes, but for what `change` says of the path from one to another."""
+    changed = {}
+    for node, paths in HEALTHY.items():
+        rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)  # type: ignore[arg-type]
+        changed[node] = replace(paths, rows=rows)
+    return Every(changed)
+
+
+@check(
+    bad=[
+        (_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT),
+        (_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS),
+    ],
+    good=[(HEALTHY, _NICS), (_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
+    required=True,
+    requires="sync.address-twice",
+    applies=several,
+)
+def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
+    """Small messages pass between nodes, and large ones are lost.
+
+    Why: somewhere on the way an MTU is smaller than at the ends and nobody says so (ICMP "fragmentation needed" is
+    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without a word on why.
+    Fix: give all interfaces and switch ports of this network one MTU, or let ICMP type 3 code 4 through; to confirm:
+    ping -M do -s <MTU - 28> to the other node.
+    """
+    failed: dict[str, dict[Pair, Path]] = {}
+    tried: dict[str, set[Pair]] = {}
+    for each in tries(paths):
+        for pair, stalls in _large(each):
+            tried.setdefault(each.path.road, set()).add(pair)
+            if stalls:
+                failed.setdefault(each.path.road, {})[pair] = each.path
+    _refuse_gaps(paths, tried)
+    for roads, bad in _explained(tried, failed):
+        culprit = one_of(roads)
+        mtus = {node: _mtu(nics.by_node.get(node), bad) for node in culprit.nodes}
+        ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
+        kernel = {path.path_mtu for path in bad if path.path_mtu}
+        seen = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
+        message = f"large messages stall on {counted(roads, bad)}; small ones pass"
+        evidence = f"256 KiB over TCP to {bad[0].address}: {bad[0].outcome}" + (f" ({seen})" if seen else "")
+        yield _tell(fail, culprit, message, evidence, "repair", max(path.tries for path in bad))
+
+
+def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
+    """In which directions a large message was sent, and whether it stalled. Back comes only what went out."""
+    back = (each.other, each.one)
+    if each.path.outcome in ("ok", "stalled-out", "stalled-back"):
+        yield each.pair, each.path.outcome == "stalled-out"
+    if each.path.outcome in ("ok", "stalled-back"):
+        yield back, each.path.outcome == "stalled-back"
+
+
+@check(
+    bad=[
+        (_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS),
+        (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
+        (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT),
+    ],
+    good=[
+        (HEALTHY, _TEN_GIGABIT),
+        (_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS),
+        (_with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None), _NICS),  # path.loss says it
+    ],
+    requires="sync.address-twice",
+    applies=several,
+)
+def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
+    """A node or a path carries far less than the others, or than its interfaces should.
+
+    Why: every ring of NCCL goes through every node, so that the slowest path sets the pace of all; a link that came up
+    at a tenth of its speed, a shaper or a saturated uplink look like this.
+    Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
+    other traffic on that path.
+    """
+    bad: dict[str, dict[Pair, Path]] = {}
+    tried: dict[str, set[Pair]] = {}
+    usual: dict[str, float] = {}
+    carried = by_road(each for each in tries(paths) if _carried(each.path))
+    _refuse_gaps(paths, carried)
+    for road, found in carried.items():
+        rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S}
+        if not rates:
+            continue
+        tried[road] = set(rates)
+        usual[road] = median_high(_best(((one, each.path.rate_gbps or 0) for (one, _), each in rates.items()), max))
+        slow = {pair: each.path for pair, each in rates.items() if _slow(each, usual[road], nics)}
+        bad[road] = {pair: path for pair, path in slow.items() if pair not in _lossy(slow)}
+    for roads, slow_paths in _explained(tried, bad):
+        culprit, others = one_of(roads), max(usual[road] for road in roads)
+        rates_seen = sorted(path.rate_gbps or 0 for path in slow_paths)
+        speeds = sorted(
+            {_speed(nics.by_node.get(node), path) or 0 for node in culprit.nodes for path in slow_paths} - {0}
+        )
+        against = f"others reach {others:.3g} Gb/s" if others > 2 * rates_seen[-1] else "no path is faster"
+        wired = f"; the interface says {speeds[0]:g} Gb/s" if speeds else ""
+        message = f"{_spread(rates_seen)} Gb/s on {counted(roads, slow_paths)}; {against}{wired}"
+        sure = _beyond_one_path(culprit) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
+        evidence = f"one TCP stream to {slow_paths[0].address}"
+        yield _tell(
+            warn if sure else note, culprit, message, evidence, "repair", max(path.streams for path in slow_paths)
+        )
+
+
+@check(
+    bad=[
+        (_with(lambda one, _: {"resent": 600} if one == 1 else None),),
+        (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None),),
+    ],
+    good=[
+        (HEALTHY,),
+        (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None),),  # four bursts on one path
+        (_with(lambda one, _: {"resent": 60} if one == 1 else None),),
+        (_with(lambda one, _: {"resent": 2, "segments": 150}),),
+    ],
+    requires="sync.address-twice",
+    applies=several,
+)
+def loss(paths: Every[Paths]) -> Iterator[Finding]:
+    """Packets are lost between nodes.
+
+    Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
+    attempts a job ends with "got completion with error 12". A dirty connector or a failing transceiver starts so.
+    Fix: look at error and discard counters of the interface and of its switch port (ethtool -S, ip -s link); clean or
+    replace cable and transceiver.
+    """
+    known = {
+        road: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
+        for road, rows in by_road(tries(paths)).items()
+    }
+    bad = {road: {pair: rows[pair] for pair in _lossy(rows)} for road, rows in known.items()}
+    _refuse_gaps(paths, known)
+    for roads, paths_seen in _explained({road: _conclusive(set(rows), bad[road]) for road, rows in known.items()}, bad):
+        shares = sorted(100 * (path.resent or 0) / (path.segments or 1) for path in paths_seen)
+        rates = sorted(path.rate_gbps for path in paths_seen if path.rate_gbps is not None)
+        carried = f", which carried {_spread(rates)} Gb/s" if rates else ""
+        message = f"{_spread(shares)} % of the segments were sent again on {counted(roads, paths_seen)}{carried}"
+        evidence = (
+            f"TCP_INFO to {paths_seen[0].address}: {paths_seen[0].resent} of {paths_seen[0].segments} segments resent"
+        )
+        sure = _beyond_one_path(one_of(roads)) or shares[-1] > 100 * _ONE_PATH_LOSS
+        looks = max(path.streams for path in paths_seen)
+        yield _tell(warn if sure else note, one_of(roads), message, evidence, "repair", looks)
+
+
+@check(
+    bad=[
+        (_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),),
+        (_with(lambda one, to: {"rtt_s": 0.02}),),
+    ],
+    good=[
+        (HEALTHY,),
+        (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
+        (_with(lambda one, to: {"rtt_s": 4e-3}),),
+        (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick: no road
+    ],
+    requires="sync.address-twice",
+    applies=several,
+)
+def delay(paths: Every[Paths]) -> Iterator[Finding]:
+    """A node is much farther away than the others.
+
+    Why: each step of a ring or tree waits for one trip to the neighbour; a node in another building or zone, or behind
+    a tunnel or a software switch, makes every small collective as slow as that trip.
+    Fix: ask the scheduler or the cloud for nodes of one place (a placement group, --switches); look where the route
+    goes (traceroute).
+    """
+    bad: dict[str, dict[Pair, Path]] = {}
+    tried: dict[str, set[Pair]] = {}
+    usual: dict[str, float] = {}
+    for road, found in by_road(each for each in tries(paths) if each.path.rtt_s is not None).items():
+        trips: dict[Pair, Path] = {}
+        for each in found:  # a round trip is the same both ways: the shorter one counts for both
+            pair = min(each.one, each.other), max(each.one, each.other)
+            known = trips.setdefault(pair, each.path)
+            trips[pair] = min(known, each.path, key=_rtt)
+        ends = ((node, _rtt(path)) for pair, path in trips.items() for node in pair)
+        usual[road] = median_low(_best(ends, min))
+        limit = min(_ANYWHERE_S, max(DISTANT_S + usual[road], DISTANT * usual[road]))
+        both = {way: path for (one, other), path in trips.items() for way in ((one, other), (other, one))}
+        tried[road] = set(both)
+        bad[road] = {pair: path for pair, path in both.items() if _rtt(path) > limit}
+    _refuse_gaps(paths, tried)
+    for roads, distant in _explained(tried, bad):
+        seen = sorted({1e3 * _rtt(path) for path in distant})
+        others = min(usual[road] for road in roads)
+        against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < seen[0] else ""
+        message = f"round trips of {_spread(seen)} ms on {counted(roads, distant)}{against}"
+        evidence = f"the kernel's shortest round trip to {distant[0].address}"
+        yield _tell(warn, one_of(roads), message, evidence, "retest", 1)
+
+
+def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
+    """Raises Unlearned where there were paths, and none of them got so far as to be judged."""
+    if any(each.rows for _, each in paths.items()) and not any(tried.values()):
+        raise Unlearned("no path between nodes was measured: the run had no time, or none connects")
+
+
+def _explained(
+    tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Mapping[Pair, Path]]
+) -> Iterator[tuple[Roads, list[Path]]]:
+    """Each culprit with the paths that are bad by it, the greatest first, at most as many as anybody reads."""
+    for roads in culprits(tried, failed)[:MOST_CULPRITS]:
+        yield roads, [failed[road][pair] for road, each in roads.items() for pair in each.pairs]
+
+
+def _tell(
+    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: str, action: str, times: int
+) -> Finding:
+    """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
+    return severity(
+        subject(culprit),
+        message,
+        blame="link" if of_one_node(culprit) and action == "repair" else "fabric",
+        action=action,
+        nodes=culprit.nodes,
+        evidence=evidence,
+        confidence=confirmed(culprit, times),
+    )
+
+
+def _beyond_one_path(culprit: Culprit[str]) -> bool:
+    """Whether several paths agree."""
+    return culprit.kind not in ("pair", "direction")
+
+
+def _best(values: Iterable[tuple[str, float]], best: Callable[[float, float], float]) -> list[float]:
+    """The best of each node: it is not slow that is fast with anybody."""
+    found: dict[str, float] = {}
+    for node, value in values:
+        found[node] = best(found.get(node, value), value)
+    return list(found.values())
+
+
+def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:
+    speeds = [_speed(nics.by_node.get(node), each.path) for node in each.pair]
+    rate_gbps = each.path.rate_gbps or 0
+    wired = min((speed for speed in speeds if speed), default=0) if all(speeds) else 0
+    return rate_gbps < SLOW * max(usual, min(wired, _STREAM_GBPS))
+
+
+def _carried(path: Path) -> bool:
+    """Whether a stream went through: the few packets before it tell little of loss."""
+    return path.outcome == "ok" and path.rate_gbps is not None
+
+
+def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
+    return lossy({pair: (path.resent or 0, path.segments or 0) for pair, path in paths.items()})
+
+
+def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
+    """`tried` without what came through by luck: beside a third of a node's paths that lose, in that direction."""
+    of_all = Counter(end for pair in tried for end in enumerate(pair))
+    of_bad = Counter(end for pair in bad for end in enumerate(pair))
+    lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}
+    return {pair for pair in tried if pair in bad or not lossy_ends & set(enumerate(pair))}
+
+
+def _rtt(path: Path) -> float:
+    return path.rtt_s or 0.0
+
+
+def _nic(found: Interfaces | Absent | None, path: Path) -> Interface | None:
+    """The interface of a node that `path` begins or ends at."""
+    known = found.all if isinstance(found, Interfaces) else ()
+    return next((each for each in known if each.name == path.interface), None)
+
+
+def _speed(found: Interfaces | Absent | None, path: Path) -> float | None:
+    """What the driver says that the link runs at, in Gb/s; None where it does not say, or nothing is there to run."""
+    nic = _nic(found, path)
+    return nic.speed_mbps / 1000 if nic and nic.speed_mbps and nic.virtual is False else None
+
+
+def _mtu(found: Interfaces | Absent | None, bad: list[Path]) -> int | None:
+    nic = _nic(found, bad[0])
+    return nic.mtu if nic else None
+
+
+def _spread(values: list[float]) -> str:
+    """The least and the most, once where they look alike."""
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values[0], values[-1])))

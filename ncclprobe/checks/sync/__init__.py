@@ -1,0 +1,79 @@
+"""Comparisons: what must be alike on all nodes of a job, or is likelier to be a mistake than meant.
+
+``counts`` (inventories and kinds of machines), ``software`` (versions), ``settings`` (variables, wherever they come
+from), ``links`` (ports and interfaces), ``addresses``, ``host`` (kernel, limits, layout), ``clock`` and ``roster`` (who
+is missing or was lost); ``roads`` tells which interfaces count. A majority differs from others, it is not right: nodes
+are named, and blamed only for having less than their like. Of two nodes none is.
+A fabric manager unlike its driver is a matter of one node: ``nvl.fm-service``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.system import System
+from ncclprobe.fleet import Every, Vote
+from ncclprobe.hostlist import fold
+from ncclprobe.model import Absent, Job
+from ncclprobe.registry import applies
+
+T = TypeVar("T")
+K = TypeVar("K")
+_MOST_GROUPS = 5  # that a message tells apart
+
+
+@applies
+def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl), where several nodes were looked at."""
+    return job.backend == "nccl" and len(nodes) > 1
+
+
+def told(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
+    """Who says what: ``1 of 64 differs: n3 has 7 GPUs; the others 8``, or that there is no majority."""
+    groups = list(ballot.groups.items())
+    total = sum(len(nodes) for _, nodes in groups)
+    clear = ballot.settled
+    shown = groups[1 if clear else 0 :]
+    parts = [f"{fold(nodes)}: {say(value)}" for value, nodes in shown[:_MOST_GROUPS]]
+    if more := sum(len(nodes) for _, nodes in shown[_MOST_GROUPS:]):
+        parts.append(f"{more} more nodes: yet others")
+    if not clear:
+        return f"no majority among {total} nodes: {'; '.join(parts)}"
+    odd = len(ballot.odd)
+    return f"{odd} of {total} differ{'s' if odd == 1 else ''}: {'; '.join(parts)}; the others: {say(groups[0][0])}"
+
+
+def kinds(machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> dict[str, tuple[str, str]]:
+    """Each node's kind: what its firmware calls it, and its GPUs. What is not known of a node is as on most others."""
+    said = {node: (_product(machine), _models(gpus.by_node.get(node))) for node, machine in machines.items()}
+    usual = [kind for kind, _ in Counter(said.values()).most_common()]
+    full = {kind: next((known for known in usual if all(known) and _fits(kind, known)), kind) for kind in usual}
+    return {node: full[kind] for node, kind in said.items()}
+
+
+def _fits(kind: tuple[str, str], known: tuple[str, str]) -> bool:
+    return all(not mine or mine == theirs for mine, theirs in zip(kind, known, strict=True))
+
+
+def _product(machine: Machine | Absent) -> str:
+    return "" if isinstance(machine, Absent) else f"{machine.dmi.vendor} {machine.dmi.product}".strip()
+
+
+def _models(gpus: Gpus | Absent | None) -> str:
+    known = gpus.all if isinstance(gpus, Gpus) else ()
+    return " and ".join(sorted({gpu.name for gpu in known if gpu.name}))
+
+
+def alike(said: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
+    """What nodes say, apart for each kind of machine; kinds of which there is one node have nobody to differ from."""
+    parts: dict[object, dict[str, T]] = {}
+    for node, value in said.items():
+        parts.setdefault(kind.get(node), {})[node] = value
+    return [part for part in parts.values() if len(part) > 1]
+
+
+def named(nodes: Collection[str]) -> str:
+    """The subject of a finding about whole nodes."""
+    return fold(nodes) or "nodes"

@@ -1,0 +1,124 @@
+"""Addresses, of which every machine needs its own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ncclprobe.checks import several
+from ncclprobe.checks.env.examples import DOCKER0, ETH0, LO, PLAIN, interface
+from ncclprobe.checks.sync.roads import leads_out, roads
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.software import Software
+from ncclprobe.facts.system import System
+from ncclprobe.fleet import Every
+from ncclprobe.hostlist import fold
+from ncclprobe.model import Absent, Finding, fail, note
+from ncclprobe.registry import check
+
+Stack = tuple[str | None, int | None]
+"""Whose network it is: the machine's boot id and the network namespace. None: not known."""
+
+_NO_LIMIT = Limit(None, None)
+
+
+def _machine(boot_id: str | None) -> System:
+    return System("node", "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
+
+
+def _within(namespace: int) -> Process:
+    return Process(_NO_LIMIT, _NO_LIMIT, (0,), (0,), frozenset(), True, {"net": namespace})
+
+
+_HOST, _OTHER = Interfaces((LO, ETH0, DOCKER0)), Interfaces((LO, interface("eth0", 2, "10.0.0.6"), DOCKER0))
+_TWO: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("b")})
+_ONE: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("a")})
+_APART: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(2)})
+_TOGETHER: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(1)})
+_PLAIN: Every[Settings | Absent] = Every({})
+_ANY: Every[Software | Absent] = Every({})
+_NO_FABRICS: Every[Fabric | Absent] = Every({})
+_LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
+
+
+@check(
+    bad=[
+        (Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+        (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS),
+    ],
+    good=[
+        (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+        (Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+        (Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+    ],
+    applies=several,
+)
+def address_twice(
+    interfaces: Every[Interfaces],
+    systems: Every[System | Absent],
+    processes: Every[Process | Absent],
+    settings: Every[Settings | Absent],
+    software: Every[Software | Absent],
+    fabrics: Every[Fabric | Absent],
+) -> Iterator[Finding]:
+    """Two nodes have the same address.
+
+    Why: what is sent to one arrives at the other, whichever answered ARP last: connections open, and then are reset or
+    reach the wrong rank. Bridges of containers have the same address everywhere, and do no harm.
+    Fix: give one of them another address; look for a cloned image, a DHCP lease that was kept, or a failover address.
+    """
+    holders: dict[str, list[_Holder]] = {}
+    for node, found in interfaces.items():
+        stack = _stack(systems.by_node.get(node), processes.by_node.get(node))
+        used = _used(node, found, settings, software, fabrics)
+        for each in filter(leads_out, found.all):
+            for address in {a.address for a in each.addresses if not _anybodys(a.address)}:
+                holders.setdefault(address, []).append(_Holder(node, each.name, stack, each.name in used))
+    for address, twice in holders.items():
+        if len({holder.stack for holder in twice}) < 2 or any(holder.stack[0] is None for holder in twice):
+            continue
+        nodes = tuple(dict.fromkeys(holder.node for holder in twice))
+        where = ", ".join(dict.fromkeys(holder.interface for holder in twice))
+        used_by = [holder.node for holder in twice if holder.used]
+        tell, why = (fail, "") if len(used_by) > 1 else (note, "; NCCL would not use it on more than one of them")
+        message = f"is the address of {len(nodes)} nodes: {fold(nodes)} (on {where}){why}"
+        yield tell(address, message, blame="fabric", action="repair", nodes=nodes, evidence="getifaddrs(3)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A node that has an address, and whether NCCL would use the interface that it is on."""
+
+    node: str
+    interface: str
+    stack: Stack
+    used: bool
+
+
+def _stack(system: System | Absent | None, process: Process | Absent | None) -> Stack:
+    namespace = process.namespaces.get("net") if isinstance(process, Process) else None
+    return (
+        system.boot_id if isinstance(system, System) else None,
+        namespace if isinstance(namespace, int) else None,
+    )
+
+
+def _used(
+    node: str,
+    found: Interfaces,
+    settings: Every[Settings | Absent],
+    software: Every[Software | Absent],
+    fabrics: Every[Fabric | Absent],
+) -> set[str]:
+    """The interfaces that NCCL, or RoCE for it, would use on a node."""
+    given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
+    here = roads(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
+    return {each.name for each in here.values()}
+
+
+def _anybodys(address: str) -> bool:
+    """Addresses that many machines may have: loopback and link-local ones."""
+    known = ip_address(address.partition("%")[0])
+    return known.is_loopback or known.is_link_local

@@ -1,0 +1,67 @@
+"""Clocks that tell different times."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks import several
+from ncclprobe.checks.sync import named
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.reach import ClockOffset, Gathering
+from ncclprobe.fleet import Every
+from ncclprobe.model import Absent, Finding, warn
+from ncclprobe.registry import check
+
+_APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
+_MOST_TOLD = 5
+
+_ASKED = Gathering(4, 0.1)
+_SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
+_HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
+
+
+def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
+    """Of n1, n2 … against n0."""
+    return Every({"n0": _SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
+
+
+@check(
+    bad=[(_offsets(0.0, 0.0, 180.0), _HUB), (_offsets(-180.0, -180.0, -180.0), _HUB), (_offsets(-1.5), _HUB)],
+    good=[
+        (_offsets(0.001, -0.02, 0.3), _HUB),
+        (Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB),
+        (Every({"n0": _SELF, "n1": ClockOffset(-1.4, 1.2)}), _HUB),
+    ],
+    applies=several,
+)
+def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
+    """The clocks of the nodes are more than a second apart.
+
+    Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
+    and files and certificates that one node writes are from the future for another.
+    Fix: start chronyd or systemd-timesyncd on the nodes named, and see chronyc tracking.
+    """
+    known = {node: each for node, each in offsets.items() if isinstance(each, ClockOffset)}
+    if not known:
+        raise Unlearned("no clock was compared with rank 0's")
+    ahead = {node: 0.0 for node, each in gatherings.items() if isinstance(each, Gathering)}
+    ahead |= {node: each.offset_s for node, each in known.items()}
+    middle = sorted(ahead, key=lambda node: ahead[node])[(len(ahead) - 1) // 2]  # half way between two is nobody's time
+    unsure = dict.fromkeys(ahead, 0.0) | {node: each.rtt_s / 2 for node, each in known.items()}
+    apart = {node: s - ahead[middle] for node, s in ahead.items()}
+    off = {node: s for node, s in apart.items() if abs(s) > _APART_S + unsure[node] + unsure[middle]}
+    seen = "pings to rank 0, the shortest round trip of several"
+    blamed = {"blame": "image", "action": "fix-image", "evidence": seen}
+    if 2 * len(off) < len(ahead):
+        if off:
+            words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
+            more = f" and {len(words) - _MOST_TOLD} more" if len(words) > _MOST_TOLD else ""
+            differ = "differs" if len(off) == 1 else "differ"
+            message = f"{len(off)} of {len(ahead)} {differ}: {', '.join(words[:_MOST_TOLD])}{more}"
+            yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
+    else:
+        spread = max(ahead.values()) - min(ahead.values())
+        first, last = min(ahead, key=lambda node: ahead[node]), max(ahead, key=lambda node: ahead[node])
+        message = f"no majority among {len(ahead)} nodes: up to {spread:.3g} s apart, {first} behind and {last} ahead"
+        yield warn("clocks", message, **blamed)
+    unknown = [node for node, each in offsets.items() if node not in ahead]
+    if unknown and not off:
+        raise Unlearned(f"the clock of {named(unknown)} was not compared with rank 0's")

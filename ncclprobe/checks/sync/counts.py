@@ -1,0 +1,225 @@
+"""How many GPUs and NICs each node has, and whether the nodes are machines of one kind."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ncclprobe.checks.env import loaded, number
+from ncclprobe.checks.env.examples import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
+from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync.roads import sockets
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import Dmi, Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.software import Software
+from ncclprobe.fleet import Every, vote
+from ncclprobe.model import Absent, Finding, fail, warn
+from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
+from ncclprobe.registry import check
+
+_MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
+
+DGX, OTHER = Machine(Dmi("NVIDIA", "DGXH100")), Machine(Dmi("Supermicro", "SYS-420GP"))
+DGXS: Every[Machine | Absent] = Every({f"n{i}": DGX for i in range(4)})
+EIGHT, SEVEN = gpus(8), gpus(7)
+H100S: Every[Gpus | Absent] = Every({f"n{i}": EIGHT for i in range(4)})
+A100S = gpus(8, "NVIDIA A100-SXM4-80GB")
+SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+
+
+@check(
+    bad=[
+        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS),
+        (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS),
+        (Every({"n0": EIGHT, "n1": SEVEN}), DGXS),
+    ],
+    good=[
+        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS),
+        (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER})),
+    ],
+    required=True,
+    applies=several_with_gpus,
+)
+def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[Finding]:
+    """Nodes of one kind have different numbers of GPUs.
+
+    Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
+    others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
+    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer.
+    """
+    counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
+    for part in alike(counted, kinds(machines, Every(dict(gpus.items())))):
+        ballot = vote(part)
+        if ballot.agreed:
+            continue
+        odd = ballot.odd
+        fewer = bool(odd) and all(part[node] < ballot.usual for node in odd)
+        blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
+        message = told(ballot, "{} GPUs".format)
+        yield fail(named(odd), message, nodes=odd, evidence="nvmlDeviceGetCount", **blamed)
+
+
+@check(
+    bad=[
+        (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
+        (Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX})),
+        (Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+    ],
+    good=[(H100S, DGXS), (Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
+    applies=several_with_gpus,
+)
+def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
+    """The nodes are machines of different kinds, or have different GPUs.
+
+    Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
+    memory that is enough on one node is not on another. The other comparisons then keep to machines of one kind.
+    Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is meant.
+    """
+    kind = kinds(machines, gpus)
+    if not any(map(any, kind.values())):
+        raise Unlearned("neither the machine nor the GPUs of any node are known")
+    ballot = vote(kind)
+    if not ballot.agreed:
+        message = told(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
+        seen = "/sys/class/dmi/id, nvmlDeviceGetName"
+        odd = ballot.odd
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+        return
+    sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
+    if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
+        memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
+        odd = memory.odd
+        seen = "nvmlDeviceGetMemoryInfo"
+        message = told(memory, "{} GiB per GPU".format)
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+
+
+def _smallest(gpus: Gpus) -> int:
+    """The memory of the smallest GPU in bytes, 0 where none is known."""
+    return min((gpu.memory_bytes for gpu in gpus.all if isinstance(gpu.memory_bytes, int)), default=0)
+
+
+Names = tuple[str, ...]
+
+
+def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
+    """What NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for sockets."""
+    if not number(settings, "NCCL_IB_DISABLE", 0):
+        if ports := fast(_selected(fabric, settings, software).taken):
+            return tuple(sorted(port.name for port in ports))
+        if foreign := _foreign(fabric):
+            return foreign
+    return tuple(each.name for each in sockets(found, settings, software))
+
+
+def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
+    hardware = Fabric(tuple(device for device in fabric.devices if device.pci is not None))
+    return select_by(hardware, settings, loaded(software))
+
+
+def _foreign(fabric: Fabric) -> Names:
+    """Devices of a link layer that NCCL does not know itself, such as EFA."""
+    layers = {port.device: port.link_layer for port in fabric.ports}
+    return tuple(sorted(name for name, layer in layers.items() if isinstance(layer, str) and layer not in LAYERS))
+
+
+def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:
+    """Ports that are here and selected, but not usable: another check has said why."""
+    found = _selected(fabric, settings, software)
+    return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
+
+
+_DOWN = fabric(*(port(f"mlx5_{n}", state="DOWN" if n == 3 else "ACTIVE") for n in range(8)))
+_FABRICS = {f"n{i}": hcas(8) for i in range(4)}
+_SETTINGS, _HOSTS = Every({f"n{i}": PLAIN for i in range(4)}), Every({f"n{i}": PLAIN_HOST for i in range(4)})
+_NO_HCAS = Every({f"n{i}": Fabric() for i in range(4)})
+_ANY: Every[Software | Absent] = Every({})
+
+
+@check(
+    bad=[
+        (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (_NO_HCAS, _SETTINGS, Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}), _ANY, DGXS, H100S),
+    ],
+    good=[
+        (Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
+    ],
+    required=True,
+    applies=several_with_gpus,
+)
+def nic_count(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    interfaces: Every[Interfaces],
+    software: Every[Software | Absent],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """Nodes of one kind have different numbers of NICs that NCCL can use.
+
+    Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
+    2.30.3 by default goes on without a word (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    (nccl#2428).
+    Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
+    or another NCCL_IB_HCA.
+    """
+    found = network(fabrics, settings, interfaces, software)
+    for part in alike(found, kinds(machines, gpus)):
+        ballot = vote({node: len(names) for node, names in part.items()})
+        if ballot.agreed:
+            continue
+        odd = ballot.odd
+        known: Software | Absent = Absent("not asked")
+        idle = {
+            node: _idle(fabrics.by_node[node], settings.by_node[node], software.by_node.get(node, known))
+            for node in odd or part
+        }
+        yield _uneven(part, idle, odd)
+
+
+def network(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    interfaces: Every[Interfaces],
+    software: Every[Software | Absent],
+) -> dict[str, Names]:
+    """`usable` of every node of which it can be known. Raises Unlearned where that is none."""
+    every = fabrics.by_node.keys() & settings.by_node.keys() & interfaces.by_node.keys()
+    known: Software | Absent = Absent("not asked")
+    found = {
+        node: usable(fabric, settings.by_node[node], interfaces.by_node[node], software.by_node.get(node, known))
+        for node, fabric in fabrics.items()
+        if node in every
+    }
+    if not found:
+        raise Unlearned("of no node NICs, interfaces and settings are known together")
+    return found
+
+
+def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], odd: Names) -> Finding:
+    ballot = vote({node: len(names) for node, names in part.items()})
+    message = told(ballot, "{} NICs".format) + _lacking(part, odd)
+    evidence = "/sys/class/infiniband, /sys/class/net, and what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects"
+    fewer = bool(odd) and all(len(part[node]) < ballot.usual for node in odd)
+    if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in odd):
+        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in odd[:4])
+        message += f"; not usable though present: {asleep} (see what is said of these ports)"
+        return warn(named(odd), message, blame="link", action="repair", nodes=odd, evidence=evidence)
+    if fewer:
+        return fail(named(odd), message, blame="node", action="repair", nodes=odd, evidence=evidence)
+    tell = warn if ballot.settled else fail
+    return tell(named(odd), message, blame="unknown", action="repair", nodes=odd, evidence=evidence)
+
+
+def _lacking(part: Mapping[str, Names], odd: Names) -> str:
+    """What most have and the first of the odd ones has not."""
+    most = next((names for node, names in part.items() if odd and node not in odd), ())
+    gone = sorted(set(most) - set(part[odd[0]])) if odd else []
+    return f"; {odd[0]} has no {', '.join(gone)}" if gone else ""

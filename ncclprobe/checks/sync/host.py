@@ -1,0 +1,217 @@
+"""Kernel options, limits, and how each node is built inside."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+
+from ncclprobe.checks import several
+from ncclprobe.checks.ib.boxes import pci
+from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.cpu import Cpus, NumaNode
+from ncclprobe.facts.kernel import CMDLINE, KernelOptions
+from ncclprobe.facts.limits import Memlock, SharedMemory
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.fleet import Every, vote
+from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.registry import check
+from ncclprobe.units import size
+
+MIB, GIB = 1 << 20, 1 << 30
+_ENOUGH_TO_LOCK, _ENOUGH_TO_SHARE = 16 * GIB, GIB  # as host.memlock and host.shm see it
+
+_PASSTHROUGH, _PLAIN = KernelOptions(("intel_iommu=on", "iommu=pt")), KernelOptions(("intel_iommu=on",))
+
+
+@check(
+    bad=[
+        (Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH, "n2": _PLAIN}), DGXS, H100S),
+        (Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S),
+    ],
+    good=[(Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH}), DGXS, H100S), (Every({"n0": _PLAIN}), DGXS, H100S)],
+    applies=several_with_gpus,
+)
+def kernel_cmdline(
+    options: Every[KernelOptions], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]
+) -> Iterator[Finding]:
+    """Nodes of one kind were booted with different options about IOMMU or PCI.
+
+    Why: an IOMMU that translates sends GPUDirect through the processor, and PCI options move or shrink the windows onto
+    GPU memory; the one node that was installed otherwise is then slow, or hangs in P2P (nccl#257).
+    Fix: the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
+    """
+    said = {node: each.devices for node, each in options.items()}
+    for part in alike(said, kinds(machines, gpus)):
+        ballot = vote(part)
+        if not ballot.agreed:
+            odd = ballot.odd
+            message = told(ballot, partial(_besides, set.intersection(*map(set, part.values()))))
+            blamed = {"blame": "image", "action": "fix-image"}
+            yield warn("kernel command line", message, nodes=odd, evidence=CMDLINE, **blamed)
+
+
+def _besides(common: Collection[str], words: Sequence[str]) -> str:
+    return " ".join(word for word in words if word not in common) or "without"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a node is built: processors of each NUMA node, and per root bus what is on it, without any address."""
+
+    numa: tuple[int, ...]
+    roots: tuple[tuple[str, ...], ...]
+
+
+def _cpus(*sizes: int) -> Cpus:
+    nodes = (NumaNode(i, tuple(range(count)), (10,) * len(sizes)) for i, count in enumerate(sizes))
+    return Cpus(tuple(range(sum(sizes))), "", tuple(nodes))
+
+
+_TREES, _MOVED = {f"n{i}": pci() for i in range(3)}, pci(far=(3,))
+_TWO_SOCKETS = Every({f"n{i}": _cpus(56, 56) for i in range(4)})
+_SPLIT = Every({**_TWO_SOCKETS.by_node, "n3": _cpus(28, 28, 28, 28)})
+
+
+@check(
+    bad=[
+        (Every({**_TREES, "n3": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
+        (Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
+        (Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
+    ],
+    good=[
+        (Every({**_TREES, "n3": pci()}), _TWO_SOCKETS, DGXS, H100S),
+        (Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S),
+    ],
+    requires="sync.gpu-count",
+    applies=several_with_gpus,
+)
+def topology(
+    trees: Every[Pci], cpus: Every[Cpus], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]
+) -> Iterator[Finding]:
+    """Nodes of one kind have different NUMA nodes, or their GPUs and NICs in other places.
+
+    Why: NCCL searches its rings and trees on each node by itself, and all nodes then take the slowest: one firmware
+    that splits its sockets otherwise (NPS, SNC), or one card in another slot, costs every node channels.
+    Fix: compare the firmware's settings and lspci -tv with a healthy neighbour's.
+    """
+    # Of nodes that have more or fewer devices than others, the counts have something to say.
+    devices = {node: _devices(tree) for node, tree in trees.items() if node in cpus.by_node}
+    kind = kinds(machines, gpus)
+    shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
+    for part in alike(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
+        # The tree of a virtual machine is what its hypervisor shows.
+        tell = note if any(_virtual(machines.by_node.get(node)) for node in part) else warn
+        numa = vote({node: shape.numa for node, shape in part.items()})
+        placed = vote({node: shape.roots for node, shape in part.items()})
+        seen = "/sys/devices/system/node, /sys/bus/pci/devices"
+        if not numa.agreed:
+            odd = numa.odd
+            message = told(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
+            yield tell(named(odd), message, action="repair", nodes=odd, evidence=seen)
+        elif not placed.agreed:
+            odd = placed.odd
+            message = told(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
+            yield tell(named(odd), message, action="repair", nodes=odd, evidence=seen)
+
+
+def _virtual(machine: Machine | Absent | None) -> bool:
+    return isinstance(machine, Machine) and machine.virtual is True
+
+
+def _devices(tree: Pci) -> tuple[int, int]:
+    return len(tree.of("gpu")), len(tree.of("nic"))
+
+
+def _shape(tree: Pci, cpus: Cpus) -> _Shape:
+    roots: dict[str, list[str]] = {}
+    for device in (*tree.of("gpu"), *tree.of("nic")):
+        if not isinstance(device.place, Absent):
+            levels = len(device.place.switches)
+            where = f"{levels} switch{'' if levels == 1 else 'es'} below NUMA node {device.numa_node}"
+            what = f"{device.identity.kind} {where}"
+            roots.setdefault(device.place.root, []).append(what)
+    numa = tuple(len(node.cpus) for node in cpus.numa)
+    return _Shape(numa, tuple(sorted(tuple(sorted(here)) for here in roots.values())))
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return " and ".join(str(count) for count in sorted(set(sizes)))
+
+
+def _unlike(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], ...]) -> str:
+    """The root buses that not every node has."""
+    own = Counter(roots) - common
+    shown = [f"{times} x {' with '.join(what)}" for what, times in own.items()]
+    return ", ".join(shown[:3]) or "without"
+
+
+_ROOMY, _SMALL = SharedMemory(64 * GIB, 60 * GIB), SharedMemory(64 * MIB, 64 * MIB)
+_FREE, _FEW = Memlock(None), Memlock(8 * MIB)
+_ALL_ROOMY: Every[SharedMemory | Absent] = Every({f"n{i}": _ROOMY for i in range(4)})
+_ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": _FREE for i in range(4)})
+
+
+@check(
+    bad=[
+        (Every({**_ALL_FREE.by_node, "n3": _FEW}), _ALL_ROOMY),
+        (_ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
+        (Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
+    ],
+    good=[
+        (_ALL_FREE, _ALL_ROOMY),
+        (Every({"n0": _FEW, "n1": _FEW}), _ALL_ROOMY),
+        (Every({**_ALL_FREE.by_node, "n3": Memlock(8 * MIB, exempt=True)}), _ALL_ROOMY),
+        (_ALL_FREE, Every({"n0": _ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
+    ],
+    applies=several,
+)
+def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]) -> Iterator[Finding]:
+    """A node lets its processes lock or share less memory than the others do.
+
+    Why: a job that runs on most nodes then fails on this one alone: ibv_reg_mr with "Cannot allocate memory", or a bus
+    error in /dev/shm. slurmd started by hand, or a container without --shm-size, are the usual reasons.
+    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as elsewhere.
+    """
+    may_lock = {node: _lockable(each) for node, each in locked.items() if isinstance(each, Memlock)}
+    may_share = {node: each.total_bytes for node, each in shared.items() if isinstance(each, SharedMemory)}
+    found = [
+        *_scarce("RLIMIT_MEMLOCK", may_lock, _ENOUGH_TO_LOCK, "getrlimit(RLIMIT_MEMLOCK)"),
+        *_scarce("/dev/shm", may_share, _ENOUGH_TO_SHARE, "statvfs /dev/shm"),
+    ]
+    yield from found
+    unknown = {node for node, each in (*locked.items(), *shared.items()) if isinstance(each, Absent)}
+    if unknown and not found:
+        raise Unlearned(f"the limits of {named(unknown)} are not known")
+
+
+_UNLIMITED = 1 << 63
+
+
+def _lockable(memlock: Memlock) -> int:
+    return _UNLIMITED if memlock.exempt or memlock.soft_bytes is None else min(memlock.soft_bytes, _UNLIMITED)
+
+
+def _scarce(subject: str, said: dict[str, int], enough: int, evidence: str) -> Iterator[Finding]:
+    """Nodes with less than `enough`, and less than half of what others have."""
+    most = max(said.values(), default=0)
+    short = tuple(node for node, nbytes in said.items() if 2 * nbytes < most)
+    if not short:
+        return
+    ballot = vote({node: _rounded(nbytes) for node, nbytes in said.items()})
+    message = told(ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}")
+    blamed = {"blame": "image", "action": "fix-image"}
+    low = tuple(node for node in short if said[node] < enough)
+    if low:
+        yield warn(subject, message, nodes=low if ballot.settled else (), evidence=evidence, **blamed)
+    else:
+        yield note(subject, message, nodes=short if ballot.settled else (), evidence=evidence, **blamed)
+
+
+def _rounded(nbytes: int) -> int:
+    """To a power of two, so that nodes with nearly as much are one group."""
+    return 1 << max(nbytes.bit_length() - 1, 0)

@@ -1,0 +1,231 @@
+"""What the ends of links must have in common: rate, MTU, partition, subnet."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv6Address
+from typing import Any
+
+from ncclprobe.checks import several
+from ncclprobe.checks.env import number
+from ncclprobe.checks.env.examples import DOCKER0, ETH0, LO, PLAIN, hcas
+from ncclprobe.checks.ib.view import active, listed, taken
+from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.checks.sync.roads import roads
+from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.software import Software
+from ncclprobe.fleet import Every, vote
+from ncclprobe.model import Absent, Finding, fail, warn
+from ncclprobe.nccl.hcas import gbps
+from ncclprobe.registry import check
+
+_FULL_MEMBER = 0x8000
+
+_PLAIN: Every[Settings] = Every({f"n{i}": PLAIN for i in range(4)})
+_ANY: Every[Software | Absent] = Every({})
+_FAST = hcas(2)
+
+
+def _changed(fabric: Fabric, **changes: Any) -> Fabric:
+    """The same devices, each with a port changed so."""
+    return Fabric(tuple(replace(d, ports=tuple(replace(p, **changes) for p in d.ports)) for d in fabric.devices))
+
+
+_SLOW = _changed(_FAST, rate=Rate(200, 4, "HDR"))
+_THREE_FAST = {f"n{i}": _FAST for i in range(3)}
+
+
+def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple[Port, ...]]:
+    """The active ports that NCCL takes on each node."""
+    known = settings.by_node
+    return {node: active(taken(fabric, known[node])) for node, fabric in fabrics.items() if node in known}
+
+
+@check(
+    bad=[
+        (Every({**_THREE_FAST, "n3": _SLOW}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
+    ],
+    good=[(Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S), (Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    applies=several_with_gpus,
+)
+def rate(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """The fastest NICs of nodes of one kind run at different rates.
+
+    Why: collectives go round all nodes, so that the slowest node's links pace every other's. A port that is slower than
+    its neighbours on the same node is ib.rate's finding; this is about a whole node.
+    Fix: look at cables, transceivers and the switch ports of the node that is slower (ibstat, mlxlink).
+    """
+    best = {
+        node: max(rates)
+        for node, ports in _ports(fabrics, settings).items()
+        if (rates := [known for port in ports if (known := gbps(port)) is not None])
+    }
+    for part in alike(best, kinds(machines, gpus)):
+        ballot = vote(part)
+        if ballot.agreed:
+            continue
+        odd = ballot.odd
+        lower = bool(odd) and all(part[node] < ballot.usual for node in odd)
+        tell = warn if ballot.settled and not lower else fail
+        blamed = {"blame": "link" if lower else "fabric", "action": "repair"}
+        seen = "/sys/class/infiniband/*/ports/*/rate"
+        yield tell(named(odd), told(ballot, "{:g} Gb/s".format), nodes=odd, evidence=seen, **blamed)
+
+
+def _with_mtu(mtu: int) -> Interfaces:
+    return Interfaces((LO, replace(ETH0, mtu=mtu)))
+
+
+_JUMBO = _with_mtu(9000)
+_THREE_JUMBO = {f"n{i}": _JUMBO for i in range(3)}
+_NO_FABRICS: Every[Fabric | Absent] = Every({})
+
+
+@check(
+    bad=[
+        (Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),
+        (Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),
+    ],
+    good=[
+        (Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS),
+        (Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS),
+    ],
+    applies=several,
+)
+def mtu(
+    interfaces: Every[Interfaces],
+    settings: Every[Settings],
+    software: Every[Software | Absent],
+    fabrics: Every[Fabric | Absent],
+) -> Iterator[Finding]:
+    """The interfaces that nodes would use for one another have different MTUs.
+
+    Why: RoCE takes the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
+    segment, so that the node with the smaller MTU slows its peers; if anything between them drops what is too large for
+    it, connections open and then stand still (nccl#1524). Whether large messages pass is tried where paths are probed.
+    Fix: the same MTU on this interface of all nodes, 9000 where the switches carry it.
+    """
+    ends: dict[str, dict[str, Interface]] = {}
+    for node, found in interfaces.items():
+        known = software.by_node.get(node, Absent("not asked"))
+        here = roads(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
+        for road, each in here.items():
+            ends.setdefault(road, {})[node] = each
+    reported = set()
+    for road, every in ends.items():
+        ballot = vote({node: each.mtu for node, each in every.items()})
+        odd = ballot.odd
+        name = every[next(iter(odd or every))].name
+        if ballot.agreed or (odd, name) in reported:  # one interface may be several roads
+            continue
+        reported.add((odd, name))
+        message, seen = told(ballot, "MTU {}".format), f"/sys/class/net/{name}/mtu ({road})"
+        yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
+
+
+_OPEN = _changed(_FAST, pkeys={0: 0xFFFF})
+_APART, _LIMITED = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF}), _changed(_FAST, pkeys={0: 0x7FFF})
+
+
+@check(
+    bad=[
+        (Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
+        (Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
+        (Every({"n0": _LIMITED, "n1": _LIMITED}), _PLAIN),
+        (Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
+    ],
+    good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN), (Every({"n0": _FAST, "n1": _FAST}), _PLAIN)],
+    applies=several_with_gpus,
+)
+def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]:
+    """InfiniBand ports of different nodes are not full members of one partition.
+
+    Why: two queue pairs talk only where the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and at
+    least one is a full member (bit 15); else every message is dropped without a word, and the job ends in retries.
+    Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
+    cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
+    """
+    seen = "/sys/class/infiniband/*/ports/*/pkeys"
+    blamed = {"blame": "fabric", "action": "repair", "evidence": seen}
+    keys: dict[str, frozenset[int]] = {}
+    for node, ports in _ports(fabrics, settings).items():
+        index = number(settings.by_node[node], "NCCL_IB_PKEY", 0)
+        every = [port.pkeys for port in ports if port.link_layer == "InfiniBand"]
+        tables = [table for table in every if not isinstance(table, Absent) and table]
+        if tables:
+            keys[node] = frozenset(table.get(index, 0) for table in tables)
+    partitions = vote({node: frozenset(key & ~_FULL_MEMBER for key in found) for node, found in keys.items()})
+    limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
+    if not partitions.agreed:
+        odd = partitions.odd
+        message = told(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
+        yield fail(named(odd), message, nodes=odd, **blamed)
+    elif len(limited) > 1:
+        message = f"{len(limited)} of {len(keys)} nodes are limited members only, which cannot talk to each other"
+        yield fail(named(limited), message, nodes=tuple(limited), **blamed)
+    elif limited and len(keys) > 1:
+        message = "is a limited member only: it can talk to the others, which are full members"
+        yield warn(named(limited), message, nodes=tuple(limited), **blamed)
+
+
+def _prefixed(*prefixes: str) -> Fabric:
+    tables = [(Gid(0, IPv6Address(f"{prefix}::{n + 1}")),) for n, prefix in enumerate(prefixes)]
+    devices = hcas(len(prefixes)).devices
+    ports = [replace(device.ports[0], gids=table) for device, table in zip(devices, tables, strict=True)]
+    return Fabric(tuple(replace(d, ports=(p,)) for d, p in zip(devices, ports, strict=True)))
+
+
+_RAILS, _SWAPPED = _prefixed("fec0:0:0:1", "fec0:0:0:2"), _prefixed("fec0:0:0:2", "fec0:0:0:1")
+
+
+@check(
+    bad=[
+        (Every({"n0": _RAILS, "n1": _RAILS, "n2": _SWAPPED}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _RAILS, "n1": _prefixed("fec0:0:0:1", "fec0:0:0:9")}), _PLAIN, DGXS, H100S),
+    ],
+    good=[(Every({"n0": _RAILS, "n1": _RAILS}), _PLAIN, DGXS, H100S), (Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    applies=several_with_gpus,
+)
+def subnet_prefix(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """InfiniBand ports of one rail are in different subnets.
+
+    Why: NICs of the same number talk to each other first; in another subnet they are reached over a router at best. A
+    node whose prefixes are those of other rails is cabled to the wrong switches.
+    Fix: compare the cabling of the ports named with a healthy neighbour's, and the subnet managers' prefixes.
+    """
+    rails: dict[str, dict[str, str]] = {}
+    for node, ports in _ports(fabrics, settings).items():
+        for each in ports:
+            if each.link_layer == "InfiniBand" and (prefix := _prefix(each)):
+                rails.setdefault(each.name, {})[node] = prefix
+    alike_off: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    kind = kinds(machines, gpus)
+    for rail, said in rails.items():
+        for ballot in (vote(part) for part in alike(said, kind)):
+            if not ballot.agreed:
+                alike_off.setdefault((told(ballot), ballot.odd), []).append(rail)
+    for (message, odd), names in alike_off.items():
+        seen = f"/sys/class/infiniband/{names[0].replace(':', '/ports/')}/gids/0"
+        yield warn(listed(names), message, blame="fabric", action="repair", nodes=odd, evidence=seen)
+
+
+def _prefix(port: Port) -> str:
+    """The upper half of GID 0, empty where there is none."""
+    table = {gid.index: gid for gid in port.gids} if isinstance(port.gids, tuple) else {}
+    return str(IPv6Address(int(table[0].address) >> 64 << 64)) if 0 in table else ""

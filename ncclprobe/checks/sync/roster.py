@@ -1,0 +1,143 @@
+"""Who is missing."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from ncclprobe.checks.launch import TWO_NODES
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.fleet import Every
+from ncclprobe.hostlist import MAX_NAMES, fold
+from ncclprobe.model import Absent, Finding, fail, note
+from ncclprobe.registry import applies, check
+
+T = TypeVar("T")
+_LEAST_WAIT_S = 3.0  # a launcher starts no thousand processes in less
+_MOST_CALLS = 5  # of strangers that a finding tells
+
+
+def missing(launches: Every[Launch], came: Collection[int] = ()) -> tuple[str, ...]:
+    """The nodes of the job that are not among `launches`: by the scheduler's names, else as ``node 3``, else as ``?``.
+
+    `came` are the ranks of those that were there, whatever is known of them.
+
+    The number of nodes is what most say. Where nodes know neither their rank nor their name, the others are counted.
+    """
+    names = _names(launches)
+    lacking = len(names) - len(launches)
+    if lacking <= 0:
+        return ()
+    ranks = {launch.node_rank for _, launch in launches.items()}
+    if None not in ranks:
+        return tuple(name for rank, name in enumerate(names) if rank not in ranks and rank not in came)
+    here = {name.partition(".")[0] for name, _ in launches.items()}
+    absent = tuple(name for name in names if name.partition(".")[0] not in here)
+    return absent if len(absent) == lacking else ("?",) * lacking
+
+
+def _names(launches: Every[Launch]) -> tuple[str, ...]:
+    """What to call each node, by its rank."""
+    expected = _usual(launch.nnodes for _, launch in launches.items()) or 0
+    names = _usual(launch.names for _, launch in launches.items()) or ()
+    return names if len(names) == expected else tuple(f"node {rank}" for rank in range(min(expected, MAX_NAMES)))
+
+
+def _usual(said: Iterable[T | None]) -> T | None:
+    """What most of those say that say anything."""
+    counts = Counter(value for value in said if value)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+_THREE = replace(TWO_NODES, nnodes=3, world_size=24, names=("n0", "n1", "n2"))
+_TWO_OF_THREE = Every({"n0": _THREE, "n2": replace(_THREE, rank=16, node_rank=2)})
+_WAITED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 60.0), "n2": Absent("only rank 0 knows")})
+_BABBLE = Trouble("10.77.0.2", "foreign", "it said 'GET / HTTP/1.1'")
+_HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of 90210 bytes", 1)
+
+
+@applies
+def gathered(gatherings: Every[Gathering | Absent]) -> bool:
+    """where rank 0's node tells whom it waited for."""
+    return any(isinstance(each, Gathering) for _, each in gatherings.items())
+
+
+@check(
+    bad=[
+        (_TWO_OF_THREE, _WAITED),
+        (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
+        (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+    ],
+    good=[
+        (Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED),
+        (Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}), Every({"n0": Gathering(1, 1.0, (_BABBLE,))})),
+    ],
+    required=True,
+    requires="launch.rank-twice",
+    applies=gathered,
+)
+def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
+    """Nodes of the job did not come.
+
+    Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the
+    rendezvous times out, and are not told which it is.
+    Fix: look at what the doctor says on that node itself; if it says nothing, see whether the node is up and the
+    launcher started anything there (squeue, scontrol show node, kubectl get pods).
+    """
+    hub = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
+    names = dict(enumerate(_names(launches)))
+    absent = missing(launches, hub.came)
+    troubled = {names.get(each.node_rank, ""): each for each in hub.troubles if each.node_rank is not None}
+    if set(absent) - set(troubled) and hub.waited_s < _LEAST_WAIT_S:
+        raise Unlearned(f"{fold(absent)} did not come, but rank 0 waited no longer than {hub.waited_s:.1f} s")
+    by_kind: dict[str, list[str]] = {}
+    for name in absent:
+        by_kind.setdefault(troubled[name].kind if name in troubled else "", []).append(name)
+    strangers = _calls([each for each in hub.troubles if each.node_rank is None])
+    for kind, nodes in by_kind.items():
+        known = tuple(node for node in nodes if node != "?")
+        if kind:
+            message = f"came to rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
+            evidence = f"from {', '.join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])}"
+        else:
+            message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {hub.waited_s:.0f} s"
+            evidence = f"rank 0 heard nothing of them; other calls: {strangers or 'none'}"
+        yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
+    if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
+        yield note("MASTER_PORT", f"others called rank 0 as well: {strangers}", evidence="rank 0's listener")
+
+
+def _calls(troubles: Collection[Trouble]) -> str:
+    """Who called and came to nothing."""
+    told = [f"{each.peer or 'rank 0'}: {each.kind} ({each.detail})" for each in troubles]
+    return "; ".join(told[:_MOST_CALLS]) + (f"; and {len(told) - _MOST_CALLS} more" if told[_MOST_CALLS:] else "")
+
+
+_CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connection", 1),))
+
+
+@check(
+    bad=[(Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, rank=8, node_rank=1)}), Every({"n0": _CUT}))],
+    good=[(_TWO_OF_THREE, _WAITED)],
+    required=True,
+    applies=gathered,
+)
+def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
+    """Nodes came, and were lost before the run was over.
+
+    Why: a node that dies, hangs or loses its network within seconds of doing next to nothing will do so in the job, and
+    take it along.
+    Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the
+    process there: a scheduler's limit, a signal, a dead file system.
+    """
+    hub = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
+    names = dict(enumerate(_names(launches))) | {launch.node_rank: node for node, launch in launches.items()}
+    by_kind: dict[str, list[Trouble]] = {}
+    for each in hub.lost:
+        by_kind.setdefault(each.kind, []).append(each)
+    for kind, lost in by_kind.items():
+        nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
+        message = f"came to rank 0 and was lost: {kind}: {lost[0].detail}"
+        yield fail(fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's talk with {lost[0].peer}")

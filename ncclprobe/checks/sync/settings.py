@@ -1,0 +1,172 @@
+"""Variables that NCCL, its plugins, torch and gloo read, wherever each node has them from."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks import several
+from ncclprobe.checks.env import loaded, seen
+from ncclprobe.checks.env.examples import NO_NCCL, PLAIN, having, nccl, setting
+from ncclprobe.checks.env.numbers import default_of
+from ncclprobe.checks.sync import named, several_with_gpus, told
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.software import Software, Version
+from ncclprobe.facts.system import System
+from ncclprobe.fleet import Every, vote
+from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
+from ncclprobe.nccl.parameters import Parameter, table
+from ncclprobe.nccl.values import read_int
+from ncclprobe.registry import check
+
+_GLOOS = ("GLOO_",)
+_FAMILIES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_", "FI_", "UCX_", "RDMAV_", "SHARP_", *_GLOOS)
+_UNSET = "not set"
+
+_OWN_BUSINESS_NAMES = """
+    NCCL_SOCKET_IFNAME NCCL_OOB_NET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_ROUTABLE_FLID_GID_INDEX
+    NCCL_IB_ADDR_RANGE NCCL_HOSTID NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_TOPO_DUMP_FILE_RANK NCCL_GRAPH_DUMP_FILE
+    NCCL_GRAPH_DUMP_FILE_RANK NCCL_PROXY_CPUSET NCCL_IGNORE_CPU_AFFINITY NCCL_MNNVL_UUID NCCL_MNNVL_CLIQUE_ID
+    NCCL_RAS_ADDR NCCL_CONF_FILE NCCL_IBVERBS_LIB NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS
+    NCCL_DEBUG_TIMESTAMP_FORMAT NCCL_DEBUG_TIMESTAMP_LEVELS NCCL_WARN_ENABLE_DEBUG_INFO NCCL_PROFILER_PLUGIN
+    NCCL_NVTX_DISABLE NCCL_SET_THREAD_NAME NCCL_PARAM_DUMP_ALL FI_LOG_LEVEL FI_TCP_IFACE UCX_LOG_LEVEL
+    UCX_NET_DEVICES UCX_IB_GID_INDEX GLOO_SOCKET_IFNAME GLOO_LOG_LEVEL TORCH_NCCL_DEBUG_INFO_TEMP_FILE
+    TORCH_NCCL_DEBUG_INFO_PIPE_FILE
+"""
+_OWN_BUSINESS = frozenset(_OWN_BUSINESS_NAMES.split())
+"""Devices, files, addresses, and what is written where: each node may have its own."""
+_MUST_AGREE_NAMES = """
+    NCCL_ALGO NCCL_PROTO NCCL_NET NCCL_NET_PLUGIN NCCL_IB_DISABLE NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE
+    NCCL_P2P_NET_CHUNKSIZE NCCL_CROSS_NIC NCCL_COLLNET_ENABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE
+    NCCL_ALLGATHERV_ENABLE NCCL_CHECK_MODE NCCL_COMM_ID NCCL_OOB_NET_ENABLE NCCL_SOCKET_MAGIC NCCL_SOCKET_FAMILY
+    NCCL_IB_MERGE_NICS NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME NCCL_GIN_NCONNECTIONS NCCL_TUNER_PLUGIN
+    NCCL_TUNER_CONFIG_FILE NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS FI_PROVIDER
+    OFI_NCCL_PROTOCOL GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
+"""
+_MUST_AGREE = frozenset(_MUST_AGREE_NAMES.split())
+"""The table's `hazard` of each says what becomes of ranks that disagree."""
+_RING, _ELSEWHERE = having(NCCL_ALGO="Ring"), setting("NCCL_IB_TC", "106", "/etc/nccl.conf:3")
+_ANY: Every[Software | Absent] = Every({})
+_NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
+
+
+@check(
+    bad=[
+        (Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
+        (Every({"n0": _RING, "n1": having(NCCL_ALGO="Tree")}), _ANY, Job()),
+        (Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
+        (Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}), _ANY, Job("gloo")),
+    ],
+    good=[
+        (Every({"n0": _RING, "n1": _RING}), _ANY, Job()),
+        (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), _ANY, Job()),
+        (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
+        (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), _ANY, Job()),
+        (Every({"n0": _RING, "n1": PLAIN}), _ANY, Job("gloo")),
+    ],
+    required=True,
+    applies=several,
+)
+def env(settings: Every[Settings], software: Every[Software | Absent], job: Job) -> Iterator[Finding]:
+    """Nodes have different settings, from the environment or from NCCL's configuration files.
+
+    Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them: where
+    they disagree, the job hangs, or ends in "message truncated", and neither names the variable. A file such as
+    /etc/nccl.conf, or a shell's profile, differs without anybody having typed anything.
+    Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
+    """
+    version = _version(software)
+    names = {name for _, each in settings.items() for name in each.effective if name.startswith(_FAMILIES)}
+    for name in sorted(names):
+        entries = {node: each.effective.get(name) for node, each in settings.items()}
+        yield from _compared(name, entries, version, job)
+
+
+def _version(software: Every[Software | Absent]) -> Version | None:
+    """The NCCL of the first node that has one; others are sync.nccl-version's business."""
+    return next((version for _, each in software.items() if (version := loaded(each))), None)
+
+
+def _compared(name: str, entries: dict[str, Setting | None], version: Version | None, job: Job) -> Iterator[Finding]:
+    parameter = table().get(name)
+    meant = {node: _meaning(entry, parameter, version) for node, entry in entries.items()}
+    if len(set(meant.values())) <= 1:
+        return
+    ballot = vote(meant)
+    odd = ballot.odd
+    written = {meant[node]: _written(entry) for node, entry in reversed(entries.items())}
+    message = told(ballot, lambda meaning: written[meaning])
+    given = [entry for node in odd or entries if (entry := entries[node])] or [e for e in entries.values() if e]
+    from_files = all(entry.origin != "environment" for entry in given)
+    blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
+    evidence = f"such as {seen(given[0])}"
+    if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _heard(name, job):
+        if ballot.settled:  # as many values as nodes is how it is meant
+            yield note(name, message, nodes=odd, evidence=evidence, **blamed)
+    elif name in _MUST_AGREE:
+        yield fail(name, f"{message} ({parameter.hazard})", nodes=odd, evidence=evidence, **blamed)
+    else:
+        yield warn(name, message, nodes=odd, evidence=evidence, **blamed)
+
+
+def _heard(name: str, job: Job) -> bool:
+    """Whether somebody in this job reads the variable."""
+    return job.backend == "nccl" or name.startswith(_GLOOS)
+
+
+def _meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
+    """What a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set it."""
+    if parameter is None or (entry and entry.value is None):
+        return _UNSET if entry is None else str(entry.value)
+    text = (entry.value if entry else None) or ""
+    if parameter.is_integer:
+        return _integer(text, default_of(parameter, version))
+    return (text.lower() if parameter.any_case else text) or _UNSET
+
+
+def _integer(text: str, default: int | None) -> str:
+    if text:
+        return str(read_int(text, 0).value)
+    return _UNSET if default is None else str(default)
+
+
+def _written(entry: Setting | None) -> str:
+    if entry is None:
+        return _UNSET
+    return "set" if entry.value is None else repr(entry.value) if entry.value != entry.value.strip() else entry.value
+
+
+def _booted(identity: str) -> System:
+    return System(identity, "6.8.0", "x86_64", "Ubuntu 22.04", identity)
+
+
+_SYSTEMS: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted("b")})
+_ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted("a")})
+_NODE = having(NCCL_HOSTID="node")
+
+
+@check(
+    bad=[(Every({"n0": _NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), _SYSTEMS)],
+    good=[
+        (Every({"n0": _NODE, "n1": having(NCCL_HOSTID="node1")}), _SYSTEMS),
+        (Every({"n0": _NODE, "n1": _NODE}), _ONE_MACHINE),
+        (Every({"n0": PLAIN, "n1": PLAIN}), _SYSTEMS),
+    ],
+    applies=several_with_gpus,
+)
+def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterator[Finding]:
+    """Different machines have the same NCCL_HOSTID.
+
+    Why: to NCCL ranks with one identity are on one machine (getHostHash in src/misc/utils.cc:117): it takes GPUs with
+    the same PCI address for one GPU, and tries shared memory between machines, and fails (nccl#879).
+    Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for node, each in settings.items():
+        system = systems.by_node.get(node)
+        boot = system.boot_id if isinstance(system, System) else None
+        if value := each.get("NCCL_HOSTID"):
+            groups.setdefault(value, {})[node] = boot or node
+    for value, machines in groups.items():
+        if len(set(machines.values())) > 1:
+            entry = next(iter(settings.by_node[node] for node in machines)).effective["NCCL_HOSTID"]
+            message = f"is {value!r} on {len(set(machines.values()))} machines: {named(machines)}"
+            blamed = {"blame": "job", "action": "fix-job", "evidence": seen(entry)}
+            yield fail("NCCL_HOSTID", message, nodes=tuple(machines), **blamed)

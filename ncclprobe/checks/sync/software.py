@@ -1,0 +1,139 @@
+"""Versions: of NCCL, torch, CUDA, the driver, and of the NICs' firmware."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ncclprobe.checks import several
+from ncclprobe.checks.env.examples import gpus, hcas, nccl
+from ncclprobe.checks.sync import named, several_with_gpus, told
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.software import Software, Torch
+from ncclprobe.fleet import Every, vote
+from ncclprobe.model import Absent, Finding, fail, warn
+from ncclprobe.registry import check
+
+_SHOWN = 4  # nodes whose library is named as evidence
+
+_NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
+
+
+@check(
+    bad=[
+        (Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),),
+        (Every({"n0": _NEW, "n1": _OLD}),),
+        (Every({"n0": _NEW, "n1": _NEW, "n2": Software({})}),),
+    ],
+    good=[(Every({"n0": _NEW, "n1": _NEW}),), (Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
+    required=True,
+    applies=several_with_gpus,
+)
+def nccl_version(software: Every[Software]) -> Iterator[Finding]:
+    """Nodes would load different versions of NCCL.
+
+    Why: NCCL compares the whole version of all ranks when it starts, and ends with "Mismatched NCCL version detected"
+    (src/init.cc:1042); a patch release is enough.
+    Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
+    """
+    said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}
+    unread = [node for node, library in said.items() if library and library.version is None]
+    versions = {node: library.version if library else None for node, library in said.items() if node not in unread}
+    if not any(versions.values()):
+        raise Unlearned("no libnccl with a known version was found on any node, in this interpreter's environment")
+    ballot = vote(versions)
+    if not ballot.agreed:
+        odd = ballot.odd
+        few = list(odd or versions)[:_SHOWN]
+        shown = "; ".join(f"{node}: {found.source if (found := said[node]) else 'none'}" for node in few)
+        message = told(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
+        yield fail(named(odd), message, blame="image", action="fix-image", nodes=odd, evidence=shown)
+    elif unread:
+        raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
+
+
+def _built(torch: str, cuda: str) -> Software:
+    return Software({"torch": torch}, torch=Torch("/usr/lib/torch", cuda))
+
+
+_TORCH = _built("2.7.0+cu128", "12.8")
+_GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)})
+_OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
+
+
+@check(
+    bad=[
+        (Every({"n0": _TORCH, "n1": _TORCH, "n2": _built("2.6.0+cu128", "12.8")}), _GPUS),
+        (Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
+        (Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
+    ],
+    good=[(Every({"n0": _TORCH, "n1": _TORCH}), _GPUS), (Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
+    applies=several,
+)
+def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
+    """Nodes have different versions of torch, of the CUDA it was built for, or of the GPU driver.
+
+    Why: torch's process groups do not promise to talk to another version of themselves, and with another driver NCCL
+    may choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
+    Fix: run one image on all nodes; finish the driver's upgrade on those that were left behind.
+    """
+    words: dict[str, Callable[[Software], str | Absent]] = {
+        "torch": lambda each: each.packages.get("torch", "not installed"),
+        "CUDA of torch": _cuda_of_torch,
+    }
+    for name, ask in words.items():
+        yield from _unlike(name, {node: ask(each) for node, each in software.items()}, "installed distributions")
+    drivers = {node: each.driver if isinstance(each, Gpus) else each for node, each in gpus.items()}
+    yield from _unlike("driver", drivers, "nvmlSystemGetDriverVersion")
+
+
+def _cuda_of_torch(software: Software) -> str | Absent:
+    if isinstance(software.torch, Torch):
+        cuda = software.torch.cuda
+        return cuda if isinstance(cuda, Absent) else cuda or "built without CUDA"
+    return software.torch or Absent("torch is not installed")
+
+
+def _unlike(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
+    ballot = vote({node: version for node, version in said.items() if isinstance(version, str)})
+    if not ballot.agreed:
+        odd = ballot.odd
+        yield warn(what, told(ballot), blame="image", action="fix-image", nodes=odd, evidence=evidence)
+
+
+def _flashed(version: str) -> Fabric:
+    devices = hcas(2).devices
+    return Fabric(tuple(replace(each, board="MT_0000000838", firmware=version) for each in devices))
+
+
+_FW = _flashed("28.39.1002")
+
+
+@check(
+    bad=[
+        (Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),),
+        (Every({"n0": _FW, "n1": _flashed("28.36.1010")}),),
+    ],
+    good=[(Every({"n0": _FW, "n1": _FW}),), (Every({"n0": _FW, "n1": Fabric()}),)],
+    applies=several_with_gpus,
+)
+def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
+    """NICs of one model have different firmware on different nodes.
+
+    Why: firmware decides on congestion control, adaptive routing and which errors are retried; a node left behind by an
+    upgrade is slow or drops connections in ways that no counter explains.
+    Fix: bring the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.
+    """
+    boards: dict[str, dict[str, frozenset[str]]] = {}
+    for node, fabric in fabrics.items():
+        for board in {device.board for device in fabric.devices if isinstance(device.board, str) and device.board}:
+            every = (d.firmware for d in fabric.devices if d.board == board)
+            if versions := frozenset(text for text in every if isinstance(text, str) and text):
+                boards.setdefault(board, {})[node] = versions
+    for board, said in boards.items():
+        ballot = vote(said)
+        if not ballot.agreed:
+            odd = ballot.odd
+            message = told(ballot, lambda versions: " and ".join(sorted(versions)))
+            seen = "/sys/class/infiniband/*/fw_ver"
+            yield warn(board, message, blame="image", action="fix-image", nodes=odd, evidence=seen)

@@ -1,0 +1,73 @@
+"""Which other nodes this one could reach, on which of its interfaces, and how well: what a run measured."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ncclprobe.facts.reach import sample
+from ncclprobe.host import Host
+from ncclprobe.registry import collector
+
+
+class Door(NamedTuple):
+    """A listener of a node. `road` is ``nccl0`` for the first interface that NCCL would use, … or ``default``."""
+
+    road: str
+    interface: str
+    address: str
+    port: int
+
+
+OUTCOMES = frozenset(
+    {
+        *("ok", "wrong-peer", "stalled-out", "stalled-back", "late", "refused", "filtered", "unreachable"),
+        *("address", "denied", "reset", "silent", "foreign", "stranger", "too-big", "garbled"),
+    }
+)
+"""How a path may end: see Path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """From this node to one door of another, in `tries` tries; the last one counts, and any success.
+
+    `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
+    ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
+    had no more time, which says nothing. `rtt_s` is the shortest round trip of several. `rate_gbps` is what one stream
+    carried there (1e9 bit/s of payload), `resent` of `segments` its TCP retransmissions, in the
+    better of `streams` looks at what was doubtful.
+    """
+
+    to: int
+    road: str
+    interface: str
+    source: str
+    address: str
+    outcome: str
+    detail: str = ""
+    tries: int = 1
+    rtt_s: float | None = None
+    path_mtu: int | None = None
+    rate_gbps: float | None = None
+    resent: int | None = None
+    segments: int | None = None
+    streams: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """All that node `me` tried. `names` are the nodes by rank, `doors` its own listeners.
+
+    `unopened` says of a road on which it could not listen why.
+    """
+
+    me: int
+    names: dict[int, str]
+    doors: tuple[Door, ...] = ()
+    rows: tuple[Path, ...] = ()
+    unopened: dict[str, str] = field(default_factory=dict)
+
+
+@collector
+def paths(host: Host) -> Paths:
+    """What this node saw of the others."""
+    return sample(host, "paths", Paths)

@@ -1,0 +1,115 @@
+"""How this node got through to rank 0 of its job, or how far it came: what a run measured, not what a machine knows."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ncclprobe.errors import ParseError
+from ncclprobe.host import SAMPLE, Host
+from ncclprobe.registry import collector
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The way to rank 0, as it was at the last of `tries` in `seconds`.
+
+    `outcome` is ``ok``, or where it ended: ``resolve``, ``route``, or a kind of :class:`~ncclprobe.wire.WireError`:
+    refused, filtered, unreachable, address, denied, reset, silent, foreign, stranger … `detail` says it in words.
+    `address` is the one of `addresses` that was called, `source` this side's and `interface` the one that has it.
+    `seen` are all outcomes, in the order in which they came first: a port that was refused and is open now, say.
+    """
+
+    target: str
+    port: int
+    outcome: str
+    detail: str = ""
+    addresses: tuple[str, ...] = ()
+    address: str = ""
+    source: str = ""
+    interface: str = ""
+    tries: int = 0
+    seconds: float = 0.0
+    resolve_s: float = 0.0
+    seen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """How far this node's clock is ahead of rank 0's, in seconds, and the round trip in which that was seen.
+
+    The error is at most half the round trip: the shortest of several was taken.
+    """
+
+    offset_s: float
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A connection to rank 0 from which no node came: who called, what was wrong with it, and at which node rank."""
+
+    peer: str
+    kind: str
+    detail: str
+    node_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
+
+    `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
+    the run was over.
+    """
+
+    expected: int
+    waited_s: float
+    troubles: tuple[Trouble, ...] = ()
+    lost: tuple[Trouble, ...] = ()
+    came: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """That the rank which speaks for this node waited for its node's other ranks: for `expected` of them."""
+
+    expected: int
+
+
+@collector
+def roll_call(host: Host) -> RollCall:
+    """Whether the other ranks of this node were waited for."""
+    return sample(host, "roll", RollCall)
+
+
+@collector
+def reach(host: Host) -> Reach:
+    """How this node reached rank 0."""
+    return sample(host, "reach", Reach)
+
+
+@collector
+def clock_offset(host: Host) -> ClockOffset:
+    """This node's clock against that of rank 0."""
+    return sample(host, "clock", ClockOffset)
+
+
+@collector
+def gathering(host: Host) -> Gathering:
+    """Whom rank 0 waited for; on rank 0's node alone."""
+    return sample(host, "gathering", Gathering)
+
+
+def sample(host: Host, name: str, kind: type[T]) -> T:
+    """What a run measured, as `kind`. It may come from another node: nothing in it is believed to be well formed."""
+    text = host.ask(SAMPLE, name)
+
+    import msgspec  # it costs as much as all of looking, and most runs measure nothing
+
+    try:
+        said: Any = json.loads(text)
+        return msgspec.convert(said, kind, str_keys=True)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ParseError(f"sample {name}: {error}") from None

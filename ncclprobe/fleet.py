@@ -1,0 +1,77 @@
+"""The same fact of all nodes of a job, or of all its ranks: what a comparison takes, and how a majority is counted.
+
+A check with a parameter annotated ``Every[Fabric]`` is judged once for the job instead of once per node, and so is one
+with ``Ranks[Seat]``. Nodes whose fact is not known are never dropped in silence: where the rest agrees, the engine
+makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them as they are.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Generic[T]):
+    """One fact by the name of its node, in the order of the nodes."""
+
+    by_node: Mapping[str, T]
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.by_node)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Each node's name and fact."""
+        yield from self.by_node.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks(Generic[T]):
+    """One fact of every rank that spoke: by node, then by rank."""
+
+    by_node: Mapping[str, Mapping[int, T]]
+
+    def items(self) -> Iterator[tuple[str, int, T]]:
+        """Each rank's node, number and fact."""
+        for node, ranks in self.by_node.items():
+            for rank, fact in ranks.items():
+                yield node, rank, fact
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(Generic[K]):
+    """What nodes say, grouped by what they say: the largest group first."""
+
+    groups: Mapping[K, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all say the same."""
+        return len(self.groups) <= 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether more than half say the same, so that the others can be said to differ."""
+        sizes = [len(group) for group in self.groups.values()]
+        return bool(sizes) and 2 * sizes[0] > sum(sizes)
+
+    @property
+    def usual(self) -> K:
+        """What the largest group says. Raises IndexError where nobody says anything."""
+        return next(iter(self.groups))
+
+    @property
+    def odd(self) -> tuple[str, ...]:
+        """Those that differ from the majority; nobody where there is none."""
+        groups = list(self.groups.values()) if self.settled else []
+        return tuple(node for group in groups[1:] for node in group)
+
+
+def vote(said: Mapping[str, K]) -> Vote[K]:
+    """Nodes by what they say."""
+    ranked = [value for value, _ in Counter(said.values()).most_common()]
+    return Vote({value: tuple(node for node, each in said.items() if each == value) for value in ranked})

@@ -1,0 +1,73 @@
+"""Many host names on one line, as Slurm and ClusterShell write them: ``gpu[007-010,20],cpu1``.
+
+The grammar is the one of ``scontrol show hostnames`` (slurm.conf(5), NodeName): brackets hold comma-separated numbers
+and ranges, whose leading zeros count; a name may have several brackets.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice, product
+
+MAX_NAMES = 65_536
+_PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The names in `text`, in its order. Raises ValueError for what is no list of names, or more than MAX_NAMES."""
+    pieces = _NAME.findall(text)
+    if ",".join(pieces) != text:
+        raise ValueError(f"not a list of host names: {text[:80]!r}")
+    names: list[str] = []
+    for piece in pieces:
+        parts = [_choices(inside, plain) for inside, plain in _PART.findall(piece)]
+        total = len(names) + 1
+        for part in parts:
+            total *= max(1, len(part))
+        if total > MAX_NAMES:
+            raise ValueError(f"more than {MAX_NAMES} host names: {text[:80]!r}")
+        names += map("".join, product(*parts))
+    return tuple(names)
+
+
+def _choices(inside: str, plain: str) -> list[str]:
+    """What may stand at one place of a name; one more than too many is enough to refuse it."""
+    return list(islice(_numbers(inside), MAX_NAMES + 1)) if inside or not plain else [plain]
+
+
+def _numbers(inside: str) -> Iterator[str]:
+    """``007-010,20`` as 007, 008, 009, 010, 20."""
+    for part in inside.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if not match:
+            raise ValueError(f"not a range of numbers: [{inside[:80]}]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) not in range(MAX_NAMES):
+            raise ValueError(f"not a range of numbers: [{inside[:80]}]")
+        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+def fold(names: Iterable[str]) -> str:
+    """`names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once."""
+    groups: dict[tuple[str, int], set[int]] = {}
+    plain: set[str] = set()
+    for name in names:
+        match = re.fullmatch(r"([^,\[\]]*?)([0-9]{1,9})", name)
+        if match:
+            width = len(match[2]) if match[2].startswith("0") and len(match[2]) > 1 else 0
+            groups.setdefault((match[1], width), set()).add(int(match[2]))
+        else:
+            plain.add(name)
+    folded = [_folded(stem, width, sorted(numbers)) for (stem, width), numbers in groups.items()]
+    return ",".join(sorted((*plain, *folded)))
+
+
+def _folded(stem: str, width: int, numbers: list[int]) -> str:
+    def text(number: int) -> str:
+        return str(number).zfill(width)
+
+    if len(numbers) == 1:
+        return stem + text(numbers[0])
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    ranges = [text(run[0]) if len(run) == 1 else f"{text(run[0])}-{text(run[-1])}" for run in runs]
+    return f"{stem}[{','.join(ranges)}]"

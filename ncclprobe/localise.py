@@ -1,0 +1,157 @@
+"""From what failed between whom to who is to blame: a node, one of its directions, a group cut off, or just a path.
+
+Everything here takes ordered pairs: ``("n0", "n3")`` is from n0 to n3. Not all pairs need have been tested.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+
+class _Named(Protocol):
+    """A node's name or rank: what has an order, so that results have one."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+
+A = TypeVar("A", bound=_Named)
+Kind = Literal["everything", "split", "node", "into", "out of", "pair", "direction"]
+
+MOSTLY = 0.75
+"""A node of which this share of tests is bad is to blame even if some passed: a fault may come and go."""
+
+MOSTLY_PARTNERS = 4
+"""Bad with at least so many others; with fewer, all tests must be bad, and with at least two others."""
+
+NEARLY_ALL = 0.9
+"""Of all tests bad, and fewer than half of the nodes agree with one another: no longer a matter of single nodes."""
+
+SLOW = 0.2
+"""Of the median of all pairs. A link that came up one kind lower, as far as a single stream can show it (1 instead of
+10 Gbit/s), is at 0.1; the slowest of healthy pairs was at 0.3 where 16 hosts shared two busy processors."""
+
+LOSSY, LOSSY_SEGMENTS, LOSSY_RESENT = 0.01, 100, 5
+"""TCP's rate falls with one over the root of the loss (Mathis et al. 1997), and one per cent ruins it. Tail probes
+(RFC 8985) of a peer that is slow to answer are no loss: healthy pairs sent up to 2 of 200 segments again."""
+
+DISTANT, DISTANT_S = 10.0, 0.002
+"""So many times the median round trip, and so much above it: another rack costs microseconds, another site more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit(Generic[A]):
+    """What explains the bad `pairs`, of `tests` that it could have made bad.
+
+    everything: hardly any pair works. split: `nodes` work with each other and not with the rest, which is as large or
+    larger. node: nothing that was tried works to or from it. into, out of: one direction at one node, as of a firewall
+    there. pair: both directions between two `nodes` are bad, and which of them is to blame cannot be told. direction:
+    from the first of two `nodes` to the second.
+    """
+
+    kind: Kind
+    nodes: tuple[A, ...]
+    pairs: tuple[tuple[A, A], ...]
+    tests: int
+
+
+def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tuple[Culprit[A], ...]:
+    """Who explains the `bad` ones of the `tested` pairs: the fewest culprits, those that explain most first.
+
+    Partners of a node that is to blame are not suspected for what failed with it.
+    """
+    tests = frozenset(tested) | frozenset(bad)
+    left = frozenset(bad)
+    if not left:
+        return ()
+    if everything := _everything(tests, left):
+        return (everything,)
+    found: list[Culprit[A]] = []
+    for suspects in (_islands, _sides):
+        while options := sorted(suspects(tests, left), key=_rank):
+            found.append(options[0])
+            left -= frozenset(options[0].pairs)
+            tests -= _touching(tests, options[0])
+    return (*found, *_single(tests, left))
+
+
+def _rank(culprit: Culprit[A]) -> tuple[int, bool, tuple[A, ...]]:
+    return -len(culprit.pairs), culprit.kind == "out of", culprit.nodes
+
+
+def _everything(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Culprit[A] | None:
+    nodes = _nodes(tests)
+    largest = max(map(len, _groups(nodes, tests - bad)))
+    if len(nodes) > 2 and (tests == bad or (len(bad) >= NEARLY_ALL * len(tests) and 2 * largest < len(nodes))):
+        return Culprit("everything", (), tuple(sorted(bad)), len(tests))
+    return None
+
+
+def _islands(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
+    """Nodes and groups with which nothing works, tested with at least two of the largest group."""
+    _, *others = sorted(_groups(_nodes(tests), tests - bad), key=lambda group: (-len(group), min(group))) or [set()]
+    for group in others:
+        across = {pair for pair in tests if (pair[0] in group) != (pair[1] in group)}
+        if across and len(_nodes(across) - group) > 1:
+            kind: Kind = "node" if len(group) == 1 else "split"
+            yield Culprit(kind, tuple(sorted(group)), tuple(sorted(across & bad)), len(across))
+
+
+def _sides(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
+    """Nodes with which one direction does not work."""
+    ends: tuple[tuple[Kind, tuple[int, ...]], ...] = (("node", (0, 1)), ("into", (1,)), ("out of", (0,)))
+    by_end: dict[tuple[A, int], set[tuple[A, A]]] = {}
+    for pair in tests:
+        by_end.setdefault((pair[0], 0), set()).add(pair)
+        by_end.setdefault((pair[1], 1), set()).add(pair)
+    for node in _nodes(bad):
+        for kind, places in ends:
+            mine = set().union(*(by_end.get((node, place), set()) for place in places))
+            wrong = mine & bad
+            partners = len(_nodes(wrong)) - 1
+            mostly = partners >= MOSTLY_PARTNERS and len(wrong) >= MOSTLY * len(mine)
+            if partners > 1 and (mostly or wrong == mine):
+                yield Culprit(kind, (node,), tuple(sorted(wrong)), len(mine))
+
+
+def _touching(tests: frozenset[tuple[A, A]], culprit: Culprit[A]) -> frozenset[tuple[A, A]]:
+    """The tests that say nothing more once `culprit` is known."""
+    own = set(culprit.nodes)
+    if culprit.kind == "split":
+        return frozenset(pair for pair in tests if (pair[0] in own) != (pair[1] in own))
+    places = {"into": (1,), "out of": (0,)}.get(culprit.kind, (0, 1))
+    return frozenset(pair for pair in tests if any(pair[place] in own for place in places))
+
+
+def _single(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
+    for a, b in sorted(bad):
+        back = (b, a)
+        if back not in bad:
+            yield Culprit("direction", (a, b), ((a, b),), 1)
+        elif a < b:
+            yield Culprit("pair", (a, b), ((a, b), back), 2)
+
+
+def _nodes(pairs: Iterable[tuple[A, A]]) -> set[A]:
+    return {node for pair in pairs for node in pair}
+
+
+def _groups(nodes: set[A], good: Iterable[tuple[A, A]]) -> list[set[A]]:
+    """Nodes that are connected by pairs that work, in whichever direction."""
+    groups = {node: {node} for node in nodes}
+    for a, b in good:
+        if groups[a] is not groups[b]:
+            small, large = sorted((groups[a], groups[b]), key=len)
+            large |= small
+            groups.update(dict.fromkeys(small, large))
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def lossy(resent: Mapping[tuple[A, A], tuple[int, int]]) -> set[tuple[A, A]]:
+    """The pairs that send too much again: of (resent, segments), by LOSSY."""
+    return {
+        pair
+        for pair, (again, segments) in resent.items()
+        if segments >= LOSSY_SEGMENTS and again >= LOSSY_RESENT and again > LOSSY * segments
+    }

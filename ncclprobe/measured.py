@@ -1,0 +1,84 @@
+"""The nouns of one measured row beside its headline: samples, ranks apart, wrong data, what the first calls cost."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Microseconds per call that lie behind a row's statistics.
+
+    `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, the samples of the
+    statistics, in the order in which they were taken. `each`: of each rank every batch; empty where that would be
+    more than a thousand numbers.
+    """
+
+    by_rank: tuple[float, ...]
+    by_batch: tuple[float, ...]
+    each: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How ranks come to a call, apart from how long the bytes take. Outside the timed batches.
+
+    In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
+    shortest time any rank spent inside the call, for whoever comes last waits for nobody (median over rounds).
+    `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after the moment
+    that it had set itself it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
+    """
+
+    rounds: int
+    wait_us: float
+    transfer_us: float
+    arrival_us: float
+    late_us: tuple[float, ...]
+    late_rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first wrong element that a rank received: `offset` counts elements of its receive buffer.
+
+    `source` is the rank that sent it; null: it is a reduction over all. Values as text, bit patterns in hexadecimal,
+    the most significant bit first.
+    """
+
+    rank: int
+    offset: int
+    source: int | None
+    expected: str
+    got: str
+    expected_bits: str
+    got_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCall:
+    """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
+
+    `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
+    communicator; `again_s` is the same call once more. `pair_s`: the first send and receive between neighbours.
+    """
+
+    process_group_s: float
+    process_group_rank: int
+    collective_s: float
+    collective_rank: int
+    again_s: float
+    pair_s: float
+    pair_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """What was asked for and not measured, and why. `nbytes` is the size asked for; null: no size was.
+
+    `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
+    (`small`), or no room (`memory`).
+    """
+
+    op: str
+    nbytes: int | None
+    cause: Literal["refused", "small", "memory"]
+    why: str

@@ -1,0 +1,61 @@
+"""The whole search in its order: tournament, suspects, retests until each is decided or the steps are used up."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ncclprobe.pairs import retests, rounds
+from ncclprobe.pairs.culprit import Localisation, verdict
+from ncclprobe.pairs.retests import Cast, Meetings
+from ncclprobe.pairs.samples import End, Layout, Lost, Result, Rules
+
+Measure = Callable[[Meetings, int], Iterable[Result]]
+"""Measures the pairs of one round at once, in each direction, for so many steps of retests (0: the tournament)."""
+
+
+def inquire(
+    rails: Mapping[str, Sequence[int]],
+    measure: Measure,
+    layout: Layout | None = None,
+    rules: Rules | None = None,
+    *,
+    count: int | None = None,
+    revive: bool = False,
+    expected_GBps: float | None = None,
+) -> Localisation:
+    """Measure all pairs of nodes, or `count` rounds of them, and find out who is slow.
+
+    `rails` names the rails of each node. A lost pair ends nothing: its nodes are set aside, the others go on; with
+    `revive` they may be measured again in retests (by whoever can start them anew), else they are only named.
+    Raises ValueError for fewer than two nodes.
+    """
+    layout, rules = layout or Layout(), rules or Rules()
+    results: list[Result] = []
+    for meetings in tournament(rails, count):
+        aside = set_aside(results)
+        playing = tuple(pair for pair in meetings if aside.isdisjoint((pair[0].node, pair[1].node)))
+        results += measure(playing, 0) if playing else ()
+    found = verdict(results, layout, rules, expected_GBps)
+    for step in range(1, rules.steps + 1):
+        aside = frozenset() if revive else set_aside(results)
+        cast = Cast({node: rails[node] for node in rails if node not in aside}, layout)
+        suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
+        for meetings in retests.plan(suspects, cast, step):
+            results += measure(meetings, step)
+        if len(results) == found.tests:
+            break
+        found = verdict(results, layout, rules, expected_GBps)
+    return found
+
+
+def tournament(rails: Mapping[str, Sequence[int]], count: int | None = None) -> Iterable[Meetings]:
+    """The rounds of all nodes, in the order they are given: equal rails meet, all rails of two nodes at once."""
+    names = list(rails)
+    ends = [End(node, rail) for node in names for rail in rails[node]]
+    rank = {end: number for number, end in enumerate(ends)}
+    nodes = [{rail: rank[End(node, rail)] for rail in rails[node]} for node in names]
+    for matches in rounds.by_rail(nodes, count):
+        yield tuple((ends[match.first], ends[match.second]) for match in matches)
+
+
+def set_aside(results: Iterable[Result]) -> frozenset[str]:
+    """The nodes of pairs that were lost."""
+    return frozenset(end.node for lost in results if isinstance(lost, Lost) for end in (lost.src, lost.dst))

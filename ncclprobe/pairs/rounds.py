@@ -1,0 +1,96 @@
+"""The tournament as data: who is paired with whom in which round, decided before anybody connects.
+
+Each rank is in at most one pair of a round, so that no measurement disturbs another at its ends. The schedule is the
+circle method of round-robin tournaments (one player stays, the others turn): n - 1 rounds for even n, n rounds with a
+bye each for odd n, every pair exactly once.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+ALL_PAIRS = 64
+"""Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are asked for."""
+SOME_ROUNDS = 6
+"""Six partners each: with two bad ones among them a good node still is as fast as usual with most."""
+AT_ONCE = 16
+"""Pairs of nodes that send at the same time, unless full bisection is asked for: a doctor does not load a fabric."""
+
+Round = tuple["Match", ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Match:
+    """Two who are paired: their ranks, or the numbers of their nodes."""
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes from `src` to `dst`; `both`: another Transfer runs the other way at the same time."""
+
+    src: int
+    dst: int
+    both: bool = False
+
+
+def tournament(count: int, rounds: int | None = None) -> tuple[Round, ...]:
+    """`rounds` rounds between players 0 … `count` - 1: by default all up to ALL_PAIRS players, else SOME_ROUNDS.
+
+    More rounds than there are gives all. Those chosen lie evenly over the whole schedule, so that partners are not
+    all neighbours. Raises ValueError for fewer than two players or one round.
+    """
+    if count < 2 or (rounds is not None and rounds < 1):
+        raise ValueError(f"a tournament of {count} players and {rounds} rounds has no pairs")
+    there_are = count - 1 + count % 2
+    wanted = rounds or (there_are if count <= ALL_PAIRS else SOME_ROUNDS)
+    wanted = min(wanted, there_are)
+    return tuple(_circle(count, number * there_are // wanted) for number in range(wanted))
+
+
+def _circle(count: int, turn: int) -> Round:
+    """The pairs after so many turns: the last seat stays and meets one who turns, the others meet across the circle."""
+    seats = count + count % 2  # the empty seat of an odd number is a bye
+    turning = seats - 1
+    pairs = [(turn, seats - 1)] + [((turn + k) % turning, (turn - k) % turning) for k in range(1, seats // 2)]
+    return tuple(sorted(Match(min(pair), max(pair)) for pair in pairs if max(pair) < count))
+
+
+def by_rail(nodes: Sequence[Mapping[int, int]], rounds: int | None = None) -> tuple[Round, ...]:
+    """The tournament of nodes played by their ranks: rail i with rail i, all rails of two nodes in the same round.
+
+    `nodes` gives for each node the rank of each of its rails. A rail that only one of two nodes has sits out.
+    """
+    return tuple(
+        tuple(
+            Match(nodes[match.first][rail], nodes[match.second][rail])
+            for match in matches
+            for rail in sorted(nodes[match.first].keys() & nodes[match.second].keys())
+        )
+        for matches in tournament(len(nodes), rounds)
+    )
+
+
+def waves(matches: Round, at_once: int = AT_ONCE) -> Iterator[Round]:
+    """A round in pieces of no more than `at_once` pairs. Raises ValueError where that is not above zero."""
+    if at_once < 1:
+        raise ValueError(f"{at_once} pairs at once measure nothing")
+    for start in range(0, len(matches), at_once):
+        yield matches[start : start + at_once]
+
+
+def transfers(matches: Round, bidirectional: bool = True) -> Iterator[tuple[Transfer, ...]]:
+    """What one round sends, one tuple after the other: one way, back, and both ways at once (where asked for)."""
+    forth = [(match.first, match.second) for match in matches]
+    back = [(dst, src) for src, dst in forth]
+    yield tuple(Transfer(src, dst) for src, dst in forth)
+    yield tuple(Transfer(src, dst) for src, dst in back)
+    if bidirectional:
+        yield tuple(Transfer(src, dst, both=True) for src, dst in forth + back)
+
+
+def without(rounds: Sequence[Round], aside: Collection[int]) -> tuple[Round, ...]:
+    """The rounds that are left when those set aside no longer play: their partners get byes, empty rounds go."""
+    left = (tuple(match for match in matches if {match.first, match.second}.isdisjoint(aside)) for matches in rounds)
+    return tuple(matches for matches in left if matches)

@@ -1,0 +1,106 @@
+"""What measuring pairs gives, and by which rules it is judged."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class End(NamedTuple):
+    """One end of a pair: what is measured at the rank of `node` that uses the NIC number `rail`.
+
+    Where rails are not known each rank is an End with rail 0. Inside one node the devices take the place of nodes.
+    """
+
+    node: str
+    rail: int = 0
+
+    def __str__(self) -> str:
+        """The node, with its rail where that is not the first."""
+        return f"{self.node} rail {self.rail}" if self.rail else self.node
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What went from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
+
+    `both`: the other direction ran at the same time. `step` is 0 in the tournament; retests count from 1.
+    Raises ValueError for a rate that is not above zero (a pair that carried nothing is Lost) and for a node's own ends.
+    """
+
+    src: End
+    dst: End
+    GBps: float
+    both: bool = False
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no measurement between two nodes."""
+        if not (self.GBps > 0 and math.isfinite(self.GBps)):
+            raise ValueError(f"{self.src} to {self.dst}: {self.GBps} GB/s is no rate; a dead pair is Lost")
+        _two_nodes(self.src, self.dst)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A pair that hung or broke: nothing came from `src` to `dst` before the deadline; `why` says how that looked."""
+
+    src: End
+    dst: End
+    why: str = "timed out"
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a pair of one node's own ends."""
+        _two_nodes(self.src, self.dst)
+
+
+Result = Sample | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When something counts as slow, and when somebody is blamed. Each number is open to a site's own experience.
+
+    slow_ratio, slow_z: an effect is slow below this ratio to its like *and* below this modified z (0.6745 (x - median)
+        / MAD; -3.5 is the cut of Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
+    mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
+    faults: how many faults of each kind are expected per fleet before anything is measured.
+    confidence: the probability a fault must have to be blamed. In a healthy fleet of independent samples some fault of
+        one kind then gets it in at most faults x (1 - confidence) / confidence of all cases (Markov's inequality).
+    hit: how often a faulty part shows its fault.
+    floor: no sample counts for more than if one in 1 / floor healthy ones were as slow; a fleet never proves more.
+    partners: a node is blamed by no fewer different partners (all, where there are fewer).
+    steps, most_suspects: at most so many rounds of retests, each for so many suspects.
+    """
+
+    slow_ratio: float = 0.85
+    slow_z: float = -3.5
+    mad_floor: float = 0.02
+    faults: float = 0.1
+    confidence: float = 0.99
+    hit: float = 0.9
+    floor: float = 0.01
+    partners: int = 3
+    steps: int = 6
+    most_suspects: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is known of the fabric before measuring: the `leaf` of each node (switch, rack or block), or nothing.
+
+    `rails`: ends of equal rail number share switches of their own, so that a whole rail may be slow.
+    """
+
+    leaf: Mapping[str, str] = field(default_factory=dict)
+    rails: bool = True
+
+    def near(self, one: End, other: End) -> bool:
+        """Whether both hang on one leaf; where leaves are not known nothing is nearer than anything else."""
+        return one.node in self.leaf and self.leaf[one.node] == self.leaf.get(other.node)
+
+
+def _two_nodes(one: End, other: End) -> None:
+    if one.node == other.node:
+        raise ValueError(f"{one} and {other} are of one node: pairs inside a node are judged among themselves")

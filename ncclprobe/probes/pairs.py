@@ -1,0 +1,117 @@
+"""Two ranks of the default group, bytes between them, and a deadline for each step.
+
+What is timed is timed on one clock: a round trip where the sender asks for a word back, or the receiver's own wait
+where both send at once. A pair that does not come through in time is lost, and with it the connections of its two
+ranks: gloo gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA
+stream stays behind a stuck kernel. The others never notice, for nobody sends to these two any more.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+Kind = Literal["latency", "forth", "back", "both"]
+SAMPLES = 5
+"""Timed transfers of a pair and direction; their median is the sample."""
+_APART_S = 0.01
+"""Between samples, so that one pause of a scheduler spoils one of them and not the median."""
+_PINGS, _WARM_UPS = 20, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one rank measured of a step: seconds per transfer, or why nothing came; nothing where it only answered."""
+
+    seconds: tuple[float, ...] = ()
+    why: str = ""
+
+
+class Wire:
+    """This rank's end of whatever pair it plays in: buffers are allocated once."""
+
+    def __init__(self, rank: int, device: torch.device, sizes: tuple[int, int]) -> None:
+        self._rank, self._device = rank, device
+        self.lost = False
+        """Whether a pair of this rank was lost: its connections are no longer fit for use."""
+        self._word_out, self._word_in = self._buffers(sizes[0])
+        self._out, self._in = self._buffers(sizes[1])
+
+    def play(self, kind: Kind, first: int, second: int, deadline_s: float) -> Timed:
+        """Measure, or answer, one step between two ranks of which this is one, within so many seconds."""
+        until = time.monotonic() + deadline_s
+        peer = second if self._rank == first else first
+        leads = self._rank == (second if kind == "back" else first)
+        step = {"latency": self._ping, "both": self._exchange}.get(kind, self._send if leads else self._receive)
+        repeat = _PINGS if kind == "latency" else SAMPLES
+        try:
+            seconds: list[float] = []
+            for number in range(_WARM_UPS + repeat):
+                if leads and kind != "latency" and number >= _WARM_UPS:
+                    time.sleep(_APART_S)
+                seconds.append(step(peer, leads, until))
+            seconds = seconds[_WARM_UPS:]
+        except RuntimeError as error:  # torch's word for a wait that ran out and for a peer that is gone
+            self.lost = True
+            return Timed(why=str(error).strip().partition("\n")[0][:200] or "timed out")
+        if kind == "latency":
+            return Timed((median(seconds) / 2,) if leads else ())
+        return Timed(tuple(seconds) if leads or kind == "both" else ())
+
+    def _buffers(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        out, into = (torch.empty(nbytes, dtype=torch.uint8, device=self._device).zero_() for _ in range(2))
+        return out, into
+
+    def _ping(self, peer: int, leads: bool, until: float) -> float:
+        """A word there and back."""
+        began = time.perf_counter()
+        for sends in (leads, not leads):
+            self._move(self._word_out if sends else None, None if sends else self._word_in, peer, until)
+        return time.perf_counter() - began
+
+    def _send(self, peer: int, _leads: bool, until: float) -> float:
+        """All bytes there and a word back, which says that they are."""
+        began = time.perf_counter()
+        self._move(self._out, None, peer, until)
+        self._move(None, self._word_in, peer, until)
+        return time.perf_counter() - began
+
+    def _receive(self, peer: int, _leads: bool, until: float) -> float:
+        self._move(None, self._in, peer, until)
+        self._move(self._word_out, None, peer, until)
+        return 0.0
+
+    def _exchange(self, peer: int, leads: bool, until: float) -> float:
+        """All bytes both ways at once, begun together after a word each way."""
+        self._ping(peer, leads, until)
+        began = time.perf_counter()
+        self._move(self._out, self._in, peer, until)
+        return time.perf_counter() - began
+
+    def _move(self, out: torch.Tensor | None, into: torch.Tensor | None, peer: int, until: float) -> None:
+        """Send, receive, or both at once, and wait. Raises RuntimeError at the deadline."""
+        calls = [dist.P2POp(dist.isend, out, peer)] if out is not None else []
+        calls += [dist.P2POp(dist.irecv, into, peer)] if into is not None else []
+        self._wait(dist.batch_isend_irecv(calls), until)
+
+    def _wait(self, works: Sequence[dist.Work], until: float) -> None:
+        if self._device.type != "cuda":
+            for work in works:
+                work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
+            return
+        for work in works:
+            work.wait()  # the stream waits, not the host
+        done = torch.cuda.Event()
+        done.record()
+        _poll(done.query, until)
+
+
+def _poll(done: Callable[[], bool], until: float) -> None:
+    while not done():
+        if time.monotonic() > until:
+            raise RuntimeError("timed out")

@@ -1,0 +1,125 @@
+"""What a sweep is asked to do, and what each of its steps has at hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ncclprobe.errors import ProbeError
+from ncclprobe.model import Library, Mode, Place
+from ncclprobe.ops import Shape
+from ncclprobe.probes import Slot
+from ncclprobe.probes.apart import ROUNDS
+from ncclprobe.probes.buffers import Buffers
+from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.sampling import Target
+
+Beat = Callable[[str], None]
+
+PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
+
+_TORCH_REDOPS = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "avg": dist.ReduceOp.AVG,
+}
+
+
+class Exchange(Protocol):
+    """How JSON values travel: never over the group that is measured. Both are called by all ranks in the same order."""
+
+    def collect(self, value: Any) -> Sequence[Any] | None:
+        """All ranks' values, by rank, on rank 0; None elsewhere."""
+        ...
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure, the same on every rank but for `rank` and `device`.
+
+    `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
+    messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
+    made as it takes within `budget_s` per row. `rounds`: at most so many appointments per row (probes.apart). Names
+    and numbers are what the command line has let pass.
+    """
+
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    rank: int
+    ranks: int
+    backend: Literal["nccl", "gloo"]
+    nodes: int = 1
+    device: str = "cpu"
+    dtype: str = "float32"
+    redop: str = "sum"
+    iters: int = 20
+    warmup: int = 5
+    batches: int = 5
+    precision: float | None = None
+    budget_s: float = 2.0
+    rounds: int = ROUNDS
+    mode: Mode = "queued"
+    verify: bool = True
+    footprint_bytes: int = 64 << 20
+
+    @property
+    def target(self) -> Target | None:
+        """What decides on the number of batches; None: it is fixed."""
+        return None if self.precision is None else Target(self.precision, self.budget_s)
+
+    @property
+    def timing(self) -> Mode:
+        """How calls are timed. A gloo call returns when it is done: back to back, it is blocking all the same."""
+        return "blocking" if self.backend == "gloo" else self.mode
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every step of a sweep needs."""
+
+    plan: Plan
+    exchange: Exchange
+    beat: Beat
+    clock: Clock
+    buffers: Buffers
+
+    def phase(self, what: str) -> AbstractContextManager[None]:
+        """A step that may block or fail: see :func:`phase`."""
+        return phase(self.plan.rank, self.beat, what)
+
+    def slots(self, shape: Shape, place: Place, most: int = 1) -> list[Slot]:
+        """Up to `most` places in memory for one call each."""
+        plan, redop = self.plan, _TORCH_REDOPS[self.plan.redop]
+        views = self.buffers.slots(shape, place, plan.rank, most)
+        return [Slot(send, recv, plan.rank, plan.ranks, redop) for send, recv in views]
+
+
+@contextmanager
+def phase(rank: int, beat: Beat, what: str) -> Iterator[None]:
+    """Say what comes next, and name it where torch fails in it: a lost peer, a deadline of torch's own, no memory."""
+    beat(what)
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProbeError(f"rank {rank}: {what}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """What `error` says in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def library(backend: str) -> Library:
+    """What is measured: NCCL as torch loaded it, or the gloo inside torch, which has no version of its own."""
+    if backend == "nccl":
+        return Library("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+    return Library("gloo", f"torch {torch.__version__}")

@@ -1,0 +1,39 @@
+"""Work that may never come back, on a thread that nobody waits for: not even the end of the process."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def aside(work: Callable[[], T], deadline: float) -> T:
+    """What `work` returns. asyncio's own executor would be waited for when the loop ends.
+
+    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()).
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(how: Callable[[Any], None], outcome: object) -> None:
+        if not done.done():
+            how(outcome)
+
+    def attempt() -> None:
+        how: Callable[[Any], None]
+        outcome: object
+        try:
+            how, outcome = done.set_result, work()
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on, to whoever waits
+            how, outcome = done.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop has ended before
+            loop.call_soon_threadsafe(settle, how, outcome)
+
+    threading.Thread(target=attempt, daemon=True).start()
+    try:
+        return await asyncio.wait_for(done, max(0.0, deadline - time.monotonic()))
+    except asyncio.TimeoutError:
+        raise TimeoutError from None

@@ -1,0 +1,82 @@
+"""Pairs as a person reads them: two matrices where they fit, else the worst, and in words who is slow."""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from ncclprobe.paired import Blamed, Localisation, PairRow
+from ncclprobe.units import size
+
+MOST_RANKS = 16
+"""A matrix of more ranks is wider than a terminal."""
+_WORST = 10
+
+
+def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> Iterator[list[str]]:
+    """The tournament's matrices (retests are in the JSON), then the localisation."""
+    first = [row for row in rows if not row.step]
+    one_way = [row for row in first if not row.both]
+    ranks = sorted({rank for row in one_way for rank in (row.src, row.dst)})
+    if one_way and len(ranks) <= MOST_RANKS:
+        about = f"of {size(one_way[0].latency_nbytes)}, us, half a round trip"
+        yield _matrix(f"latency {about}", one_way, ranks, lambda row: f"{row.latency_us:.1f}")
+        sized = f"of {size(one_way[0].nbytes)}, GB/s, from the row's rank to the column's"
+        yield _matrix(f"bandwidth {sized}", one_way, ranks, lambda row: f"{row.GBps:#.3g}")
+        both = [row for row in first if row.both]
+        if both:
+            yield _matrix("the same, both ways at once", both, ranks, lambda row: f"{row.GBps:#.3g}")
+        ends = {row.src: row.src_end for row in one_way} | {row.dst: row.dst_end for row in one_way}
+        if any(ends[rank] != f"rank {rank}" for rank in ranks):
+            yield _wrapped("ranks: ", ", ".join(f"{rank} is {ends[rank]}" for rank in ranks), width)
+    elif one_way:
+        yield _worst(one_way, len(ranks))
+    if found:
+        yield [line for text in _words(found) for line in _wrapped("pairs: ", text, width)]
+
+
+def _matrix(title: str, rows: Sequence[PairRow], ranks: Sequence[int], shown: Callable[[PairRow], str]) -> list[str]:
+    cells = {(row.src, row.dst): shown(row) for row in rows}
+    wide = max(map(len, cells.values())) + 1
+    wide = max(wide, 5)
+    lines = [title, "from\\to" + "".join(f"{rank:>{wide}}" for rank in ranks)]
+    for src in ranks:
+        lines.append(f"{src:>7}" + "".join(f"{cells.get((src, dst), '-'):>{wide}}" for dst in ranks))
+    return lines
+
+
+def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
+    slowest = sorted(rows, key=lambda row: row.GBps)[:_WORST]
+    lines = [f"the slowest of {len(rows)} directions between {ranks} ranks, {size(rows[0].nbytes)}:"]
+    for row in slowest:
+        lines.append(f"  {row.src_end} to {row.dst_end}: {row.GBps:#.3g} GB/s, latency {row.latency_us:.1f} us")
+    return lines
+
+
+def _words(found: Localisation) -> Iterator[str]:
+    tests = f"{found.tests} tests, {found.steps} rounds of retests"
+    usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
+    if found.everything:
+        yield f"everything is slower than expected ({usual}; {tests})"
+    elif not found.culprits:
+        yield f"nobody is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
+    for each in found.culprits:
+        yield f"confirmed: {said(each)}"
+    for each in found.suspects:
+        if each.confidence > 0.5:
+            yield f"suspected, not confirmed: {said(each)}"
+    if found.cleared:
+        yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
+    for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
+        yield f"lost: {src} to {dst}"
+
+
+def said(each: Blamed) -> str:
+    """One cause with what speaks for it."""
+    left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
+    return (
+        f"{each.where} ({each.kind}): {left}; {each.slow} of {each.tests} tests speak for it, {each.retests} of these "
+        f"again, beside {each.partners} partners, confidence {100 * each.confidence:.1f} %"
+    )
+
+
+def _wrapped(lead: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=" " * len(lead), break_on_hyphens=False)

@@ -1,0 +1,262 @@
+"""Whether nodes find rank 0 and tell of one job: what must be named, and what must not be said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ncclprobe import engine
+from ncclprobe.checks.launch import TWO_NODES, meeting
+from ncclprobe.checks.sync import roster
+from ncclprobe.checks.sync.roster import missing
+from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
+from ncclprobe.facts.resolver import Master
+from ncclprobe.fleet import Every, Ranks
+from ncclprobe.model import Absent, Check, Finding, Job, Snapshot, Status, Verdict
+
+SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)
+FAR = Master("node0", ("10.0.0.1",))
+NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
+FOUR = replace(TWO_NODES, nnodes=4, world_size=32, names=("gpu01", "gpu02", "gpu03", "gpu04"))
+SEAT = RankSeat(0, 2, None, None, (), {}, 0)
+
+
+def four(*ranks: int, **changes: Any) -> Every[Launch]:
+    """Of a job of four nodes, those with these node ranks."""
+    return Every({f"gpu0{r + 1}": replace(FOUR, rank=8 * r, node_rank=r, **changes) for r in ranks})
+
+
+def judged(check: Check, *nodes: dict[type, Any]) -> Verdict:
+    snapshots = [Snapshot(f"n{i}", facts) for i, facts in enumerate(nodes)]
+    return engine.judge(snapshots, [check], Job())[0]
+
+
+def reached(outcome: str, **details: Any) -> Finding:
+    (finding,) = meeting.master_reach.run(replace(SEEN, outcome=outcome, seen=(outcome,), **details))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("outcome", "blame"),
+    [
+        ("refused", "job"),
+        ("filtered", "unknown"),
+        ("unreachable", "unknown"),
+        ("address", "node"),
+        ("denied", "image"),
+        ("foreign", "job"),
+        ("stranger", "job"),
+        ("silent", "unknown"),
+        ("a kind of tomorrow", "unknown"),
+    ],
+)
+def test_how_rank_0_was_missed_says_whose_fault_that_may_be(outcome: str, blame: str) -> None:
+    finding = reached(outcome)
+    assert (finding.blame, finding.subject) == (blame, "node0:29500")
+    assert finding.message.startswith(f"{outcome} from 10.0.0.5 (eth0)")
+    assert "9 tries in 12 s" in finding.message
+    assert finding.action != "none"
+
+
+def test_what_a_foreign_service_said_is_told() -> None:
+    assert "SSH-2.0-OpenSSH_9.2" in reached("foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'").message
+
+
+def test_what_was_seen_before_is_told_but_not_repeated() -> None:
+    (finding,) = meeting.master_reach.run(replace(SEEN, outcome="filtered", seen=("refused", "filtered")))
+    assert "before that: refused)" in finding.message
+
+
+def test_an_ipv6_address_and_its_port_can_be_told_apart() -> None:
+    assert reached("refused", target="fd00::1", address="fd00::1").subject == "[fd00::1]:29500"
+
+
+@pytest.mark.parametrize("outcome", sorted(meeting._LAYERS))
+def test_every_layer_has_a_remedy_of_its_own(outcome: str) -> None:
+    finding = reached(outcome)
+    assert finding.remedy
+    assert finding.evidence
+
+
+def test_rank_0_itself_is_not_asked_how_it_reached_rank_0() -> None:
+    verdict = judged(meeting.master_reach, {Launch: TWO_NODES, Master: FAR, Reach: Absent("not measured")})
+    assert verdict.status is Status.SKIP
+
+
+def test_a_name_that_does_not_resolve_is_said_by_the_check_of_names_alone() -> None:
+    facts = {Launch: NODE1, Master: Master("node0", failure="unknown"), Reach: replace(SEEN, outcome="resolve")}
+    assert judged(meeting.master_reach, facts).status is Status.SKIP
+
+
+def test_a_loopback_address_is_said_by_the_check_of_loopback_alone() -> None:
+    facts = {Launch: NODE1, Master: Master("node0", ("127.0.1.1",)), Reach: replace(SEEN, outcome="refused")}
+    assert judged(meeting.master_reach, facts).status is Status.SKIP
+
+
+def test_a_node_that_should_have_called_and_does_not_say_how_is_unknown() -> None:
+    verdict = judged(meeting.master_reach, {Launch: NODE1, Master: FAR})
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
+
+
+def test_a_node_that_got_through_passes() -> None:
+    assert judged(meeting.master_reach, {Launch: NODE1, Master: FAR, Reach: SEEN}).status is Status.PASS
+
+
+def test_two_nodes_with_one_node_rank_are_one_finding_however_many_ranks_they_claim() -> None:
+    seats = Ranks({"gpu02": {8: SEAT, 9: SEAT}, "copy": {8: SEAT, 9: SEAT}})
+    launches = Every({"gpu02": four(1).by_node["gpu02"], "copy": four(1).by_node["gpu02"]})
+    (finding,) = meeting.rank_twice.run(launches, seats)
+    assert (finding.subject, finding.nodes) == ("node rank 1", ("gpu02", "copy"))
+    assert "rank [8-9]" in finding.message
+
+
+def test_nodes_that_have_no_numbers_claim_nothing() -> None:
+    assert list(meeting.rank_twice.run(Every({"a": Launch(), "b": Launch()}), Ranks({}))) == []
+
+
+def test_a_world_size_that_one_node_has_otherwise_names_that_node() -> None:
+    launches = Every({**four(0, 1, 2).by_node, **four(3, world_size=24).by_node})
+    (finding,) = meeting.world_agree.run(launches)
+    assert finding.nodes == ("gpu04",)
+    assert "1 of 4 differs: gpu04: 24" in finding.message
+
+
+def test_two_against_two_is_a_tie_and_nobody_is_named_as_wrong() -> None:
+    launches = Every({**four(0, 1).by_node, **four(2, 3, master_port=29501).by_node})
+    (finding,) = meeting.world_agree.run(launches)
+    assert (finding.subject, finding.nodes) == ("MASTER_PORT", ())
+    assert "no majority" in finding.message
+
+
+def test_nodes_with_other_numbers_of_gpus_that_guess_the_number_of_nodes_do_not_disagree() -> None:
+    of_eight = detect({"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"})
+    of_four = detect({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"})
+    assert (of_eight.nnodes, of_four.nnodes) == (2, 4)  # or this tests nothing
+    assert list(meeting.world_agree.run(Every({"a": of_eight, "b": of_four}))) == []
+
+
+def agree(*answers: tuple[str, ...], through: tuple[int, ...] = ()) -> list[Finding]:
+    masters = Every({f"n{i}": Master("node0", addresses) for i, addresses in enumerate(answers)})
+    return list(meeting.master_agree.run(masters, Every({f"n{i}": SEEN for i in through})))
+
+
+def test_a_stale_entry_on_one_node_is_named() -> None:
+    (finding,) = agree(("10.0.0.1",), ("10.0.0.1",), ("10.9.0.9",))
+    assert (finding.severity.value, finding.nodes, finding.subject) == ("fail", ("n2",), "node0")
+
+
+def test_another_address_over_which_rank_0_was_reached_is_a_warning() -> None:
+    (finding,) = agree(("10.0.0.1",), ("10.0.0.1",), ("10.1.0.1",), through=(1, 2))
+    assert finding.severity.value == "warn"
+    assert "reached rank 0 all the same" in finding.message
+
+
+def test_ipv4_on_one_node_and_ipv6_on_another_are_one_host_where_a_third_knows_both() -> None:
+    assert agree(("fd00::1", "10.0.0.1"), ("fd00::1",), ("10.0.0.1",)) == []
+
+
+def test_of_two_nodes_that_resolve_it_otherwise_neither_is_wrong() -> None:
+    (finding,) = agree(("10.0.0.1",), ("10.9.0.9",))
+    assert finding.nodes == ()
+
+
+def test_different_names_of_one_address_agree() -> None:
+    masters = Every({"a": Master("node0", ("10.0.0.1",)), "b": Master("10.0.0.1", ("10.0.0.1",))})
+    assert list(meeting.master_agree.run(masters, Every({}))) == []
+
+
+def test_a_rank_that_did_not_speak_is_named_by_its_local_number() -> None:
+    seats = Ranks({"gpu01": {r: replace(SEAT, local_rank=r) for r in range(8) if r != 5}, "gpu02": {8: SEAT}})
+    launches = Every({"gpu01": four(0).by_node["gpu01"], "gpu02": replace(NODE1, local_world_size=1)})
+    (finding,) = meeting.rank_silent.run(launches, seats, Every({}))
+    assert (finding.subject, finding.nodes) == ("gpu01 local rank 5", ("gpu01",))
+
+
+def test_of_ranks_that_nobody_waited_for_nothing_is_known() -> None:
+    snapshots = [Snapshot(f"n{i}", {Launch: replace(FOUR, node_rank=i)}, {8 * i: {RankSeat: SEAT}}) for i in range(4)]
+    (verdict,) = engine.judge(snapshots, [meeting.rank_silent], Job())
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, False)
+    alone = [replace(each, facts={Launch: replace(FOUR, local_world_size=1)}) for each in snapshots]
+    assert engine.judge(alone, [meeting.rank_silent], Job())[0].status is Status.SKIP
+
+
+def test_ranks_that_were_waited_for_and_did_not_speak_are_told() -> None:
+    facts = {Launch: replace(FOUR, node_rank=0), RollCall: RollCall(7)}
+    (verdict,) = engine.judge([Snapshot("n0", facts, {0: {RankSeat: SEAT}})], [meeting.rank_silent], Job())
+    assert (verdict.status, verdict.findings[0].nodes) == (Status.FAIL, ("n0",))
+
+
+def test_missing_nodes_have_the_schedulers_names() -> None:
+    assert missing(four(0, 2)) == ("gpu02", "gpu04")
+    assert missing(four(0, 1, 2, 3)) == ()
+
+
+def test_missing_nodes_without_names_have_their_numbers() -> None:
+    assert missing(four(0, 3, names=())) == ("node 1", "node 2")
+
+
+def test_nodes_that_do_not_know_their_rank_are_found_by_name() -> None:
+    assert missing(Every({"gpu01.cluster": replace(FOUR, node_rank=None), "gpu03": FOUR})) == ("gpu02", "gpu04")
+
+
+def test_where_nothing_is_known_of_the_others_they_are_counted() -> None:
+    assert missing(Every({"a": replace(FOUR, node_rank=None, names=())})) == ("?", "?", "?")
+
+
+def test_one_node_with_a_world_of_its_own_does_not_decide_how_many_are_missing() -> None:
+    launches = {**four(0, 1, 2, 3).by_node, "gpu03": replace(FOUR, node_rank=2, nnodes=4096)}
+    assert missing(Every(launches)) == ()
+
+
+def test_a_node_count_without_end_is_not_believed() -> None:
+    assert len(missing(Every({"a": Launch(nnodes=10**9, node_rank=0)}))) < 100_000
+
+
+def absent(here: Every[Launch], *troubles: Trouble) -> list[Finding]:
+    return list(roster.node_missing.run(here, Every({"gpu01": Gathering(3, 60.0, troubles)})))
+
+
+def test_who_came_half_way_is_told_apart_from_who_never_came() -> None:
+    half = Trouble("10.77.0.2", "silent", "stopped within a message of 90210 bytes", 1)
+    came, never = sorted(absent(four(0, 2), half), key=lambda finding: finding.nodes)
+    assert (never.nodes, came.nodes) == (("gpu04",), ("gpu02",))
+    assert "stopped within a message" in came.message
+    assert "10.77.0.2" in came.evidence
+
+
+def test_what_strangers_said_is_evidence_for_the_missing() -> None:
+    (finding,) = absent(four(0, 1, 2), Trouble("10.77.0.4", "foreign", "it said 'hello'"))
+    assert finding.nodes == ("gpu04",)
+    assert "10.77.0.4: foreign (it said 'hello')" in finding.evidence
+
+
+def test_a_stranger_among_complete_nodes_is_only_noted() -> None:
+    assert [f.severity.value for f in absent(four(0, 1, 2, 3), Trouble("10.0.0.9", "foreign", "hello"))] == ["note"]
+
+
+def test_a_thousand_missing_nodes_are_one_finding() -> None:
+    launches = Every({"n0": Launch("slurm", 0, 2048, 0, 1, 2048, 0, names=tuple(f"n{i}" for i in range(2048)))})
+    babble = (Trouble(f"10.0.{i // 256}.{i % 256}", "foreign", "x") for i in range(20))
+    (finding,) = roster.node_missing.run(launches, Every({"n0": Gathering(2047, 60.0, tuple(babble))}))
+    assert finding.subject == "n[1-2047]"
+    assert len(finding.evidence) < 500
+
+
+def test_a_guest_that_did_not_reach_rank_0_does_not_call_the_others_missing() -> None:
+    verdict = judged(roster.node_missing, {Launch: replace(FOUR, node_rank=1), Gathering: Absent("not measured")})
+    assert verdict.status is Status.SKIP
+
+
+def test_nodes_that_came_and_were_lost_are_named_by_what_became_of_them() -> None:
+    lost = (Trouble("10.0.0.2", "reset", "closed the connection", 1), Trouble("10.0.0.4", "silent", "said nothing", 3))
+    findings = list(roster.node_lost.run(four(0, 1, 2, 3), Every({"gpu01": Gathering(3, 1.0, lost=lost)})))
+    assert [(f.subject, f.nodes) for f in findings] == [("gpu02", ("gpu02",)), ("gpu04", ("gpu04",))]
+    assert "silent: said nothing" in findings[1].message
+
+
+def test_a_lost_node_is_not_missing_and_a_missing_one_not_lost() -> None:
+    lost = Gathering(3, 1.0, lost=(Trouble("10.0.0.2", "reset", "closed", 1),))
+    assert list(roster.node_missing.run(four(0, 1, 2, 3), Every({"gpu01": lost}))) == []
+    assert list(roster.node_lost.run(four(0, 1), Every({"gpu01": Gathering(3, 60.0)}))) == []

@@ -1,0 +1,183 @@
+"""Who cannot connect to whom: the node, the direction and the interface that must be named, and nobody else."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_paths import Change, fleet
+
+from ncclprobe import engine
+from ncclprobe.checks.launch import mesh
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.paths import Paths
+from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.fleet import Every
+from ncclprobe.model import Check, Finding, Job, Severity, Snapshot, Status
+
+TWO_ROADS = ("nccl0", "default")
+
+
+def fails(when: Any, outcome: str = "filtered", road: str = "nccl0") -> Change:
+    """Paths of one road fail for which `when` of their ends is true."""
+    return lambda one, other, on: {"outcome": outcome, "tries": 2} if on == road and when(one, other) else None
+
+
+def found(paths: Every[Paths], check: Check = mesh.tcp_mesh, *lost: Trouble) -> list[Finding]:
+    return list(check.run(paths, Every({"n0": Gathering(1, 1.0, lost=lost)})))
+
+
+def subjects(*arguments: Any, check: Check = mesh.tcp_mesh, **details: Any) -> list[tuple[str, tuple[str, ...], str]]:
+    return [(f.subject, f.nodes, f.blame) for f in found(fleet(*arguments, **details), check)]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 64])
+def test_a_healthy_mesh_is_not_talked_about(nodes: int) -> None:
+    assert subjects(nodes, lambda *_: None, TWO_ROADS) == []
+    assert subjects(nodes, lambda *_: None, TWO_ROADS, check=mesh.tcp_mesh_iface) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 8, 64])
+def test_a_node_that_nobody_reaches_and_that_reaches_nobody_is_that_node(nodes: int) -> None:
+    assert subjects(nodes, fails(lambda one, other: 1 in (one, other))) == [("n1", ("n1",), "node")]
+
+
+@pytest.mark.parametrize("nodes", [3, 8, 64])
+def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> None:
+    (finding,) = found(fleet(nodes, fails(lambda _, other: other == 2, "refused")))
+    assert (finding.nodes, finding.blame, finding.action) == (("n2",), "node", "fix-image")
+    assert f"{nodes - 1} of {nodes - 1} paths into n2 (eth1): refused" in finding.message
+    assert f"tried 2 times with {nodes - 1} other nodes" in finding.confidence
+    assert subjects(nodes, fails(lambda one, _: one == 2)) == [("n2", ("n2",), "node")]
+
+
+def test_one_pair_is_a_path_and_neither_of_its_nodes() -> None:
+    assert subjects(8, fails(lambda *ends: set(ends) == {2, 5})) == [("n2 <-> n5", ("n2", "n5"), "fabric")]
+
+
+def test_one_direction_of_a_pair_is_named_from_and_to() -> None:
+    assert subjects(8, fails(lambda *ends: ends == (5, 2))) == [("n5 -> n2", ("n5", "n2"), "fabric")]
+
+
+def test_of_two_nodes_neither_can_be_told_to_be_at_fault() -> None:
+    assert subjects(2, fails(lambda *_: True)) == [("n0 <-> n1", ("n0", "n1"), "fabric")]
+
+
+def test_where_nothing_connects_no_node_is_at_fault() -> None:
+    (finding,) = found(fleet(4, fails(lambda *_: True, "unreachable")))
+    assert (finding.subject, finding.nodes, finding.action) == ("all nodes", (), "fix-job")
+
+
+def test_two_faults_at_once_are_both_named() -> None:
+    both = fails(lambda one, other: 1 in (one, other) or (one, other) == (5, 6))
+    assert [subject for subject, _, _ in subjects(8, both)] == ["n1", "n5 -> n6"]
+
+
+def test_two_groups_that_are_cut_off_from_each_other_are_one_finding() -> None:
+    (finding,) = found(fleet(8, fails(lambda one, other: (one < 3) != (other < 3))))
+    assert (finding.subject, finding.blame) == ("n[0-2]", "fabric")
+
+
+def test_another_node_that_answers_is_an_address_that_two_have() -> None:
+    (finding,) = found(fleet(8, fails(lambda _, other: other == 3, "wrong-peer")))
+    assert "an address that two nodes have" in finding.message
+    assert mesh.tcp_mesh.requires == "sync.address-twice"
+
+
+def test_a_node_that_came_and_then_said_nothing_more_can_be_named() -> None:
+    paths = fleet(4, fails(lambda _, other: other == 3, "silent"), silent=[3])
+    (finding,) = found(paths)
+    assert finding.nodes == ("n3",)
+
+
+def test_a_node_that_rank_0_has_lost_is_not_the_networks_fault() -> None:
+    paths = fleet(8, fails(lambda one, other: other == 3 or (one, other) == (5, 6), "refused"), silent=[3])
+    (finding,) = found(paths, mesh.tcp_mesh, Trouble("10.1.0.4", "reset", "closed the connection", 3))
+    assert finding.subject == "n5 -> n6"
+
+
+def test_what_we_had_no_time_for_is_nobodys_fault_and_no_proof() -> None:
+    with pytest.raises(Unlearned, match="14 of 56 paths were not tried"):
+        subjects(8, fails(lambda one, other: 1 in (one, other), "late"))
+
+
+def test_what_was_found_before_the_time_was_over_is_told() -> None:
+    def outcome(one: int, other: int, _: str) -> dict[str, str]:
+        return {"outcome": "refused" if (one, other) == (5, 6) else "late" if 1 in (one, other) else "ok"}
+
+    paths = fleet(8, outcome)
+    assert [finding.subject for finding in found(paths, mesh.tcp_mesh)] == ["n5 -> n6"]
+
+
+def test_a_node_that_could_listen_nowhere_is_no_healthy_one() -> None:
+    paths = fleet(4, lambda *_: None)
+    deaf = replace(paths.by_node["n2"], doors=(), rows=(), unopened={"nccl0": "Cannot assign requested address"})
+    with pytest.raises(Unlearned, match="n2 could listen on none of its interfaces"):
+        found(Every({**paths.by_node, "n2": deaf}), mesh.tcp_mesh)
+
+
+def test_a_run_that_had_time_for_no_path_at_all_is_unknown() -> None:
+    paths = fleet(3, fails(lambda *_: True, "late"))
+    hub = {Gathering: Gathering(2, 1.0)}
+    snapshots = [Snapshot(node, {Paths: each, **hub}) for node, each in paths.items()]
+    assert {v.status for v in engine.judge(snapshots, [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {Status.UNKNOWN}
+
+
+def test_a_node_without_paths_makes_a_mesh_that_works_unknown() -> None:
+    paths = fleet(3, lambda *_: None)
+    snapshots = [Snapshot(node, {Paths: each} if node != "n2" else {}) for node, each in paths.items()]
+    (verdict,) = engine.judge(snapshots, [mesh.tcp_mesh], Job())
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
+    assert "n2" in verdict.why
+
+
+def test_one_node_by_itself_has_no_mesh() -> None:
+    assert {v.status for v in engine.judge([Snapshot("n0", {})], [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {
+        Status.SKIP
+    }
+
+
+def test_nccls_interface_fails_where_the_default_route_works_is_the_other_check() -> None:
+    into_2 = fails(lambda _, other: other == 2)
+    assert subjects(8, into_2, TWO_ROADS) == []
+    (finding,) = found(fleet(8, into_2, TWO_ROADS), mesh.tcp_mesh_iface)
+    assert (finding.nodes, finding.severity) == (("n2",), Severity.FAIL)
+    assert "(eth1)" in finding.message
+
+
+def test_where_both_roads_fail_it_is_said_once() -> None:
+    both = fleet(8, lambda one, other, _: {"outcome": "filtered"} if 2 in (one, other) else None, TWO_ROADS)
+    assert [f.nodes for f in found(both)] == [("n2",)]
+    assert found(both, mesh.tcp_mesh_iface) == []
+
+
+def test_a_default_route_that_is_closed_beside_an_open_interface_of_nccl_is_a_warning() -> None:
+    (finding,) = found(fleet(4, fails(lambda _, other: other == 2, road="default"), TWO_ROADS))
+    assert (finding.severity, finding.nodes) == (Severity.WARN, ("n2",))
+
+
+def test_a_node_whose_interfaces_all_fail_is_one_finding_that_names_them() -> None:
+    both = fleet(4, lambda one, other, _: {"outcome": "filtered"} if 2 in (one, other) else None, ("nccl0", "nccl1"))
+    (finding,) = found(both)
+    assert "12 of 12 paths into and out of n2 (eth1 and eth2)" in finding.message
+
+
+def test_paths_that_stall_do_connect() -> None:
+    assert subjects(4, fails(lambda one, _: one == 1, "stalled-out")) == []
+
+
+def test_many_culprits_are_told_up_to_a_number_and_then_counted() -> None:
+    odd_pairs = fleet(64, fails(lambda one, other: one % 2 == 0 and other == one + 1))
+    findings = found(odd_pairs)
+    assert len(findings) == mesh.MOST_CULPRITS + 1
+    assert findings[-1].message == f"{32 - mesh.MOST_CULPRITS} more nodes or pairs have paths that fail"
+
+
+def test_a_mesh_of_two_thousand_nodes_is_judged_while_one_waits() -> None:
+    steps = sorted({each for power in range(11) for each in (1 << power, 2048 - (1 << power))})
+    dead = {7, 500, 1033, 1999}
+    paths = fleet(2048, fails(lambda one, other: bool(dead & {one, other})), steps=steps)
+    began = time.monotonic()
+    (*findings,) = found(paths)
+    assert {f.nodes for f in findings} == {(f"n{rank}",) for rank in dead}
+    assert time.monotonic() - began < 20  # a second or two on an idle machine

@@ -1,0 +1,167 @@
+"""How good paths are: black holes, slow, lossy and distant ones, and healthy networks that only look uneven."""
+
+import random
+from typing import Any
+
+import pytest
+from fake_paths import Change, fleet
+
+from ncclprobe.checks import path
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.fleet import Every
+from ncclprobe.localise import SLOW
+from ncclprobe.model import Absent, Check, Finding
+
+UNKNOWN: Every[Interfaces | Absent] = Every({})
+
+
+def nics(nodes: int, speed_mbps: int | None = None, mtu: int = 1500, virtual: bool = False) -> Every[Any]:
+    eth1 = Interface("eth1", 2, frozenset({"up", "running"}), mtu, speed_mbps, virtual=virtual)
+    return Every({f"n{rank}": Interfaces((eth1,)) for rank in range(nodes)})
+
+
+def seen(check: Check, nodes: int, change: Change, *more: Any, **details: Any) -> list[Finding]:
+    return list(check.run(fleet(nodes, change, **details), *more))
+
+
+def out_of(node: int, **changes: Any) -> Change:
+    return lambda one, *_: changes if one == node else None
+
+
+def both_ways(node: int, **changes: Any) -> Change:
+    return lambda one, other, _: changes if node in (one, other) else None
+
+
+def holed(one: int, other: int, _: str) -> dict[str, Any] | None:
+    """What both ends see where large packets out of node 1 are lost."""
+    if one == 1:
+        return {"outcome": "stalled-out"}
+    return {"outcome": "stalled-back"} if other == 1 else None
+
+
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_a_black_hole_is_named_with_its_node_and_direction(nodes: int) -> None:
+    (finding,) = seen(path.mtu, nodes, holed, nics(nodes, mtu=9000))
+    assert (finding.severity.value, finding.nodes, finding.blame) == ("fail", ("n1",), "link")
+    assert f"{nodes - 1} of {nodes - 1} paths out of n1 (eth1)" in finding.message
+    assert "MTU 9000 on n1" in finding.evidence
+
+
+def test_a_black_hole_between_two_nodes_is_a_direction() -> None:
+    (finding,) = seen(path.mtu, 2, holed, UNKNOWN)
+    assert (finding.subject, finding.blame) == ("n1 -> n0", "fabric")
+
+
+def test_a_black_hole_both_ways_is_the_nodes_own() -> None:
+    (finding,) = seen(path.mtu, 8, both_ways(3, outcome="stalled-out"), UNKNOWN)
+    assert finding.nodes == ("n3",)
+
+
+def test_paths_that_do_not_connect_have_no_mtu() -> None:
+    assert seen(path.mtu, 8, both_ways(3, outcome="filtered"), UNKNOWN) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+@pytest.mark.parametrize("change", [both_ways(1, rate_gbps=0.9), out_of(1, rate_gbps=0.9)])
+def test_a_node_at_a_tenth_of_the_others_rate_is_named(nodes: int, change: Change) -> None:
+    (finding,) = seen(path.rate, nodes, change, UNKNOWN, steps=(1, 2))
+    assert (finding.severity.value, finding.nodes, finding.blame) == ("warn", ("n1",), "link")
+    assert "0.9 Gb/s" in finding.message
+    assert "others reach 9 Gb/s" in finding.message
+
+
+def test_of_two_nodes_the_slow_direction_is_named() -> None:
+    (finding,) = seen(path.rate, 2, out_of(1, rate_gbps=0.9), UNKNOWN)
+    assert (finding.subject, finding.blame) == ("n1 -> n0", "fabric")
+
+
+def test_two_nodes_that_are_slow_both_ways_are_seen_by_the_speed_of_their_interfaces() -> None:
+    (finding,) = seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, nics(2, 10_000))
+    assert "the interface says 10 Gb/s" in finding.message
+    assert seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, nics(2, 10_000, virtual=True)) == []
+    assert seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, UNKNOWN) == []
+
+
+def test_one_stream_is_not_expected_to_fill_400_gigabit() -> None:
+    assert seen(path.rate, 8, lambda *_: {"rate_gbps": 14.0}, nics(8, 400_000)) == []
+
+
+def test_a_stream_over_a_long_way_is_not_measured_by_the_interface() -> None:
+    assert seen(path.rate, 8, lambda *_: {"rate_gbps": 1.0, "rtt_s": 0.02}, nics(8, 10_000)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rates_that_scatter_by_two_are_healthy(seed: int) -> None:
+    noise = random.Random(seed)
+    assert seen(path.rate, 16, lambda *_: {"rate_gbps": noise.uniform(5, 10)}, nics(16, 10_000), steps=(1, 2)) == []
+
+
+def test_a_slow_path_that_loses_packets_is_told_once() -> None:
+    change = out_of(1, rate_gbps=0.5, resent=300)
+    assert seen(path.rate, 8, change, UNKNOWN) == []
+    (finding,) = seen(path.loss, 8, change)
+    assert finding.nodes == ("n1",)
+    assert "5.17 % of the segments" in finding.message
+    assert "carried 0.5 Gb/s" in finding.message
+
+
+def test_a_path_that_stalls_loses_nothing_but_large_packets() -> None:
+    assert seen(path.loss, 8, out_of(1, outcome="stalled-out", resent=40, segments=200)) == []
+
+
+def test_a_burst_of_two_is_no_loss() -> None:
+    assert seen(path.loss, 8, lambda *_: {"resent": 2, "segments": 110}) == []
+
+
+def test_a_path_into_a_lossy_node_that_came_through_by_luck_does_not_hide_the_node() -> None:
+    def into_1(one: int, other: int, _: str) -> dict[str, Any] | None:
+        return {"resent": 290} if other == 1 and one != 0 else None
+
+    (finding,) = seen(path.loss, 4, into_1)
+    assert (finding.nodes, finding.blame) == (("n1",), "link")
+    assert "2 of 2 paths into n1" in finding.message
+
+
+def test_a_few_bursts_or_a_bad_moment_on_one_path_are_only_noted() -> None:
+    def on_one(**changes: Any) -> Change:
+        return lambda one, other, _: changes if (one, other) == (1, 2) else None
+
+    assert [f.severity.value for f in seen(path.loss, 8, on_one(resent=170))] == ["note"]
+    assert [f.severity.value for f in seen(path.rate, 8, on_one(rate_gbps=9 * 0.9 * SLOW), UNKNOWN)] == ["note"]
+
+
+def test_loss_on_one_path_blames_no_node() -> None:
+    (finding,) = seen(path.loss, 8, lambda one, other, _: {"resent": 300} if (one, other) == (1, 2) else None)
+    assert (finding.subject, finding.blame) == ("n1 -> n2", "fabric")
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_a_distant_node_is_named(nodes: int) -> None:
+    (finding,) = seen(path.delay, nodes, both_ways(1, rtt_s=0.024))
+    assert finding.nodes == ("n1",)
+    assert "round trips of 24 ms" in finding.message
+    assert "others are 0.1 ms away" in finding.message
+
+
+def test_two_nodes_that_are_far_from_each_other_are_seen_without_others() -> None:
+    (finding,) = seen(path.delay, 2, lambda *_: {"rtt_s": 0.024})
+    assert finding.subject == "n0 <-> n1"
+
+
+def test_racks_and_buildings_are_healthy() -> None:
+    assert seen(path.delay, 8, lambda one, other, _: {"rtt_s": 9e-4} if (one < 4) != (other < 4) else None) == []
+
+
+def test_what_nobody_measured_does_not_pass() -> None:
+    nothing = dict.fromkeys(("rate_gbps", "resent", "segments", "rtt_s", "path_mtu"))
+    for check, more in ((path.rate, [UNKNOWN]), (path.loss, []), (path.delay, [])):
+        with pytest.raises(Unlearned, match="no path between nodes was measured"):
+            seen(check, 4, lambda *_: nothing, *more)
+    with pytest.raises(Unlearned, match="no path between nodes was measured"):
+        seen(path.mtu, 4, lambda *_: {"outcome": "filtered"}, UNKNOWN)
+
+
+def test_nobody_is_named_for_paths_to_a_node_that_was_never_tried() -> None:
+    for check, more in ((path.rate, [UNKNOWN]), (path.loss, []), (path.delay, []), (path.mtu, [UNKNOWN])):
+        assert seen(check, 4, both_ways(2, outcome="late", rate_gbps=None, rtt_s=None, resent=None), *more) == []

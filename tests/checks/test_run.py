@@ -1,0 +1,111 @@
+"""What became of a measurement, on rows made up here: what is named, and what must not be."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclprobe import engine
+from ncclprobe.checks import run
+from ncclprobe.checks.run import _BAND, _LATECOMER, _PUNCTUAL, _ROW, _apart
+from ncclprobe.measured import Mismatch, Skew
+from ncclprobe.model import Apart, Finding, Job, Judged, Measurement, Snapshot, Status, Verdict, Verified
+
+FAILED = replace(_ROW, expectation=_BAND, status="fail", interval_us=(19.8, 20.2))
+NOISE = replace(_ROW, expectation=_BAND, status="noise", interval_us=(15.0, 25.0))
+
+
+def banded(*rows: Measurement) -> Verdict:
+    """The verdict over `rows`, as the engine gives it."""
+    (verdict,) = engine.judge((Snapshot("n0", {Judged: Judged(rows)}),), (run.band,), Job())
+    return verdict
+
+
+def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:
+    verdict = banded(replace(_ROW, status="pass", expectation=_BAND), NOISE, NOISE)
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
+    assert "too noisy to say: all_reduce 1 MiB, at least 95 expected" in verdict.why
+    assert "median between 15.0 and 25.0 us" in verdict.why
+    assert "and 1 more rows" in verdict.why
+
+
+def test_a_failure_beside_noise_is_a_failure() -> None:
+    assert banded(NOISE, FAILED).status is Status.FAIL
+
+
+def test_one_batch_decides_nothing() -> None:
+    verdict = banded(replace(NOISE, interval_us=None))
+    assert verdict.status is Status.UNKNOWN
+    assert "too few for an interval" in verdict.why
+
+
+def found(row: Measurement) -> Finding:
+    (finding,) = run.band.run(Judged((row,)))
+    return finding
+
+
+def test_late_ranks_are_not_reported_as_a_slow_link() -> None:
+    """The bytes take 10 of 20 us, which is 184 GB/s, far above the band; the ranks come 500 us apart."""
+    skew = Skew(8, 4000.0, 10.0, 500.0, (0.0,) * 7 + (500.0,), (0,) * 8)
+    finding = found(replace(FAILED, skew=skew))
+    assert "once all ranks are there it takes 10.0 us, which is 183.6 GB/s" in finding.message
+    assert "500.0 us apart, rank 7 last" in finding.message
+    assert finding.remedy.startswith("look at the hosts before the links")
+
+
+@pytest.mark.parametrize(
+    "skew",
+    [
+        None,
+        Skew(8, 4000.0, 40.0, 500.0, (0.0,) * 7 + (500.0,), (0,) * 8),  # the transfer alone is too slow as well
+        Skew(8, 4000.0, 10.0, 1.0, (0.0,) * 8, (0,) * 8),  # nobody is late
+    ],
+)
+def test_a_slow_transfer_is_not_excused(skew: Skew | None) -> None:
+    finding = found(replace(FAILED, skew=skew))
+    assert "but once" not in finding.message
+    assert finding.remedy == ""
+
+
+def test_a_host_that_hands_calls_over_slowly_is_said() -> None:
+    finding = found(replace(FAILED, launch_bound=True, issue_us=18.0))
+    assert "launch-bound" in finding.message
+
+
+def test_wrong_data_is_shown_with_rank_offset_values_and_bits() -> None:
+    wrong = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
+    (finding,) = run.data.run(Verified((replace(_ROW, wrong=5, mismatches=wrong),)))
+    assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.evidence
+    assert finding.evidence.count("instead of") == 3
+
+
+def named(*skews: Skew) -> list[str]:
+    rows = tuple(replace(_ROW, skew=skew) for skew in skews)
+    return [finding.subject for finding in run.straggler.run(Apart(rows, ("h",) * 8))]
+
+
+def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
+    (finding,) = run.straggler.run(_apart(_LATECOMER))
+    assert finding.message.startswith("on host n1 comes late to collectives: by 5.0 ms on average")
+    assert finding.blame == "node"
+
+
+def test_lateness_adds_up_over_rows() -> None:
+    rarely = replace(_PUNCTUAL, late_us=(0.0,) * 7 + (3000.0,), late_rounds=(0,) * 7 + (1,))
+    assert named(rarely) == []
+    assert named(rarely, rarely, rarely) == ["rank 7"]
+    assert named(rarely, *[_PUNCTUAL] * 20) == []
+
+
+def test_one_long_pause_is_no_straggler() -> None:
+    assert named(replace(_PUNCTUAL, late_us=(9000.0,) + (0.0,) * 7, late_rounds=(1,) + (0,) * 7)) == []
+
+
+def test_two_ranks_of_eight_may_both_be_late() -> None:
+    both = replace(_PUNCTUAL, late_us=(0.0,) * 6 + (5000.0,) * 2, late_rounds=(0,) * 6 + (4,) * 2)
+    assert named(both) == ["rank 6", "rank 7"]
+
+
+def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
+    skew = Skew(8, 4000.0, 100.0, 5000.0, (5000.0, 100.0), (6, 0))
+    row = replace(_ROW, ranks=2, skew=skew)
+    assert [f.subject for f in run.straggler.run(Apart((row,), ("a", "b")))] == ["rank 0"]

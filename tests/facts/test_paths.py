@@ -1,0 +1,66 @@
+"""The sample "paths" becomes a fact; what another node made up does not."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from conftest import answers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe import engine
+from ncclprobe.facts import paths
+from ncclprobe.facts.paths import Door, Path, Paths
+from ncclprobe.host import Replay
+from ncclprobe.model import Absent
+
+SEEN = Paths(
+    me=1,
+    names={0: "n0", 1: "n1"},
+    doors=(Door("nccl0", "eth0", "10.0.0.2", 40001),),
+    rows=(
+        Path(0, "nccl0", "eth0", "10.0.0.2", "10.0.0.1", "ok", rtt_s=5e-5, path_mtu=1500, rate_gbps=9.4),
+        Path(0, "default", "eth1", "10.1.0.2", "10.1.0.1", "refused", "Connection refused", tries=2),
+    ),
+    unopened={"nccl1": "Cannot assign requested address"},
+)
+
+
+def learn(sample: Any) -> Any:
+    return engine.collect(answers({("sample", "paths"): sample}), [paths.paths])[Paths]
+
+
+def test_what_a_run_measured_comes_back_as_it_was() -> None:
+    assert learn(dataclasses.asdict(SEEN)) == SEEN
+
+
+def test_nobody_measured_is_unknown() -> None:
+    fact = engine.collect(Replay({}), [paths.paths])[Paths]
+    assert isinstance(fact, Absent)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        [],
+        {},
+        {"me": 0},
+        {"me": 0, "names": {"x": "n0"}},
+        {"me": "0", "names": {}},
+        {"me": 0, "names": {}, "rows": [{}]},
+    ],
+)
+def test_another_shape_is_unknown_not_empty(sample: Any) -> None:
+    assert isinstance(learn(sample), Absent)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_whatever_a_node_sends_is_a_fact_or_unknown(sample: Any) -> None:
+    assert isinstance(learn(sample), Paths | Absent)
+
+
+def test_sixty_four_nodes_on_two_roads_fit_easily() -> None:
+    row = dataclasses.replace(SEEN.rows[0], resent=12, segments=24000, rtt_s=0.000123, detail="x" * 40)
+    text = json.dumps(dataclasses.asdict(dataclasses.replace(SEEN, rows=(row,) * 126)))
+    assert len(text) < 64 << 10

@@ -1,0 +1,354 @@
+"""How each fault is made: context managers that undo themselves. None needs what the kernel of a small machine lacks.
+
+`host` is where the fault is; `nic` is the number of a network card. Times are seconds, sizes bytes, rates Mbit/s. Any
+can also be left to the lab, and is undone with it: `lab.stack.enter_context(faults.shaped(host, mbits=100))`.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from .hosts import Host
+from .processes import LabError, Running
+
+Direction = Literal["in", "out", "both"]
+HERE = Path(__file__).resolve().parent
+EPHEMERAL = (32768, 60999)
+"""The ports that Linux gives to who does not ask for one: net.ipv4.ip_local_port_range."""
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def rules(host: Host, lines: Sequence[str], hook: Direction = "both") -> Iterator[None]:
+    """Filter packets on `host` by lines of nft; what passes the loopback device is never touched."""
+    table = f"lab{next(_numbers)}"
+    hooks = {"in": ["input"], "out": ["output"], "both": ["input", "output"]}[hook]
+    text = f"add table inet {table}\n"
+    for name in hooks:
+        text += f"add chain inet {table} {name} {{ type filter hook {name} priority 0 ; }}\n"
+        device = "iifname" if name == "input" else "oifname"
+        text += "".join(f'add rule inet {table} {name} {device} != "lo" {line}\n' for line in lines)
+    host.must("nft", "-f", "-", text=text)
+    try:
+        yield
+    finally:
+        host.must("nft", "delete", "table", "inet", table)
+
+
+@contextmanager
+def filtered(
+    host: Host, *, port: int | tuple[int, int] | None = None, peer: Host | None = None, to: Direction = "in"
+) -> Iterator[None]:
+    """A firewall that drops: new and old TCP packets to this port (all TCP without one), from or to this peer only.
+
+    `to`: "in" drops what comes to `host`, "out" what it sends to others' ports, "both" either.
+    """
+    with rules(host, _matching(host, port, peer, to, "drop"), to):
+        yield
+
+
+@contextmanager
+def refused(
+    host: Host, *, port: int | tuple[int, int], peer: Host | None = None, to: Direction = "in"
+) -> Iterator[None]:
+    """A firewall that answers every connection to the port with a reset, as if nobody listened."""
+    with rules(host, _matching(host, port, peer, to, "reject with tcp reset"), to):
+        yield
+
+
+@contextmanager
+def lossy(host: Host, percent: int, *, to: Direction = "out") -> Iterator[None]:
+    """Loses packets at random: 0 to 99 per cent."""
+    with rules(host, [f"numgen random mod 100 < {percent} drop"], to):
+        yield
+
+
+@contextmanager
+def mtu_black_hole(host: Host, *, above: int = 1400, peer: Host | None = None) -> Iterator[None]:
+    """Packets longer than `above` bytes vanish without an ICMP: small messages pass and large ones hang."""
+    with rules(host, [f"{match} meta length > {above} drop" for match in _peers(host, peer, "daddr")], "out"):
+        yield
+
+
+@contextmanager
+def mtu(host: Host, nbytes: int, nic: int = 0) -> Iterator[None]:
+    """Another MTU than the others' 1500."""
+    host.ip(f"link set eth{nic} mtu {nbytes}")
+    try:
+        yield
+    finally:
+        host.ip(f"link set eth{nic} mtu 1500")
+        host.configure(nic)  # below 1280 IPv6 addresses are taken away
+
+
+@contextmanager
+def shaped(host: Host, mbits: float, nic: int = 0) -> Iterator[None]:
+    """What the host sends through this card is held to a rate."""
+    burst = max(16_000, int(mbits * 1e6 / 8 * 0.002))  # two milliseconds' worth
+    shape = ["root", "tbf", "rate", f"{mbits}mbit", "burst", str(burst), "latency", "50ms"]
+    host.must("tc", "qdisc", "add", "dev", f"eth{nic}", *shape)
+    try:
+        yield
+    finally:
+        host.must("tc", "qdisc", "del", "dev", f"eth{nic}", "root")
+
+
+@contextmanager
+def slow(host: Host, *, delay_s: float = 0.0, jitter_s: float = 0.0, loss: float = 0.0, nic: int = 0) -> Iterator[None]:
+    """The card hangs on a slow line: a delay each way, jitter, which reorders, and loss from 0 to 1."""
+    ctl, ends = host.lab.ctl, (f"s{host.number}.{nic}", f"t{host.number}.{nic}")
+    host.unwire(nic)
+    numbers = [str(delay_s), str(jitter_s), str(loss)]
+    line = ctl.start([sys.executable, str(HERE / "slow_switch.py"), *ends, *numbers])
+    try:
+        line.until_says("ready")
+        ctl.ip(f"link set {ends[1]} netns {host.pid}", f"link set {ends[0]} master br{nic} up")
+        host.ip(f"link set {ends[1]} name eth{nic}")
+        host.configure(nic)
+        yield
+    finally:
+        line.kill()  # and with it both ends
+        line.wait(5.0)
+        host.wire(nic)
+
+
+@contextmanager
+def link_down(host: Host, nic: int = 0) -> Iterator[None]:
+    """The card is there, and down."""
+    host.ip(f"link set eth{nic} down")
+    try:
+        yield
+    finally:
+        host.configure(nic)
+
+
+@contextmanager
+def cable_pulled(host: Host, nic: int = 0) -> Iterator[None]:
+    """The card is up and has its address, but no carrier."""
+    host.lab.ctl.ip(f"link set {host.port(nic)} down")
+    try:
+        yield
+    finally:
+        host.lab.ctl.ip(f"link set {host.port(nic)} up")
+
+
+@contextmanager
+def card_missing(host: Host, nic: int = 0) -> Iterator[None]:
+    """The interface does not exist."""
+    host.unwire(nic)
+    try:
+        yield
+    finally:
+        host.wire(nic)
+
+
+@contextmanager
+def renamed(host: Host, name: str, nic: int = 0) -> Iterator[None]:
+    """The interface has another name than on the other hosts."""
+    host.ip(f"link set eth{nic} down", f"link set eth{nic} name {name}")
+    host.ip(*(line.replace(f"eth{nic}", name) for line in host.settings(nic)))
+    try:
+        yield
+    finally:
+        host.ip(f"link set {name} down", f"link set {name} name eth{nic}")
+        host.configure(nic)
+
+
+@contextmanager
+def addressed(host: Host, *addresses: str, nic: int = 0) -> Iterator[None]:
+    """The card has these addresses ("10.99.0.3/24") instead of its own; without any, none at all."""
+    host.ip(f"addr flush dev eth{nic}", *(f"addr add {address} dev eth{nic}" for address in addresses))
+    try:
+        yield
+    finally:
+        host.ip(f"addr flush dev eth{nic}", f"link set eth{nic} down")  # coming up again gives a link-local address
+        host.configure(nic)
+
+
+@contextmanager
+def same_address(host: Host, other: Host, nic: int = 0) -> Iterator[None]:
+    """Two hosts have one address."""
+    with addressed(host, *other.addresses(nic), nic=nic):
+        yield
+
+
+@contextmanager
+def bridge(host: Host, name: str = "docker0", address: str = "172.17.0.1/16") -> Iterator[None]:
+    """A bridge that containers would hang on, under this name; the same address on every host leads nowhere."""
+    host.ip(f"link add {name} type bridge", f"addr add {address} dev {name}", f"link set {name} up")
+    try:
+        yield
+    finally:
+        host.ip(f"link del {name}")
+
+
+@contextmanager
+def no_default_route(host: Host) -> Iterator[None]:
+    """Addresses outside the host's own networks are unreachable at once."""
+    host.ip(*host.routes("del"))
+    try:
+        yield
+    finally:
+        host.ip(*host.routes())
+
+
+@contextmanager
+def names(host: Host, *lines: str) -> Iterator[None]:
+    """What this host's /etc/hosts says instead: "127.0.1.1 n0" for a loopback; without any line, nobody resolves."""
+    host.set_names(lines)
+    try:
+        yield
+    finally:
+        host.set_names(host.lab.names())
+
+
+@contextmanager
+def same_identity(host: Host, other: Host, *, name: bool = True, boot_id: bool = True) -> Iterator[None]:
+    """Two hosts have one host name, one boot id, or both."""
+    identity = host.folder / "boot_id"
+    before = identity.read_text()
+    if boot_id:
+        identity.write_text((other.folder / "boot_id").read_text())
+    if name:
+        _call(host, other.name)
+    try:
+        yield
+    finally:
+        identity.write_text(before)
+        _call(host, host.name)
+
+
+@contextmanager
+def small_shm(host: Host, nbytes: int) -> Iterator[None]:
+    """A /dev/shm of this size."""
+    host.must("mount", "-o", f"remount,size={nbytes}", "/dev/shm")
+    try:
+        yield
+    finally:
+        host.must("mount", "-o", f"remount,size={host.lab.shm_bytes}", "/dev/shm")
+
+
+@contextmanager
+def low_memlock(host: Host, nbytes: int = 65536) -> Iterator[None]:
+    """Little memory may be locked, by commands that start from now on, a slurmd's tasks included."""
+    # Daemons lose only their soft limit: a hard one could not be raised again where root lacks CAP_SYS_RESOURCE.
+    with prefixed(host, "prlimit", f"--memlock={nbytes}"), ExitStack() as limits:
+        for job in host.lab.jobs:
+            if job.popen.poll() is None and _is_on(host, job):
+                limits.enter_context(_soft_memlock(psutil.Process(job.pid), nbytes))
+        yield
+
+
+@contextmanager
+def _soft_memlock(process: psutil.Process, nbytes: int) -> Iterator[None]:
+    before = process.rlimit(psutil.RLIMIT_MEMLOCK)
+    process.rlimit(psutil.RLIMIT_MEMLOCK, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.rlimit(psutil.RLIMIT_MEMLOCK, before)
+
+
+@contextmanager
+def clock_off(host: Host, seconds: float) -> Iterator[None]:
+    """The wall clock of commands that start from now on is off; the monotonic one is not, on which deadlines stand."""
+    libraries = sorted(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"))
+    if not libraries:
+        raise LabError("the package faketime is not installed")
+    with environment(host, LD_PRELOAD=str(libraries[0]), FAKETIME=f"{seconds:+g}s", FAKETIME_DONT_FAKE_MONOTONIC="1"):
+        yield
+
+
+@contextmanager
+def environment(host: Host, **variables: str) -> Iterator[None]:
+    """Variables of commands that start on this host from now on, also under Slurm and mpirun."""
+    before = dict(host.env)
+    host.env.update(variables)
+    host.lab.save()
+    try:
+        yield
+    finally:
+        host.env.clear()
+        host.env.update(before)
+        host.lab.save()
+
+
+@contextmanager
+def prefixed(host: Host, *prefix: str) -> Iterator[None]:
+    """Commands start through this one, as in `prlimit --nofile=64 COMMAND`; Slurm's tasks do not."""
+    before = list(host.prefix)
+    host.prefix.extend(prefix)
+    try:
+        yield
+    finally:
+        host.prefix[:] = before
+
+
+@contextmanager
+def sysctl(host: Host, name: str, value: str) -> Iterator[None]:
+    """A setting of the network namespace: net.ipv4.ip_local_port_range and the like."""
+    before = host.must("sysctl", "-n", name).strip()
+    host.must("sysctl", "-qw", f"{name}={value}")
+    try:
+        yield
+    finally:
+        host.must("sysctl", "-qw", f"{name}={before}")
+
+
+@contextmanager
+def taken(
+    host: Host, port: int, says: Literal["nothing", "banner", "garbage", "flood"] = "nothing"
+) -> Iterator[Running]:
+    """Another service has the port: it accepts everybody and says nothing, a line, noise, or noise without end."""
+    job = host.start([sys.executable, str(HERE / "squatter.py"), str(port), says])
+    try:
+        job.until_says("ready")
+        yield job
+    finally:
+        job.kill()
+        job.wait(5.0)
+
+
+@contextmanager
+def stopped(job: Running) -> Iterator[None]:
+    """Frozen with all it started."""
+    job.stop()
+    try:
+        yield
+    finally:
+        job.cont()
+
+
+def _call(host: Host, name: str) -> None:
+    host.must("tee", "/proc/sys/kernel/hostname", text=name)
+
+
+def _is_on(host: Host, job: Running) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{job.pid}/ns/net").samefile(f"/proc/{host.pid}/ns/net")
+    return False
+
+
+def _peers(host: Host, peer: Host | None, side: Literal["saddr", "daddr"]) -> list[str]:
+    """One match for each address of the peer; one that matches all where there is none."""
+    if peer is None:
+        return [""]
+    every = [address.split("/")[0] for nic in range(host.lab.nics) for address in peer.addresses(nic)]
+    return [f"{'ip6' if ':' in address else 'ip'} {side} {address}" for address in every]
+
+
+def _matching(
+    host: Host, port: int | tuple[int, int] | None, peer: Host | None, to: Direction, verdict: str
+) -> list[str]:
+    ports = f"{port[0]}-{port[1]}" if isinstance(port, tuple) else port
+    what = "meta l4proto tcp" if port is None else f"tcp dport {ports}"
+    incoming, outgoing = _peers(host, peer, "saddr"), _peers(host, peer, "daddr")
+    matches = dict.fromkeys(incoming * (to != "out") + outgoing * (to != "in"))
+    return [f"{match} {what} {verdict}" for match in matches]

@@ -1,0 +1,188 @@
+"""Plays one row of the fault matrix: a lab, the fault, the doctor on every host, and the score."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from . import launchers
+from .hosts import Host, Lab
+from .matrix import PORT, Outcome, Row, Said, Setup, read, score
+from .processes import Completed, LabError, Running, must
+
+FAKE_NVML = Path(__file__).parents[1] / "fake_nvml.c"
+GRACE_S = 8.0
+"""Beyond --timeout, after which a doctor that still runs is killed, and counted."""
+_UUID = b"GPU-00000000-"
+_OPENED = re.compile(r"open.* = \d+$")  # not those that failed
+
+
+def play(row: Row, count: int) -> Outcome:
+    """One run of `row` with `count` hosts."""
+    families = {"ipv4": row.family == 4, "ipv6": row.family == 6}
+    with Lab(hosts=count, nics=row.nics, **families) as lab:
+        setup = Setup(lab, lab.hosts[count // 2], row.gpus)
+        if row.gpus:
+            give_gpus(lab)
+        row.make(setup)
+        jobs = (row.start or _STARTERS[row.launcher])(setup, *([] if row.start else [row]))
+        for hook in setup.after:
+            hook(jobs)
+        end_s = time.monotonic() + row.timeout_s + GRACE_S
+        # All at once: the time of each is from its own start to its own end.
+        done = ended(jobs, end_s)
+        return score(setup, row, said(lab, row), done)
+
+
+def ended(jobs: Mapping[str, Running], end_s: float) -> dict[str, Completed]:
+    """Wait for all, and note when each ended; who still runs at `end_s` is killed."""
+    left, over = dict(jobs), dict[str, float]()
+    while left and time.monotonic() < end_s:
+        for name in [name for name, job in left.items() if job.popen.poll() is not None]:
+            over[name] = time.monotonic() - left.pop(name).began_s
+        time.sleep(0.01)
+    late = {name: time.monotonic() - job.began_s for name, job in left.items()}
+    found = {}
+    for name, job in jobs.items():
+        done = job.wait(0.0)
+        found[name] = Completed(done.code, done.out, done.err, {**over, **late}[name], name in late)
+    return found
+
+
+def said(lab: Lab, row: Row) -> list[Said]:
+    """What all reports of a run say."""
+    return [each for host in lab.hosts for each in read(lab.folder / f"{host.name}.json", host.name)]
+
+
+def by_hand(setup: Setup, row: Row) -> dict[str, Running]:
+    """Start the doctor on every host with flags, all at the same time."""
+    jobs = {}
+    for host in setup.lab.hosts:
+        if host.name in setup.absent:
+            continue
+        flags = {
+            "nnodes": str(len(setup.lab.hosts)),
+            "node_rank": str(host.number - 1),
+            "master_addr": "n0",
+            "master_port": str(PORT),
+            **setup.flags.get(host.name, {}),
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+        report = str(setup.lab.folder / f"{host.name}.json")
+        jobs[host.name] = host.start([*doctor(setup, row), *words, "--json", report])
+    return jobs
+
+
+def doctor(setup: Setup, row: Row) -> list[str]:
+    """The command line that all hosts have in common."""
+    backend = "nccl" if setup.gpus else "gloo"
+    times = ["--timeout", f"{row.timeout_s:g}", "--wait", f"{row.wait_s:g}"]
+    return [sys.executable, "-m", "ncclprobe.doctor", "--backend", backend, *times, "--no-color", *setup.options]
+
+
+def _each_its_report(setup: Setup, row: Row) -> list[str]:
+    """For launchers that start one command everywhere: the report is called after the host."""
+    script = 'exec "$@" --json "$0/$(uname -n).json"'
+    return ["sh", "-c", script, str(setup.lab.folder), *doctor(setup, row)]
+
+
+def by_srun(setup: Setup, row: Row) -> dict[str, Running]:
+    """Under a real Slurm; its own exit code is the highest of its tasks'."""
+    cluster = setup.use(launchers.slurm(setup.lab))
+    hosts = str(len(setup.lab.hosts))
+    return {"srun": cluster.start(["srun", f"-N{hosts}", *_each_its_report(setup, row)], {"MASTER_PORT": str(PORT)})}
+
+
+def by_mpirun(setup: Setup, row: Row) -> dict[str, Running]:
+    """Under Open MPI, which passes no MASTER_ADDR of its own."""
+    env = {"MASTER_ADDR": "n0", "MASTER_PORT": str(PORT)}
+    return {"mpirun": launchers.mpirun(setup.lab, _each_its_report(setup, row), env=env)}
+
+
+def by_torchrun(setup: Setup, row: Row, c10d: bool = False) -> dict[str, Running]:
+    """One torchrun on each host; only rank 0's node writes the report."""
+    argv = [*doctor(setup, row)[1:], "--json", str(setup.lab.folder / "n0.json")]
+    jobs = launchers.torchrun(setup.lab, argv, c10d=c10d)
+    return {host.name: job for host, job in zip(setup.lab.hosts, jobs, strict=True)}
+
+
+_STARTERS: Mapping[str, Callable[..., dict[str, Running]]] = {
+    "hand": by_hand,
+    "srun": by_srun,
+    "mpirun": by_mpirun,
+    "torchrun": by_torchrun,
+    "c10d": partial(by_torchrun, c10d=True),
+}
+
+
+def give_gpus(lab: Lab, count: int = 2, nccl: str = "2.27.3") -> None:
+    """Every host has `count` GPUs that a library of ours shows, and this NCCL. LabError without a compiler."""
+    built = lab.folder / "nvml"
+    built.mkdir()
+    library = built / "libnvidia-ml.so.1"
+    flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), str(FAKE_NVML)]
+    must(["gcc", *flags])
+    for host in lab.hosts:
+        folder = host.folder / "lib"
+        folder.mkdir()
+        own = _UUID.replace(b"00000000", f"{host.number:08x}".encode())  # no two machines have one GPU
+        (folder / library.name).write_bytes(library.read_bytes().replace(_UUID, own))
+        host.env |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_GPUS": str(count)}
+        give_nccl(host, nccl)
+
+
+def give_nccl(host: Host, version: str) -> None:
+    """The NCCL that the host's loader finds: nothing but its name."""
+    folder = host.folder / "lib"
+    for old in folder.glob("libnccl*"):
+        old.unlink()
+    (folder / f"libnccl.so.{version}").write_bytes(b"")
+    (folder / "libnccl.so.2").symlink_to(f"libnccl.so.{version}")
+
+
+def connections(host: Host) -> set[int]:
+    """The remote ports of the host's open TCP connections."""
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{host.pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {int(words[2].rpartition(":")[2], 16) for words in lines if words[3] == "01"}
+
+
+def until_connected(host: Host, to_others: bool = False, timeout_s: float = 15.0) -> None:
+    """Wait until `host` has reached the hub, or, `to_others`, tries paths; LabError where it does not."""
+    end_s = time.monotonic() + timeout_s
+    while not (connections(host) - {PORT} if to_others else connections(host) & {PORT}):
+        if time.monotonic() > end_s:
+            raise LabError(f"{host.name} did not connect")
+        time.sleep(0.002)
+
+
+def files_opened(count: int) -> list[int]:
+    """How many files each node of a healthy run by hand opens, counted by strace: open, openat and openat2."""
+    row = Row("strace", lambda setup: None, (), timeout_s=120.0)
+    with Lab(hosts=count) as lab:
+        for host in lab.hosts:
+            log = str(host.folder / "opens")
+            host.prefix[:] = [
+                "strace",
+                "-f",
+                "-qq",
+                "-e",
+                "trace=open,openat,openat2",
+                "-o",
+                log,
+            ]
+        done = ended(by_hand(Setup(lab, lab.hosts[-1]), row), time.monotonic() + row.timeout_s)
+        if bad := {name: each.err for name, each in done.items() if each.code not in (0, 3)}:  # strace makes it slow
+            raise LabError(f"a healthy run failed: {bad}")
+        return [sum(bool(_OPENED.search(line)) for line in (host.folder / "opens").open()) for host in lab.hosts]
+
+
+def machine() -> str:
+    """Where it ran."""
+    return f"{os.cpu_count()} processors, Linux {os.uname().release}, Python {sys.version.split()[0]}"

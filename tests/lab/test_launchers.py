@@ -1,0 +1,73 @@
+"""Real launchers on the lab's hosts: ranks land where they should, and two clusters at once do not collide."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import Lab, LabError, faults, launchers, why_not
+
+SAY = ["sh", "-c", 'echo "$(hostname) $(ulimit -l) $NCCL_SOCKET_IFNAME ${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}"']
+SCRIPT = """
+import datetime, socket, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
+total = torch.ones(1)
+dist.all_reduce(total)
+print(socket.gethostname(), dist.get_rank(), int(total), flush=True)
+dist.destroy_process_group()
+"""
+need_slurm = pytest.mark.skipif(bool(why_not(*launchers.SLURM)), reason=why_not(*launchers.SLURM) or "here")
+need_mpirun = pytest.mark.skipif(bool(why_not(*launchers.MPIRUN)), reason=why_not(*launchers.MPIRUN) or "here")
+need_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "here")
+
+
+@need_slurm
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_slurm_runs_a_task_on_every_host_with_its_variables_and_limits(ipv6: bool) -> None:
+    with Lab(hosts=3, ipv4=not ipv6, ipv6=ipv6) as lab, launchers.slurm(lab) as slurm:
+        with faults.environment(lab.hosts[1], NCCL_SOCKET_IFNAME="eth9"), faults.low_memlock(lab.hosts[2]):
+            done = slurm.run(["srun", "-N3", *SAY], timeout_s=30.0)
+        said = sorted(line.split() for line in done.out.splitlines())
+        assert done.code == 0, done.err
+        assert [words[0] for words in said] == ["n0", "n1", "n2"]
+        assert [words[2] for words in said] == ["0", "eth9", "2"]
+        assert said[2][1] == "64"
+        assert said[0][1] != "64"
+
+
+@need_slurm
+def test_two_slurms_at_once_do_not_collide() -> None:
+    with Lab(hosts=2) as one, Lab(hosts=3) as two, launchers.slurm(one) as small, launchers.slurm(two) as large:
+        assert len(large.run(["srun", "-N3", "hostname"], timeout_s=30.0).out.split()) == 3
+        assert len(small.run(["srun", "-N2", "hostname"], timeout_s=30.0).out.split()) == 2
+
+
+@need_slurm
+def test_a_slurm_that_cannot_start_says_why() -> None:
+    with Lab(hosts=1) as lab, pytest.raises(LabError, match="NoSuchSetting"), launchers.slurm(lab, "NoSuchSetting=1"):
+        pass
+
+
+@need_mpirun
+def test_mpirun_starts_a_rank_on_every_host_with_its_variables() -> None:
+    with Lab(hosts=3) as lab, faults.environment(lab.hosts[2], NCCL_SOCKET_IFNAME="eth9"):
+        done = launchers.mpirun(lab, SAY, env={"NCCL_DEBUG": "INFO"}).wait(60.0)
+    said = sorted(line.split() for line in done.out.splitlines())
+    assert done.code == 0, done.err
+    assert [(words[0], words[-1]) for words in said] == [("n0", "0"), ("n1", "1"), ("n2", "2")]
+    assert said[2][2] == "eth9"
+
+
+@need_lab
+@pytest.mark.parametrize("c10d", [False, True])
+def test_torchrun_meets_on_all_hosts(tmp_path: Path, c10d: bool) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "ranks.py"
+    script.write_text(SCRIPT)
+    with Lab(hosts=2) as lab:
+        jobs = launchers.torchrun(lab, [str(script)], c10d=c10d, env={"GLOO_SOCKET_IFNAME": "eth0"})
+        done = launchers.wait_all(jobs, 100.0)
+    assert [one.code for one in done] == [0, 0], (done, sys.executable)
+    assert sorted(line.split()[0] for one in done for line in one.out.splitlines()) == ["n0", "n1"]
+    assert {line.split()[2] for one in done for line in one.out.splitlines()} == {"2"}

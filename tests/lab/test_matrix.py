@@ -1,0 +1,104 @@
+"""A pairwise subset of the fault matrix: every layer with every way it has to fail, at few hosts, and healthy labs.
+
+`scripts/lab matrix --all` plays all of it.
+"""
+
+import dataclasses
+
+import pytest
+
+from . import Completed, Lab, launchers, why_not
+from .matrix import Outcome, Row, Said, Setup, score
+from .matrix_healthy import HEALTHY
+from .matrix_meeting import MEETING
+from .matrix_nodes import NODES
+from .processes import LabError
+from .run import play
+
+need_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+
+PATIENCE_S = 5.0
+ALL = {row.name: row for row in (*MEETING, *NODES, *HEALTHY)}
+SUBSET = {
+    "MASTER_ADDR resolves nowhere": 2,
+    "MASTER_ADDR is a loopback address on one node": 3,
+    "MASTER_PORT is filtered for one node alone": 3,
+    "MASTER_PORT is refused by a firewall on rank 0's node": 2,
+    "MASTER_PORT is taken by another service, which says garbage": 2,
+    "two nodes claim one rank": 3,
+    "a node has another token": 2,
+    "a node's doctor is killed while it talks to rank 0": 3,
+    "the interface in NCCL_SOCKET_IFNAME is on another subnet on one node": 3,
+    "one pair of nodes cannot connect in one direction": 3,
+    "new connections to one node's ephemeral ports are refused": 3,
+    "packets above 1400 bytes vanish on their way out of one node": 3,
+    "two nodes have one address on their second card": 3,
+    "one node has NCCL_ALGO": 3,
+    "one node has a GPU less": 2,
+    "one node's clock is three minutes ahead": 3,
+}
+LAUNCHED = {
+    "healthy: by hand, 2 cards, IPv4 only, GPUs": 2,
+    "healthy: under srun, 1 card, IPv4 only": 2,
+    "healthy: under mpirun, 2 cards, IPv6 only": 2,
+    "healthy: under torchrun, c10d rendezvous, 1 card, IPv4 only": 2,
+}
+NEEDS = {"srun": launchers.SLURM, "mpirun": launchers.MPIRUN}
+
+
+def in_time(row: Row) -> Row:
+    """The row as a test: no deadline but the run's own, because others use the machine too."""
+    return dataclasses.replace(row, patience_s=PATIENCE_S, deadline_s=row.timeout_s)
+
+
+@need_lab
+@pytest.mark.parametrize("name", SUBSET)
+def test_the_fault_is_named(name: str) -> None:
+    try:
+        outcome = play(in_time(ALL[name]), SUBSET[name])
+    except LabError as error:
+        pytest.skip(str(error))
+    assert outcome.told() == ""
+
+
+@need_lab
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_nothing_is_found_where_nothing_is_wrong(name: str) -> None:
+    row = ALL[name]
+    if reason := why_not(*NEEDS.get(row.launcher, ())):
+        pytest.skip(reason)
+    if row.launcher in ("torchrun", "c10d"):
+        pytest.importorskip("torch")
+    assert play(in_time(row), LAUNCHED[name]).told() == ""
+
+
+def scored(*said: Said, codes: tuple[int, int, int] = (4, 4, 0)) -> Outcome:
+    """The score of a row in which n1 should be named, and exit with 4 as n0 does."""
+    lab = Lab(hosts=3)
+    done = {host.name: Completed(code, "", "", 1.0) for host, code in zip(lab.hosts, codes, strict=True)}
+    row = ALL["one node can connect to nobody's ephemeral ports"]
+    return score(Setup(lab, lab.hosts[1]), row, said, done)
+
+
+RIGHT = Said("n0", "launch.tcp-mesh", "fail", "n1", "2 of 2 paths out of n1 (eth0)", ("n1",), "node")
+
+
+def test_a_finding_is_right_only_with_its_node_and_direction() -> None:
+    assert scored(RIGHT).well
+    assert scored(RIGHT._replace(nodes=("n2",))).verdict == "misnamed"
+    assert scored(RIGHT._replace(words="2 of 2 paths into n1 (eth0)")).verdict == "misnamed"
+    assert scored(RIGHT._replace(by="n1")).verdict == "misnamed"
+    assert scored(RIGHT._replace(severity="note")).verdict == "missed"
+    assert scored().verdict == "missed"
+
+
+def test_what_else_is_said_and_other_exit_codes_count_against_a_run() -> None:
+    other = Said("n0", "path.loss", "warn", "n2", "3 %", ("n2",), "link")
+    assert len(scored(RIGHT, other).false_alarms) == 1
+    assert len(scored(RIGHT, RIGHT._replace(subject="n2", nodes=("n2",))).false_alarms) == 1
+    assert scored(RIGHT, other._replace(severity="note")).well
+    assert scored(RIGHT, codes=(4, 0, 0)).wrong_codes == ("n1 exits 0, not 4",)
+
+
+def test_rows_have_names_of_their_own() -> None:
+    assert len(ALL) == len((*MEETING, *NODES, *HEALTHY))

@@ -1,0 +1,167 @@
+"""Nodes as processes of their own: stopped ones, and in the lab firewalls, black holes and slow links."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+from lab import Lab, faults, why_not
+
+from ncclprobe.checks.launch.mesh import Pair, tries
+from ncclprobe.checks.path import loss, rate
+from ncclprobe.facts.paths import Path as Walked
+from ncclprobe.facts.paths import Paths
+from ncclprobe.fleet import Every
+from ncclprobe.localise import Culprit, blame, lossy
+
+NODE = Path(__file__).with_name("one_node.py")
+in_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+
+
+def argv(folder: Path, me: int, nodes: int, *addresses: str, seconds: float = 25.0, manner: str = "walk") -> list[str]:
+    return [sys.executable, str(NODE), str(folder), str(me), str(nodes), str(seconds), manner, *addresses]
+
+
+def walked(folder: Path) -> dict[int, Paths]:
+    texts = {int(path.name.split(".")[1]): path.read_text() for path in sorted(folder.glob("paths.*.json"))}
+    return {me: msgspec.convert(json.loads(text), Paths, str_keys=True) for me, text in texts.items()}
+
+
+def by_name(every: dict[int, Paths]) -> Every[Paths]:
+    return Every({paths.names[me]: paths for me, paths in every.items()})
+
+
+def tried(every: dict[int, Paths], road: str = "nccl0") -> dict[Pair, Walked]:
+    return {each.pair: each.path for each in tries(by_name(every)) if each.path.road == road}
+
+
+def suspects(every: dict[int, Paths]) -> set[tuple[str, tuple[str, ...]]]:
+    failed = {pair: path.outcome for pair, path in tried(every).items() if path.outcome != "ok"}
+    bad = {pair[::-1] if outcome == "stalled-back" else pair for pair, outcome in failed.items()}
+    return named(blame(tried(every).keys(), bad))
+
+
+def slow(every: dict[int, Paths]) -> set[str]:
+    """Whose paths carry little: a shaper that is full drops packets, and that is then said instead."""
+    return {finding.subject for finding in (*rate.run(by_name(every), Every({})), *loss.run(by_name(every)))}
+
+
+def named(culprits: tuple[Culprit[str], ...]) -> set[tuple[str, tuple[str, ...]]]:
+    return {(culprit.kind, culprit.nodes) for culprit in culprits}
+
+
+@contextlib.contextmanager
+def children(folder: Path, nodes: int, stopped: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    manners = {stopped: "stop"}
+    lines = [argv(folder, me, nodes, f"127.78.0.{me + 1}", manner=manners.get(me, "walk")) for me in range(nodes)]
+    running = [subprocess.Popen(line) for line in lines]
+    try:
+        yield running
+    finally:
+        for child in running:
+            child.kill()
+            child.wait()
+
+
+def test_a_stopped_node_is_silent_for_all_and_the_others_are_not_suspected(tmp_path: Path) -> None:
+    with children(tmp_path, 4, stopped=2):
+        until = time.monotonic() + 40
+        while len(every := walked(tmp_path)) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert sorted(every) == [0, 1, 3]
+    for seen in every.values():
+        assert {row.to: row.outcome for row in seen.rows if row.outcome != "ok"} == {2: "silent"}
+        assert sum(row.rate_gbps is not None for row in seen.rows) == 2
+    assert suspects(every) == {("node", ("node 2",))}
+
+
+def lab_walk(lab: Lab, folder: Path, seconds: float = 25.0) -> dict[int, Paths]:
+    nodes = len(lab.hosts)
+    jobs = [
+        host.start(argv(folder, me, nodes, *(host.address(nic) for nic in range(lab.nics)), seconds=seconds))
+        for me, host in enumerate(lab.hosts)
+    ]
+    for job in jobs:
+        done = job.wait(seconds + 40)
+        assert (done.code, done.err) == (0, "")
+    return walked(folder)
+
+
+Fault = Callable[[Lab], AbstractContextManager[None]]
+FAULTS: dict[str, tuple[Fault, set[tuple[str, tuple[str, ...]]], set[str]]] = {
+    "healthy": (lambda lab: contextlib.nullcontext(), set(), {"ok"}),
+    "filtered into n1": (
+        lambda lab: faults.filtered(lab["n1"], port=(1024, 65535)),
+        {("node", ("node 1",))},
+        {"ok", "filtered"},
+    ),
+    "refused into n1": (
+        lambda lab: faults.rules(lab["n1"], ["tcp flags & (syn | ack) == syn reject with tcp reset"], "in"),
+        {("into", ("node 1",))},
+        {"ok", "refused"},
+    ),
+    "one pair": (
+        lambda lab: faults.filtered(lab["n1"], peer=lab["n3"]),
+        {("pair", ("node 1", "node 3"))},
+        {"ok", "filtered"},
+    ),
+    "one direction": (
+        lambda lab: faults.rules(
+            lab["n1"], [f"ip saddr {lab['n3'].address()} tcp flags & (syn | ack) == syn drop"], "in"
+        ),
+        {("direction", ("node 3", "node 1"))},
+        {"ok", "filtered"},
+    ),
+    "large messages out of n2": (
+        lambda lab: faults.mtu_black_hole(lab["n2"]),
+        {("out of", ("node 2",))},
+        {"ok", "stalled-out", "stalled-back"},
+    ),
+}
+
+
+@in_lab
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_between_hosts_has_its_name_and_place(fault: str, tmp_path: Path) -> None:
+    make, culprits, outcomes = FAULTS[fault]
+    with Lab(hosts=4) as lab, make(lab):
+        every = lab_walk(lab, tmp_path)
+    assert len(every) == 4
+    assert {row.outcome for seen in every.values() for row in seen.rows} == outcomes
+    assert suspects(every) == culprits
+    assert all(row.tries == (1 if row.outcome == "ok" else 2) for seen in every.values() for row in seen.rows)
+
+
+@in_lab
+def test_a_link_at_a_tenth_of_the_others_is_slow_out_of_its_node(tmp_path: Path) -> None:
+    with Lab(hosts=4) as lab, faults.shaped(lab["n1"], 40), contextlib.ExitStack() as others:
+        for name in ("n0", "n2", "n3"):
+            others.enter_context(faults.shaped(lab[name], 400))
+        every = lab_walk(lab, tmp_path)
+    assert slow(every) == {"node 1"}
+    rates = {pair: path.rate_gbps for pair, path in tried(every).items() if path.rate_gbps is not None}
+    assert all(gbps < 0.06 for pair, gbps in rates.items() if pair[0] == "node 1")
+    assert all(0.1 < gbps < 0.6 for pair, gbps in rates.items() if pair[0] != "node 1")
+
+
+@in_lab
+def test_a_link_too_slow_for_a_whole_stream_has_a_rate_all_the_same(tmp_path: Path) -> None:
+    with Lab(hosts=2) as lab, faults.shaped(lab["n1"], 3):
+        every = lab_walk(lab, tmp_path)
+    assert 0.0005 < (tried(every)["node 1", "node 0"].rate_gbps or 0.0) < 0.006
+    assert slow(every) == {"node 1 -> node 0"}
+
+
+@in_lab
+def test_lost_packets_are_counted_where_they_are_lost(tmp_path: Path) -> None:
+    with Lab(hosts=3) as lab, faults.lossy(lab["n2"], 5, to="in"):
+        every = lab_walk(lab, tmp_path)
+    resent = {pair: (path.resent or 0, path.segments or 0) for pair, path in tried(every).items()}
+    streams = {pair: counts for pair, counts in resent.items() if counts[1] > 1000}
+    assert named(blame(streams.keys(), lossy(streams))) == {("into", ("node 2",))}

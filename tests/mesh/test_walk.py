@@ -1,0 +1,259 @@
+"""Nodes at addresses of their own on the loopback: all find one another, and each trouble has its own name."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from ncclprobe import wire
+from ncclprobe.checks.launch.mesh import tries
+from ncclprobe.facts.paths import Door, Paths
+from ncclprobe.fleet import Every
+from ncclprobe.mesh import Doors, Road, open_doors, plan_mesh, walk
+from ncclprobe.mesh.doors import CHUNK_BYTES, FILLER
+
+TOKEN = b"the token of this run"
+
+
+def soon(seconds: float = 20.0) -> float:
+    return time.monotonic() + seconds
+
+
+def address(node: int, road: int = 0) -> str:
+    return f"127.77.{road}.{node + 1}"
+
+
+@asynccontextmanager
+async def mesh(nodes: int, roads: int = 1) -> AsyncIterator[list[Doors]]:
+    opened = [
+        await open_doors([Road(f"nccl{k}", f"eth{k}", address(me, k)) for k in range(roads)], me, f"n{me}", TOKEN)
+        for me in range(nodes)
+    ]
+    try:
+        yield opened
+    finally:
+        for doors in opened:
+            doors.close()
+        await asyncio.sleep(0.05)
+
+
+async def walk_all(opened: Sequence[Doors], seconds: float = 30.0) -> list[Paths]:
+    plans = plan_mesh({doors.me: doors.addresses for doors in opened})
+    return list(await asyncio.gather(*(walk(plans[it.me], it, TOKEN, soon(seconds)) for it in opened)))
+
+
+def outcomes(seen: Paths) -> dict[int, tuple[str, int]]:
+    return {row.to: (row.outcome, row.tries) for row in seen.rows}
+
+
+@pytest.mark.parametrize(("nodes", "roads"), [(2, 1), (3, 2), (16, 1)])
+def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roads: int) -> None:
+    async def run() -> list[Paths]:
+        async with mesh(nodes, roads) as opened:
+            return await walk_all(opened)
+
+    every = asyncio.run(run())
+    for seen in every:
+        assert len(seen.rows) == (nodes - 1) * roads
+        assert {(row.outcome, row.tries, row.detail) for row in seen.rows} == {("ok", 1, "")}
+        assert all(row.rtt_s and row.rtt_s < 1 and row.path_mtu and row.segments for row in seen.rows)
+        assert {row.source for row in seen.rows} == {address(seen.me, road) for road in range(roads)}
+        for road in range(roads):
+            streamed = [row for row in seen.rows if row.road == f"nccl{road}" and row.rate_gbps]
+            assert len(streamed) == min(2, nodes - 1)
+
+
+def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit() -> None:
+    async def run() -> list[Paths]:
+        async with mesh(4) as opened:
+            plans = plan_mesh({doors.me: doors.addresses for doors in opened})
+            opened[2].close()
+            return [await walk(plans[it.me], it, TOKEN, soon()) for it in opened if it.me != 2]
+
+    every = asyncio.run(run())
+    assert all(outcomes(seen)[2] == ("refused", 2) for seen in every)
+    assert {(seen.me, row.to) for seen in every for row in seen.rows if row.outcome != "ok"} == {(0, 2), (1, 2), (3, 2)}
+    assert all(sum(row.rate_gbps is not None for row in seen.rows) == 2 for seen in every)
+
+
+async def against(door: Door, own: Doors, seconds: float = 20.0, token: bytes = TOKEN) -> Paths:
+    plan = plan_mesh({own.me: own.addresses, 1: [door]})[own.me]
+    return await walk(plan, own, token, soon(seconds))
+
+
+async def beside(text: bytes, seconds: float = 20.0) -> Paths:
+    """What node 0 sees of a node 1 that says `text` to whoever calls, and no more."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(text)
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(handle, address(1), 0)
+    async with mesh(1) as (own,):
+        seen = await against(Door("nccl0", "eth0", address(1), server.sockets[0].getsockname()[1]), own, seconds)
+    server.close()
+    await asyncio.sleep(0.05)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [(b"SSH-2.0-OpenSSH_9.2\r\n", "foreign"), (b"\xff" * 100_000, "foreign"), (b"", "silent")],
+)
+def test_what_is_no_node_of_ours_is_said_and_given_up(text: bytes, outcome: str) -> None:
+    started = time.monotonic()
+    seen = asyncio.run(beside(text))
+    assert outcomes(seen) == {1: (outcome, 2)}
+    assert time.monotonic() - started < 10
+
+
+def test_our_own_deadline_is_late_and_nobodys_fault() -> None:
+    seen = asyncio.run(beside(b"", seconds=0.3))
+    assert outcomes(seen) == {1: ("late", 1)}
+    assert tries(Every({"node 0": seen})) == []
+    seen = asyncio.run(beside(b"", seconds=-1))
+    assert outcomes(seen) == {1: ("late", 0)}
+
+
+def test_another_node_at_the_address_is_a_wrong_peer_by_name() -> None:
+    async def run() -> Paths:
+        async with mesh(3) as opened:
+            return await against(opened[2].addresses[0], opened[0])
+
+    (row,) = asyncio.run(run()).rows
+    assert (row.outcome, row.tries, row.detail) == ("wrong-peer", 2, "node 2, n2, answers there")
+
+
+def test_another_token_is_a_stranger() -> None:
+    async def run() -> Paths:
+        async with mesh(2) as opened:
+            return await against(opened[1].addresses[0], opened[0], token=b"another")
+
+    assert outcomes(asyncio.run(run())) == {1: ("stranger", 2)}
+
+
+def test_an_own_address_that_went_away_is_told_apart_from_the_peers() -> None:
+    async def run() -> Paths:
+        async with mesh(2) as opened:
+            own = replace(opened[0], addresses=(opened[0].addresses[0]._replace(address="192.0.2.1"),))
+            return await against(opened[1].addresses[0], own)
+
+    assert outcomes(asyncio.run(run())) == {1: ("address", 2)}
+
+
+def test_ends_of_different_families_do_not_meet() -> None:
+    async def run() -> Paths:
+        async with mesh(1) as (own,):
+            return await against(Door("nccl0", "eth0", "fd00::1", 4), own)
+
+    (row,) = asyncio.run(run()).rows
+    assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 do not meet")
+
+
+def test_a_road_whose_address_is_not_there_is_said_and_the_others_open() -> None:
+    async def run() -> Paths:
+        roads = [Road("nccl0", "eth0", "192.0.2.1"), Road("default", "lo", "127.0.0.1")]
+        own = await open_doors(roads, 0, "n0", TOKEN)
+        seen = await walk(plan_mesh({0: own.addresses})[0], own, TOKEN, soon())
+        own.close()
+        return seen
+
+    seen = asyncio.run(run())
+    assert [door.road for door in seen.doors] == ["default"]
+    assert list(seen.unopened) == ["nccl0"]
+    assert "assign" in seen.unopened["nccl0"]
+
+
+def test_ipv6_is_walked_like_ipv4() -> None:
+    async def run() -> list[Paths]:
+        opened = [await open_doors([Road("nccl0", "lo", "::1")], me, f"n{me}", TOKEN) for me in range(2)]
+        every = await walk_all(opened)
+        for doors in opened:
+            doors.close()
+        await asyncio.sleep(0.05)
+        return every
+
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
+
+
+def test_a_door_takes_one_stream_at_a_time() -> None:
+    async def caller(door: Door) -> wire.Wire:
+        talk = await wire.connect(door.address, door.port, TOKEN, soon())
+        await talk.receive(soon())
+        await talk.send({"do": "stream"}, soon())
+        return talk
+
+    async def run() -> None:
+        async with mesh(1) as (doors,):
+            first, second = [await caller(doors.addresses[0]) for _ in range(2)]
+            assert await first.receive(soon()) == {"go": True}
+            with pytest.raises(wire.WireError, match="said nothing"):
+                await second.receive(soon(0.2))
+            await first.send({"do": "take"}, soon())
+            await first.pour(FILLER, soon())
+            await first.send({"do": "done"}, soon())
+            assert (await first.receive(soon()))["nbytes"] == CHUNK_BYTES
+            third = await caller(doors.addresses[0])  # the second's turn ends with its conversation
+            second.close()
+            assert await third.receive(soon()) == {"go": True}
+            for talk in (first, third):
+                talk.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", b"ncclprobe/1 " + b"a" * 32 + b"\n" + b"\xff" * 500])
+def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
+    async def run() -> list[Paths]:
+        async with mesh(2) as opened:
+            door = opened[1].addresses[0]
+            crowd = [await asyncio.open_connection(door.address, door.port) for _ in range(50)]
+            for _, writer in crowd:
+                writer.write(text)
+            every = await walk_all(opened)
+            for _, writer in crowd:
+                writer.transport.abort()
+            return every
+
+    assert [outcomes(seen) for seen in asyncio.run(run())] == [{1: ("ok", 1)}, {0: ("ok", 1)}]
+
+
+def test_a_closed_door_hangs_up_on_whoever_is_there() -> None:
+    async def run() -> None:
+        async with mesh(1) as (doors,):
+            door = doors.addresses[0]
+            talk = await wire.connect(door.address, door.port, TOKEN, soon())
+            assert await talk.receive(soon()) == {"node": 0, "name": "n0"}
+            doors.close()
+            with pytest.raises(wire.WireError) as caught:
+                await talk.receive(soon())
+            assert caught.value.kind == "reset"
+            talk.close()
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_never_gets_its_turn_ends_with_the_run_and_is_not_slow() -> None:
+    async def run() -> Paths:
+        async with mesh(2) as opened:
+            held = await wire.connect(address(1), opened[1].addresses[0].port, TOKEN, soon())
+            await held.receive(soon())
+            await held.send({"do": "stream"}, soon())
+            assert await held.receive(soon()) == {"go": True}
+            seen = await against(opened[1].addresses[0], opened[0], seconds=1.0)
+            held.close()
+            return seen
+
+    started = time.monotonic()
+    (row,) = asyncio.run(run()).rows
+    assert (row.outcome, row.rate_gbps) == ("ok", None)
+    assert time.monotonic() - started < 5

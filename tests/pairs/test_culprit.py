@@ -1,0 +1,250 @@
+"""From samples to a culprit: what is planted is named, who is healthy is not, who is lost does not stop the others."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+
+import pytest
+from fleets.fabric import Fabric
+from fleets.faults import Fault, plant
+from fleets.fleet import NOISES, Fleet
+
+from ncclprobe.pairs.causes import Cause
+from ncclprobe.pairs.culprit import Localisation, verdict
+from ncclprobe.pairs.inquiry import inquire
+from ncclprobe.pairs.retests import Cast, Meetings, plan
+from ncclprobe.pairs.samples import End, Layout, Lost, Result, Sample
+
+Rate = Callable[[End, End], float]
+
+
+def measured(rate: Rate) -> Callable[[Meetings, int], Iterator[Result]]:
+    """A fleet that gives what `rate` says, and loses what gets 0."""
+
+    def measure(meetings: Meetings, step: int) -> Iterator[Result]:
+        for one, other in meetings:
+            for src, dst in ((one, other), (other, one)):
+                got = rate(src, dst)
+                yield Sample(src, dst, got, step=step) if got else Lost(src, dst, step=step)
+
+    return measure
+
+
+def search(nodes: Sequence[str], rate: Rate, **how: bool | float | None) -> Localisation:
+    return inquire(dict.fromkeys(nodes, (0,)), measured(rate), **how)  # type: ignore[arg-type]
+
+
+def causes(found: Localisation) -> list[str]:
+    return [str(culprit.cause) for culprit in found.culprits]
+
+
+def simulated(
+    fabric: Fabric, faults: Sequence[Fault], noise: str = "usual", seed: int = 1, at_once: int = 16
+) -> Localisation:
+    fleet = Fleet(fabric, NOISES[noise], faults, seed, at_once)
+    return inquire(fleet.rails, fleet.measure, fleet.layout)
+
+
+@pytest.mark.parametrize(
+    ("slow", "named"),
+    [
+        (lambda s, d: "c" in (s.node, d.node), ["c"]),
+        (lambda s, d: s.node == "c", ["out of c"]),
+        (lambda s, d: d.node == "c", ["into c"]),
+        (lambda s, d: {s.node, d.node} == {"b", "e"}, ["b with e"]),
+        (lambda s, d: (s.node, d.node) == ("e", "b"), ["out of e with b"]),
+        (lambda s, d: {"a", "f"} & {s.node, d.node}, ["a", "f"]),
+        (lambda s, d: False, []),
+    ],
+)
+def test_what_is_slow_is_named_by_its_kind(slow: Callable[[End, End], bool], named: list[str]) -> None:
+    found = search("abcdefgh", lambda s, d: 20.0 if slow(s, d) else 40.0)
+    assert sorted(causes(found)) == named
+    assert all(culprit.ratio == pytest.approx(0.5) for culprit in found.culprits)
+    assert all(culprit.confidence >= 0.99 and culprit.retests for culprit in found.culprits)
+    assert not found.unsure
+
+
+def test_one_rail_of_a_node_is_not_the_node() -> None:
+    ends = {node: range(4) for node in "abcdef"}
+    bad = End("b", 2)
+    found = inquire(ends, measured(lambda s, d: 20.0 if bad in (s, d) else 40.0))
+    assert causes(found) == ["b rail 2"]
+    assert found.culprits[0].cause == Cause("rail", ("b",), 2)
+
+
+def test_one_rail_of_all_nodes_is_its_switch_and_nobodys_node() -> None:
+    ends = {node: range(4) for node in "abcdef"}
+    found = inquire(ends, measured(lambda s, d: 20.0 if s.rail == 1 else 40.0))
+    assert causes(found) == ["all nodes rail 1"]
+    assert found.kind == "plane"
+
+
+def test_a_leaf_is_not_all_of_its_nodes() -> None:
+    layout = Layout({f"n{number}": f"leaf{number // 4}" for number in range(16)})
+    nodes = dict.fromkeys(layout.leaf, (0,))
+    leaf = found_in(nodes, layout, lambda s, d: "leaf1" in (layout.leaf[s.node], layout.leaf[d.node]))
+    assert causes(leaf) == ["leaf leaf1"]
+    uplink = found_in(nodes, layout, lambda s, d: not layout.near(s, d) and layout.leaf[s.node] == "leaf1")
+    assert causes(uplink) == ["out of uplinks of leaf leaf1"]
+
+
+def found_in(nodes: Mapping[str, Sequence[int]], layout: Layout, slow: Callable[[End, End], bool]) -> Localisation:
+    return inquire(nodes, measured(lambda s, d: 20.0 if slow(s, d) else 40.0), layout)
+
+
+def test_everything_is_slow_only_beside_what_was_expected() -> None:
+    assert search("abcd", lambda s, d: 20.0).kind == "nobody"
+    assert search("abcd", lambda s, d: 20.0, expected_GBps=40.0).kind == "everything"
+    assert search("abcd", lambda s, d: 38.0, expected_GBps=40.0).kind == "nobody"
+
+
+def test_nobody_is_blamed_for_the_tournament_alone() -> None:
+    rates = [
+        Sample(End(s), End(d), 20.0 if "c" in (s, d) else 40.0)
+        for a, b in combinations("abcdef", 2)
+        for s, d in ((a, b), (b, a))
+    ]
+    found = verdict(rates)
+    assert found.culprits == ()
+    assert [str(suspect.cause) for suspect in found.suspects] == ["c"]
+
+
+def test_what_is_fast_when_measured_again_is_cleared() -> None:
+    first = iter([True] * 14)
+
+    def rate(src: End, dst: End) -> float:
+        return 20.0 if "c" in (src.node, dst.node) and next(first, False) else 40.0
+
+    found = search("abcdefgh", rate)
+    assert found.culprits == ()
+    assert [str(cause) for cause in found.cleared] == ["c"]
+
+
+def test_two_nodes_have_nobody_to_compare_with() -> None:
+    assert search("ab", lambda s, d: 20.0 if s.node == "a" else 40.0).culprits == ()
+    assert search("ab", lambda s, d: 20.0).kind == "nobody"
+
+
+def test_of_three_nodes_the_one_that_both_others_miss_is_named() -> None:
+    assert causes(search("abc", lambda s, d: 20.0 if "b" in (s.node, d.node) else 40.0)) == ["b"]
+
+
+def test_one_sample_blames_nobody() -> None:
+    assert verdict([Sample(End("a"), End("b"), 1.0)]).kind == "nobody"
+    assert verdict([]).tests == 0
+
+
+def test_missing_samples_are_no_evidence() -> None:
+    rates = [Sample(End(s), End(d), 40.0) for s, d in ("ab", "cd", "ef", "ac", "be", "df") if s != d]
+    assert verdict(rates).suspects == ()
+
+
+def test_a_dead_pair_ends_its_round_and_not_the_tournament() -> None:
+    dead = {"b", "e"}
+    met = []
+
+    def rate(src: End, dst: End) -> float:
+        met.append((src.node, dst.node))
+        return 0.0 if {src.node, dst.node} == dead else 40.0
+
+    found = search("abcdefgh", rate)
+    assert {(lost.src.node, lost.dst.node) for lost in found.lost} == {("b", "e"), ("e", "b")}
+    assert not [pair for pair in met[met.index(("b", "e")) + 8 :] if dead & {*pair}]
+    others = {frozenset(pair) for pair in met if not dead & {*pair}}
+    assert others == {frozenset(pair) for pair in combinations("acdfgh", 2)}
+    assert found.culprits == ()  # which of the two it was, nobody can say before they are started again
+
+
+@pytest.mark.parametrize(
+    ("dead", "named"),
+    [(lambda s, d: "b" in (s.node, d.node), "b"), (lambda s, d: {s.node, d.node} == {"b", "e"}, "b with e")],
+)
+def test_a_dead_node_and_a_dead_pair_are_told_apart_when_started_again(
+    dead: Callable[[End, End], bool], named: str
+) -> None:
+    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0, revive=True)
+    assert causes(found) == [named]
+    assert found.culprits[0].ratio == 0
+
+
+def test_a_retest_beside_a_slow_partner_counts_for_nothing() -> None:
+    pairs = [(s, d) for a, b in combinations("abcdefgh", 2) for s, d in ((a, b), (b, a))]
+    first = [Sample(End(s), End(d), 20.0 if "a" in (s, d) else 40.0) for s, d in pairs]
+    slow = [Sample(End(s), End(d), 20.0, step=1) for s, d in (*(("a", "b"), ("b", "a")), ("b", "c"), ("c", "b"))]
+    assert verdict([*first, *slow]).culprits == ()
+    fine = [Sample(End(s), End(d), 40.0, step=1) for s, d in (("b", "c"), ("c", "b"))]
+    assert causes(verdict([*first, *slow[:2], *fine])) == ["a"]
+
+
+def test_retests_plan_two_partners_and_their_control() -> None:
+    cast = Cast(dict.fromkeys("abcdef", (0,)), Layout())
+    rounds = plan([Cause("node", ("c",))], cast, 1)
+    met = [{one.node, other.node} for meetings in rounds for one, other in meetings]
+    partners = {node for pair in met if "c" in pair for node in pair} - {"c"}
+    assert len(partners) == 2
+    assert sorted(map(sorted, met)) == sorted([*(sorted({"c", partner}) for partner in partners), sorted(partners)])
+    assert plan([Cause("node", ("c",))], cast, 2) != rounds
+
+
+def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
+    cast = Cast(dict.fromkeys("abcdef", (0,)), Layout())
+    met = [{a.node, b.node} for meetings in plan([Cause("pair", ("a", "b"))], cast, 1) for a, b in meetings]
+    [third] = {node for pair in met for node in pair} - {"a", "b"}
+    assert met == [{"a", "b"}, {"a", third}, {third, "b"}]
+
+
+def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
+    suspects = [Cause("node", (f"n{number}",)) for number in range(5)] + [Cause("pair", ("n7", "n9"))]
+    cast = Cast({f"n{number}": range(2) for number in range(20)}, Layout())
+    for meetings in plan(suspects, cast, 1):
+        pairs = {(one.node, other.node) for one, other in meetings}
+        nodes = [node for pair in pairs for node in pair]
+        assert len(set(nodes)) == len(nodes)
+
+
+def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
+    cast = Cast(dict.fromkeys("abde", (0,)), Layout())
+    assert plan([Cause("node", ("c",)), Cause("pair", ("a", "c"))], cast, 1) == ()
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("nodes", [8, 32, 96])
+def test_a_healthy_fleet_blames_nobody(nodes: int, noise: str) -> None:
+    for seed in range(3):
+        found = simulated(Fabric(nodes, per_leaf=8), (), noise, seed)
+        assert found.culprits == ()
+        assert found.kind == "nobody"
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("kind", ["node", "nic", "direction", "pair"])
+def test_a_planted_fault_is_named(kind: str, noise: str) -> None:
+    fabric = Fabric(16, per_leaf=4, rails=2)
+    faults = plant(kind, 1, 0.5, fabric, random.Random(7))
+    found = simulated(fabric, faults, noise)
+    assert [faults[0].named_by(culprit.cause, fabric) for culprit in found.culprits] == [True]
+
+
+@pytest.mark.parametrize("kind", ["leaf", "uplink"])
+def test_a_planted_leaf_or_uplink_is_named_under_load(kind: str) -> None:
+    fabric = Fabric(32, per_leaf=8)
+    faults = plant(kind, 1, 0.4, fabric, random.Random(3))
+    found = simulated(fabric, faults, at_once=32)
+    assert [faults[0].named_by(culprit.cause, fabric) for culprit in found.culprits] == [True]
+
+
+def test_an_oversubscribed_fabric_is_nobodys_fault() -> None:
+    assert simulated(Fabric(32, per_leaf=8, oversubscription=4.0), (), at_once=32).culprits == ()
+
+
+def test_the_same_seed_gives_the_same_answer() -> None:
+    fabric = Fabric(12, per_leaf=4, ecmp=True)
+    faults = plant("node", 2, 0.5, fabric, random.Random(5))
+    assert simulated(fabric, faults, "bimodal", 9) == simulated(fabric, faults, "bimodal", 9)
+
+
+def test_where_nothing_but_lost_pairs_is_known_they_are_named_and_nobody_blamed() -> None:
+    found = verdict([Lost(End("a"), End("b"), "reset")])
+    assert found.culprits == ()
+    assert [lost.why for lost in found.lost] == ["reset"]

@@ -1,0 +1,112 @@
+"""Median polish and its thresholds, against cases worked out by hand."""
+
+import math
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.pairs.effects import levels, modified_z, polish, slow
+from ncclprobe.pairs.peers import peers
+from ncclprobe.pairs.samples import End, Layout, Lost, Rules, Sample
+
+NODES = "abcdef"
+
+
+def fleet(**rates: float) -> list[Sample]:
+    """All directed pairs of six nodes at 40 GB/s, but `ab` from a to b at what is given."""
+    pairs = permutations(NODES, 2)
+    return [Sample(End(src), End(dst), rates.get(src + dst, 40.0)) for src, dst in pairs]
+
+
+def test_a_fleet_of_equals_has_no_effects() -> None:
+    found = polish(fleet(), Layout())
+    assert found.level == {(False, False): 40.0}
+    assert set(found.out.values()) == set(found.into.values()) == set(found.residual) == {0.0}
+
+
+def test_what_slows_one_way_out_is_the_ends_effect_and_no_residual() -> None:
+    samples = fleet(**{f"a{other}": 20.0 for other in NODES})
+    found = polish(samples, Layout())
+    assert found.out[End("a")] == pytest.approx(math.log(0.5))
+    assert found.into[End("a")] == 0
+    assert found.residual == pytest.approx([0.0] * 30)
+
+
+def test_what_slows_one_pair_is_its_residual_and_no_ends_effect() -> None:
+    samples = fleet(ab=10.0)
+    found = polish(samples, Layout())
+    assert set(found.out.values()) == set(found.into.values()) == {0.0}
+    odd = {(s.src.node, s.dst.node): r for s, r in zip(samples, found.residual, strict=True) if r}
+    assert odd == {("a", "b"): pytest.approx(math.log(0.25))}
+
+
+def test_the_usual_is_that_of_the_good_though_most_pairs_touch_a_bad_node() -> None:
+    bad = {f"{x}{y}": 20.0 for x, y in permutations("abcdefgh", 2) if {x, y} & set("abc")}
+    samples = [Sample(End(x), End(y), bad.get(x + y, 40.0)) for x, y in permutations("abcdefgh", 2)]
+    assert sum(sample.GBps < 40 for sample in samples) > len(samples) / 2
+    assert levels(samples, Layout()) == {(False, False): 40.0}
+
+
+def test_near_and_far_and_both_ways_at_once_have_levels_of_their_own() -> None:
+    layout = Layout({"a": "x", "b": "x", "c": "y", "d": "y"})
+    samples = [Sample(End(s), End(d), 40 if layout.near(End(s), End(d)) else 20) for s, d in permutations("abcd", 2)]
+    samples.append(Sample(End("a"), End("b"), 30, both=True))
+    assert levels(samples, layout) == {(True, False): 40, (False, False): 20, (True, True): 30}
+    assert set(polish(samples, layout).residual) == {0.0}
+
+
+def test_a_quiet_fleet_makes_no_outlier_of_a_wrinkle() -> None:
+    logs = {**dict.fromkeys(range(9), 0.0), 9: -0.05}
+    assert modified_z(logs, floor=0.02)[9] == pytest.approx(-0.6745 * 0.05 / 0.02)
+    assert slow(logs, Rules()) == {}
+
+
+def test_slow_needs_both_rules() -> None:
+    quiet = {**dict.fromkeys(range(9), 0.0), 9: math.log(0.84)}
+    assert slow(quiet, Rules()) == {9: math.log(0.84)}
+    assert slow({**quiet, 9: math.log(0.86)}, Rules()) == {}
+    wide = {**{number: 0.1 * (-1) ** number for number in range(9)}, 9: math.log(0.84)}
+    assert slow(wide, Rules()) == {}
+
+
+def test_nothing_measured_is_nothing_found() -> None:
+    assert modified_z({}, 0.02) == {}
+    empty = polish([], Layout())
+    assert (dict(empty.level), empty.out, empty.residual) == ({}, {}, ())
+
+
+@given(st.lists(st.floats(1, 100), min_size=30, max_size=30), st.floats(0.01, 100))
+def test_effects_do_not_depend_on_the_unit(rates: list[float], unit: float) -> None:
+    pairs = list(permutations(NODES, 2))
+    one = polish([Sample(End(s), End(d), r) for (s, d), r in zip(pairs, rates, strict=True)], Layout())
+    other = polish([Sample(End(s), End(d), r * unit) for (s, d), r in zip(pairs, rates, strict=True)], Layout())
+    assert other.residual == pytest.approx(one.residual, abs=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+def test_what_is_no_rate_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="is no rate"):
+        Sample(End("a"), End("b"), rate)
+    with pytest.raises(ValueError, match="is no rate"):
+        peers({"a": 1.0, "b": 1.0, "c": rate})
+
+
+def test_pairs_inside_a_node_are_refused() -> None:
+    for make in (lambda: Sample(End("a", 0), End("a", 1), 1.0), lambda: Lost(End("a", 0), End("a", 1))):
+        with pytest.raises(ValueError, match="of one node"):
+            make()
+
+
+def test_the_peer_that_is_slow_beside_the_others_is_suspected() -> None:
+    values = {**{f"n{number}": 360.0 + number for number in range(8)}, "n8": 250.0}
+    [found] = peers(values)
+    assert (found.node, found.GBps) == ("n8", 250.0)
+    assert found.ratio == pytest.approx(250 / 363)
+    assert found.z < -3.5
+
+
+@pytest.mark.parametrize("values", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}, dict.fromkeys("abcdef", 7.0)])
+def test_nobody_is_suspected_without_peers_that_differ(values: dict[str, float]) -> None:
+    assert peers(values) == ()

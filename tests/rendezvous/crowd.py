@@ -1,0 +1,71 @@
+"""Many nodes in one process: ``crowd.py PORT FIRST COUNT CAPTURE_BYTES``. Every hundredth one misbehaves.
+
+Prints how many were told to leave with their own node rank as exit code.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+
+from rendezvous_lab import TOKEN, hello, soon
+
+from ncclprobe import wire
+from ncclprobe.errors import NcclprobeError
+from ncclprobe.rendezvous.listener import room_for
+from ncclprobe.rendezvous.messages import Leave
+from ncclprobe.rendezvous.reach import find
+from ncclprobe.rendezvous.spoke import Spoke
+
+PATIENCE_S = 90.0
+
+
+async def node(port: int, rank: int, nbytes: int) -> bool:
+    deadline = soon(PATIENCE_S)
+    talk, reach = await find("127.0.0.1", port, TOKEN, deadline)
+    if talk is None:
+        print(rank, reach, file=sys.stderr)
+        return False
+    spoke = Spoke(talk)
+    try:
+        await spoke.join(hello(rank), os.urandom(nbytes // 2).hex(), deadline)
+        await spoke.clock(deadline)
+        await spoke.report({"paths": await spoke.told(deadline)}, deadline)
+        leave = await spoke.told(deadline)
+        return isinstance(leave, Leave) and leave.exit_code == rank
+    except NcclprobeError as error:
+        print(rank, repr(error), file=sys.stderr)
+        return False
+    finally:
+        spoke.close()
+
+
+async def misbehaving(port: int, rank: int) -> bool:
+    """Babbles, says nothing, or stops within its capture, and stays."""
+    with contextlib.suppress(NcclprobeError, OSError):
+        if rank // 100 % 3 == 2:
+            talk = await wire.connect("127.0.0.1", port, TOKEN, soon(30))
+            await talk.send({"hello": {"id": str(rank), "node_rank": rank, "name": "slow"}}, soon(30))
+            await talk.receive(soon(PATIENCE_S))
+            await talk.send({"capture": "x", "more": True}, soon(30))
+            await asyncio.sleep(PATIENCE_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        if rank // 100 % 3 == 1:
+            writer.write(os.urandom(1 << 20))
+        await reader.read()
+        writer.transport.abort()
+    return False
+
+
+async def main(port: int, first: int, count: int, nbytes: int) -> None:
+    room_for(count)
+    ranks = range(first, first + count)
+    good = [asyncio.ensure_future(node(port, rank, nbytes)) for rank in ranks if rank % 100]
+    bad = [asyncio.ensure_future(misbehaving(port, rank)) for rank in ranks if rank % 100 == 0]
+    print(sum(await asyncio.gather(*good)), flush=True)
+    for each in bad:
+        each.cancel()
+    await asyncio.gather(*bad, return_exceptions=True)
+
+
+asyncio.run(main(*map(int, sys.argv[1:])))

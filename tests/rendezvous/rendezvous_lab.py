@@ -1,0 +1,89 @@
+"""Small helpers for the tests of a rendezvous: a hub with its nodes, and listeners that are none of ours."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ncclprobe import wire
+from ncclprobe.errors import NcclprobeError
+from ncclprobe.rendezvous.hub import Hub
+from ncclprobe.rendezvous.messages import Hello, Leave
+from ncclprobe.rendezvous.spoke import Spoke
+
+TOKEN = b"the token of this run"
+
+
+def soon(seconds: float = 10.0) -> float:
+    return time.monotonic() + seconds
+
+
+def hello(rank: int, name: str = "", **details: Any) -> Hello:
+    return Hello(id=f"id of {name or rank}", node_rank=rank, name=name or f"n{rank}", **details)
+
+
+async def arrive(port: int, who: Hello, capture: str = "{}\n", token: bytes = TOKEN) -> Spoke:
+    """A node that has handed over its capture and is ready for a plan."""
+    spoke = Spoke(await wire.connect("127.0.0.1", port, token, soon()))
+    try:
+        await spoke.join(who, capture, soon())
+        await spoke.clock(soon())
+    except NcclprobeError:
+        spoke.close()
+        raise
+    return spoke
+
+
+async def whole_run(port: int, who: Hello, capture: str = "{}\n") -> Leave:
+    """A node from its arrival to its leave; it measures nothing but its plan."""
+    spoke = await arrive(port, who, capture)
+    try:
+        await spoke.report({"paths": await spoke.told(soon())}, soon())
+        leave = await spoke.told(soon())
+        assert isinstance(leave, Leave)
+        return leave
+    finally:
+        spoke.close()
+
+
+async def judged(hub: Hub, within_s: float = 5.0) -> Any:
+    """Rank 0 from gathering to leaving: every guest's plan is its own name, and its exit code its node rank."""
+    gathering = await hub.gather(soon(within_s))
+    samples = await hub.mesh({guest.hello.id: {"name": guest.hello.name} for guest in hub.guests}, soon(within_s))
+    await hub.leave({guest.hello.id: Leave(guest.hello.node_rank, "bye") for guest in hub.guests}, soon(2))
+    return gathering, samples
+
+
+@asynccontextmanager
+async def saying(text: bytes, stay_s: float = 0.0, host: str = "127.0.0.1") -> AsyncIterator[int]:
+    """The port of a service that is none of ours: says `text` to whoever connects, and hangs up after `stay_s`."""
+    talks: set[asyncio.Task[None]] = set()
+
+    async def talk(writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(text)
+            await asyncio.sleep(stay_s)
+        finally:
+            writer.transport.abort()
+
+    def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.add(asyncio.ensure_future(talk(writer)))
+
+    server = await asyncio.start_server(admit, host, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for each in talks:
+            each.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+        await asyncio.sleep(0.01)
+
+
+async def until(true: Callable[[], object], within_s: float = 5.0, every_s: float = 0.01) -> None:
+    """Wait for something that another task does."""
+    deadline = soon(within_s)
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(every_s)

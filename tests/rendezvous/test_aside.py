@@ -1,0 +1,29 @@
+"""Work on a thread of its own: what it says or raises arrives, and nobody waits longer than until the deadline."""
+
+import asyncio
+import time
+
+import pytest
+from rendezvous_lab import soon
+
+from ncclprobe.rendezvous.aside import aside
+
+
+def test_what_work_returns_arrives() -> None:
+    assert asyncio.run(aside(lambda: 7, soon())) == 7
+
+
+@pytest.mark.parametrize("error", [OSError(2, "not there"), KeyError("a bug of ours"), AssertionError()])
+def test_what_work_raises_is_raised_where_it_is_waited_for(error: Exception) -> None:
+    def work() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(aside(work, soon()))
+
+
+def test_work_that_does_not_come_back_is_left_behind() -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(aside(lambda: time.sleep(3), soon(0.1)))
+    assert time.monotonic() - started < 2

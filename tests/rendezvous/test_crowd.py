@@ -1,0 +1,64 @@
+"""2,048 nodes, one in a hundred slow, dead or babbling: the others are all heard, in bounded memory."""
+
+import asyncio
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from rendezvous_lab import TOKEN, soon, until
+
+from ncclprobe.facts.reach import Gathering
+from ncclprobe.rendezvous.hub import Hub
+from ncclprobe.rendezvous.messages import Leave
+
+NODES = 2048
+HELPERS = 2
+GOOD = NODES - 1 - (NODES - 1) // 100
+CAPTURE_BYTES = 100_000
+HERE = Path(__file__).resolve().parent
+
+
+async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    async with Hub(TOKEN, NODES, spool, soon(100)) as hub:
+        port = await hub.listen(0)
+        crowds = []
+        for first in range(0, NODES, NODES // HELPERS):
+            numbers = map(str, (port, first or 1, NODES // HELPERS - (not first), CAPTURE_BYTES))
+            command = [sys.executable, str(HERE / "crowd.py"), *numbers]
+            environment = {"PYTHONPATH": f"{HERE.parent.parent}"}
+            crowds.append(await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment))
+        try:
+            peak = 0
+
+            def all_settled() -> bool:
+                nonlocal peak
+                peak = max(peak, process.memory_info().rss - before)
+                return sum(guest.settled for guest in hub.guests) == GOOD
+
+            await until(all_settled, 60, 0.2)
+            gathering = await hub.gather(soon(0.1))
+            samples = await hub.mesh({guest.hello.id: {"to": guest.hello.name} for guest in hub.guests}, soon(20))
+            leaves = {guest.hello.id: Leave(guest.hello.node_rank) for guest in hub.guests}
+            await hub.leave(leaves, soon(1))
+            told = [int((await crowd.communicate())[0]) for crowd in crowds]
+        finally:
+            for crowd in crowds:
+                if crowd.returncode is None:
+                    crowd.kill()
+                    await crowd.wait()
+        return gathering, len(hub.guests), len(samples), peak, told
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
+def test_one_per_cent_of_bad_peers_costs_the_others_nothing(tmp_path: Path) -> None:
+    gathering, guests, samples, grown, told = asyncio.run(gathered(tmp_path))
+    assert (guests, samples, sum(told)) == (GOOD, GOOD, GOOD)
+    sizes = {path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes == {CAPTURE_BYTES}
+    assert {trouble.kind for trouble in gathering.troubles} >= {"foreign"}
+    assert grown < CAPTURE_BYTES * GOOD / 2

@@ -1,0 +1,263 @@
+"""The way to rank 0 is named layer by layer, over real sockets, and given up at its deadline."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rendezvous_lab import TOKEN, saying, soon
+
+from ncclprobe.facts.reach import Reach
+from ncclprobe.rendezvous import reach as module
+from ncclprobe.rendezvous.hub import Hub
+from ncclprobe.rendezvous.reach import addresses_of, find, source_towards
+from ncclprobe.wire import Wire
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def reached(target: str, port: int, patience_s: float = 0.6, **details: Any) -> Reach:
+    async def run() -> Reach:
+        wire, reach = await find(target, port, TOKEN, soon(patience_s), **details)
+        assert (wire is not None) == (reach.outcome == "ok")
+        if wire is not None:
+            wire.close()
+        return reach
+
+    return asyncio.run(run())
+
+
+async def reached_by(target: str, port: int, patience_s: float = 0.6, **details: Any) -> tuple[Wire | None, Reach]:
+    return await find(target, port, TOKEN, soon(patience_s), **details)
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1", "::1"])
+def test_a_hub_that_is_there_is_found_and_the_way_is_told(target: str, tmp_path: Path) -> None:
+    async def run() -> tuple[Reach, int]:
+        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
+            port = await hub.listen(0)
+            wire, reach = await reached_by(target, port, 5.0, interfaces={target: "lo"})
+            assert wire is not None
+            wire.close()
+            return reach, port
+
+    reach, port = asyncio.run(run())
+    assert (reach.target, reach.port, reach.outcome, reach.detail) == (target, port, "ok", "")
+    assert (reach.addresses, reach.address, reach.source, reach.interface) == ((target,), target, target, "lo")
+    assert (reach.tries, reach.seen) == (1, ("ok",))
+
+
+def test_a_hub_that_starts_later_is_found_and_what_was_before_is_kept(tmp_path: Path) -> None:
+    async def run() -> Reach:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            search = asyncio.ensure_future(reached_by("127.0.0.1", port, 20.0))
+            await asyncio.sleep(0.5)
+        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
+            await hub.listen(port)
+            wire, reach = await search
+            assert wire is not None
+            wire.close()
+            return reach
+
+    reach = asyncio.run(run())
+    assert reach.seen == ("refused", "ok")
+    assert 1 < reach.tries < 40
+
+
+def test_a_port_that_stays_closed_is_refused_at_the_deadline() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        started = time.monotonic()
+        reach = reached("127.0.0.1", held.getsockname()[1])
+    assert (reach.outcome, reach.seen) == ("refused", ("refused",))
+    assert 2 <= reach.tries < 40
+    assert time.monotonic() - started < 5
+
+
+def test_a_queue_that_never_answers_is_filtered() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        crowd = [socket.socket() for _ in range(4)]
+        for each in crowd:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        assert reached("127.0.0.1", full.getsockname()[1]).outcome == "filtered"
+        for each in crowd:
+            each.close()
+
+
+IN_A_NETWORK_OF_ITS_OWN = """
+ip link set lo up
+ip link add eth0 type veth peer name eth1
+ip addr add 10.9.0.1/24 dev eth0
+ip link set eth0 up
+ip link set eth1 up
+ip neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev eth0
+ip route add unreachable 10.8.0.0/24
+ip route add prohibit 10.7.0.0/24
+exec "$0" -c '
+import asyncio, time
+from ncclprobe.rendezvous.reach import find
+async def main():
+    for address in ("10.9.0.2", "10.9.0.3", "10.8.0.1", "10.7.0.1", "10.6.0.1"):
+        wire, reach = await find(address, 29500, b"", time.monotonic() + 4, interfaces={"10.9.0.1": "eth0"})
+        print(reach.outcome, reach.source, reach.interface)
+asyncio.run(main())
+'
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("unshare") and shutil.which("ip")), reason="needs unshare(1) and ip(8)")
+def test_silence_no_route_and_a_forbidden_one_are_told_apart() -> None:
+    """What is sent to eth1 under another's hardware address is dropped there; and nobody answers for 10.9.0.3."""
+    command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-ec", IN_A_NETWORK_OF_ITS_OWN, sys.executable]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    if not run.stdout and "python" not in run.stderr.lower():
+        pytest.skip(f"no network namespace to be had: {run.stderr.strip()}")
+    through = ["filtered 10.9.0.1 eth0", "unreachable 10.9.0.1 eth0"]
+    assert run.stdout.splitlines() == [*through, "route  ", "route  ", "route  "], run.stderr
+
+
+def test_an_address_without_a_route_or_a_connection_ends_at_its_layer() -> None:
+    assert reached("0.0.0.0", 1).outcome == "refused"
+    assert reached("fe80::1", 29500).outcome in ("address", "route")
+
+
+@pytest.mark.parametrize(
+    ("text", "stay_s", "outcome", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0.0, "foreign", "HTTP/1.1 400"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", 0.0, "foreign", r"\x15\x03\x01"),
+        (b"", 0.0, "reset", "hung up"),
+        (b"", 5.0, "silent", "said nothing"),
+        (b"ncclprobe/1 " + b"0" * 32 + b"\n", 5.0, "silent", "said nothing"),
+        (b"ncclprobe/1 " + b"0" * 32 + b"\n", 0.0, "reset", "hung up"),
+        (b"ncclprobe/1 " + b"0" * 32 + b"\n\0\0", 0.0, "reset", "hung up"),
+        (b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\0" * 60, 5.0, "stranger", "token"),
+    ],
+)
+def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcome: str, words: str) -> None:
+    async def run() -> Reach:
+        async with saying(text, stay_s) as port:
+            return (await reached_by("127.0.0.1", port, 2.0))[1]
+
+    reach = asyncio.run(run())
+    assert (reach.outcome, words in reach.detail) == (outcome, True), reach
+
+
+def test_a_service_that_is_not_ours_is_called_a_few_times_only(tmp_path: Path) -> None:
+    async def run() -> tuple[Reach, Reach]:
+        async with saying(b"220 mail\r\n") as port, Hub(b"another", 2, tmp_path, soon(60)) as hub:
+            other = await hub.listen(0)
+            return (await reached_by("127.0.0.1", port, 60.0))[1], (await reached_by("127.0.0.1", other, 60.0))[1]
+
+    for reach, outcome in zip(asyncio.run(run()), ("foreign", "stranger"), strict=True):
+        assert (reach.outcome, reach.tries) == (outcome, 3)
+        assert reach.seconds < 20
+
+
+def test_a_tls_server_is_foreign() -> None:
+    """It takes our greeting for a broken record and says so in an alert, or hangs up."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                talk, _ = listener.accept()
+            except OSError:
+                return
+            with talk:
+                try:
+                    context.wrap_socket(talk, server_side=True)
+                except OSError:
+                    continue
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
+        assert reached("127.0.0.1", listener.getsockname()[1], 1.0).outcome in ("foreign", "reset")
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join(5)
+
+
+def never(name: str) -> Sequence[str]:
+    time.sleep(600)
+    return ()
+
+
+def fails(name: str) -> Sequence[str]:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_a_name_that_does_not_resolve_is_tried_again_until_the_deadline() -> None:
+    reach = reached("no-such-host", 29500, resolve=fails)
+    assert (reach.outcome, reach.addresses) == ("resolve", ())
+    assert "no-such-host: Name or service not known" in reach.detail
+    assert reach.tries > 1
+    assert reached("\ud800" * 70, 29500).outcome == "resolve"
+
+
+def test_a_resolver_that_never_answers_is_left_behind() -> None:
+    started = time.monotonic()
+    reach = reached("slow", 29500, resolve=never)
+    assert (reach.outcome, "no answer from the resolver" in reach.detail) == ("resolve", True)
+    assert 0.5 < reach.resolve_s < 5
+    assert time.monotonic() - started < 5
+
+
+def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
+    async def run() -> Reach:
+        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
+            port = await hub.listen(0)
+            names = {"hub": ("fe80::1", "127.0.0.1")}
+            wire, reach = await reached_by("hub", port, 10.0, resolve=lambda name: names[name])
+            assert wire is not None
+            wire.close()
+            return reach
+
+    reach = asyncio.run(run())
+    assert (reach.outcome, reach.address, reach.addresses) == ("ok", "127.0.0.1", ("fe80::1", "127.0.0.1"))
+
+
+def test_of_several_addresses_the_one_that_came_farthest_is_told() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        reach = reached("hub", port, resolve=lambda name: ("127.0.0.1", "fe80::1"))
+    assert (reach.outcome, reach.address) == ("refused", "127.0.0.1")
+
+
+def test_localhost_resolves_to_loopback_and_its_source_is_known() -> None:
+    assert set(addresses_of("localhost")) <= {"127.0.0.1", "::1"}
+    assert source_towards("127.0.0.1", 1) == "127.0.0.1"
+    assert source_towards("::1", 1) == "::1"
+
+
+def test_no_time_is_no_try() -> None:
+    reach = reached("127.0.0.1", 1, -1.0)
+    assert (reach.tries, reach.outcome) == (0, "resolve")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.binary(max_size=120), st.booleans())
+def test_whatever_a_server_says_ends_in_a_known_outcome(text: bytes, greets: bool) -> None:
+    async def run() -> Reach:
+        async with saying(b"ncclprobe/1 " * greets + text) as port:
+            return (await reached_by("127.0.0.1", port, 0.3))[1]
+
+    assert asyncio.run(run()).outcome in module._FARTHER

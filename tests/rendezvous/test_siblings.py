@@ -1,0 +1,69 @@
+"""The ranks of one node hand over what they know and leave together."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from rendezvous_lab import TOKEN, soon
+
+from ncclprobe.rendezvous.messages import Leave
+from ncclprobe.rendezvous.siblings import Siblings, door, follow
+from ncclprobe.wire import WireError
+
+
+def test_every_rank_is_heard_and_told_to_leave() -> None:
+    async def run() -> tuple[dict[int, str], list[Leave]]:
+        ranks = [asyncio.ensure_future(follow(TOKEN, 5, rank, f"facts of {rank}", soon())) for rank in (1, 2, 3)]
+        await asyncio.sleep(0.1)  # they may be there before local rank 0
+        async with Siblings(TOKEN, 5, (1, 2, 3), soon()) as siblings:
+            texts = await siblings.gather(soon())
+            await siblings.leave(Leave(4, "bye"), soon())
+            return texts, list(await asyncio.gather(*ranks))
+
+    texts, leaves = asyncio.run(run())
+    assert texts == {rank: f"facts of {rank}" for rank in (1, 2, 3)}
+    assert leaves == [Leave(4, "bye")] * 3
+
+
+def test_who_does_not_come_is_known_at_the_deadline() -> None:
+    async def run() -> dict[int, str]:
+        async with Siblings(TOKEN, 0, (1, 2), soon()) as siblings:
+            ranks = [asyncio.ensure_future(follow(TOKEN, 0, rank, "", soon(3))) for rank in (2, 9)]
+            texts = await siblings.gather(soon(0.5))
+            await siblings.leave(Leave(0), soon())
+            await asyncio.gather(*ranks, return_exceptions=True)
+            return texts
+
+    assert asyncio.run(run()) == {2: ""}
+
+
+def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
+    assert len({door(TOKEN, 0), door(TOKEN, 1), door(b"another", 0)}) == 3
+
+    async def run() -> dict[int, str]:
+        async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
+            reader, writer = await asyncio.open_unix_connection(door(TOKEN, 0))
+            with contextlib.suppress(OSError):
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert await reader.read() == b""
+            writer.transport.abort()
+            return await siblings.gather(soon(0.2))
+
+    assert asyncio.run(run()) == {}
+
+
+def test_a_second_local_rank_0_is_refused() -> None:
+    async def run() -> None:
+        async with Siblings(TOKEN, 0, (1,), soon()), Siblings(TOKEN, 0, (1,), soon()):
+            raise AssertionError
+
+    with pytest.raises(OSError, match="in use"):
+        asyncio.run(run())
+
+
+def test_a_local_rank_0_that_never_comes_is_given_up() -> None:
+    started = time.monotonic()
+    with pytest.raises(WireError, match="not there"):
+        asyncio.run(follow(TOKEN, 0, 1, "", soon(0.3)))
+    assert time.monotonic() - started < 5

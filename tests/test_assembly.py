@@ -1,0 +1,71 @@
+"""The parts of an assembly, where no second process is needed; with many, tests/lab plays them."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.assembly import Times, _by_rank, _name
+from ncclprobe.assembly.hub import _different, _lost, _replays
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.host import dump
+from ncclprobe.model import Snapshot
+from ncclprobe.rendezvous.hub import Guest
+from ncclprobe.rendezvous.messages import Hello
+
+
+def guest(name: str, rank: int, capture: Path = Path(), **details: Any) -> Guest:
+    wire: Any = None
+    return Guest(
+        Hello(f"{name}/{rank}", rank, name), wire, f"10.0.0.{rank}", capture, details.pop("extra", False), **details
+    )
+
+
+def test_every_part_of_a_run_ends_before_the_run() -> None:
+    times = Times(time.monotonic(), timeout_s=10.0, wait_s=600.0)
+    assert times.meeting() < times.mesh() < times.end == times.start + 10.0
+
+
+def test_nodes_of_one_name_are_told_apart() -> None:
+    names = _different("n0", [guest("n0", 1), guest("n1", 2), guest("n3", 3)])
+    assert set(names.values()) == {"n0#1", "n1", "n3"}
+    twins = [guest("n1", 2), Guest(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
+    assert len(set(_different("n0", twins).values())) == 2
+
+
+def test_the_scheduler_knows_a_node_by_a_better_name() -> None:
+    assert _name(Launch(names=("gpu-0", "gpu-1")), Snapshot("localhost", {}), 1) == "gpu-1"
+    assert _name(Launch(), Snapshot("localhost", {}), 1) == "localhost"
+
+
+def test_ranks_call_themselves_by_their_number_in_the_job() -> None:
+    told = {1: dump({("read", "/a"): "one"}, "rank 12"), 2: dump({}, "rank None"), 3: "no capture"}
+    assert _by_rank(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
+
+
+def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
+    told = guest("n1", 1, samples={"paths": {}})
+    lost, mute = _lost([told, guest("n2", 2, lost="reset: hung up: at once"), guest("n3", 3)])
+    assert (lost.peer, lost.kind, lost.detail, lost.node_rank) == ("10.0.0.2", "reset", "hung up: at once", 2)
+    assert (mute.kind, mute.node_rank) == ("silent", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (dump({("read", "/a"): "one"}, "n1"), ""),
+        ('{"capture": 1}\n{"like": "/etc/passwd"}\n', "garbled: the capture of n1:2: unknown row"),
+        ("", "garbled: the capture of n1: empty"),
+        ("[" * 10_000, "garbled: the capture of n1:1"),
+    ],
+)
+def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
+    text: str, lost: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(text)
+    one = guest("n1", 1, path)
+    (replay,) = _replays([one], {one.hello.id: "n1"})
+    assert one.lost.startswith(lost)
+    assert replay.node == "n1"

@@ -1,0 +1,64 @@
+"""`ncclprobe bandwidth --pairs` over real gloo ranks on loopback.
+
+Nothing here asserts a speed, or that nobody is slow.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from rank_lab import Lab
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+SMALL = ["--backend", "gloo", "-e", "64K"]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    found = Lab(tmp_path)
+    yield found
+    found.clear()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_pair_is_measured_both_ways_an_odd_number_of_ranks_included(lab: Lab, ranks: int) -> None:
+    own = ["-m", "ncclprobe", "bandwidth", *SMALL, "--nproc", str(ranks), "--pairs", "--json", str(lab.report_path)]
+    process = lab.start(own)
+    code = process.wait()
+    report = lab.report()
+    for both in (False, True):
+        pairs = [(row.src, row.dst) for row in report.pairs if row.both is both and not row.step]
+        assert sorted(pairs) == sorted(permutations(range(ranks), 2))
+    row = report.pairs[0]
+    assert (row.op, row.nbytes, row.latency_nbytes, row.src_end) == ("sendrecv", 65536, 8, f"rank {row.src}")
+    assert row.min_us <= row.time_us <= row.max_us
+    assert report.localisation
+    assert (report.localisation.nodes, report.localisation.lost) == (ranks, ())
+    assert report.measurements == ()
+    assert {v.id for v in report.checks} == {"run.init", "run.hang-attrib", "run.pairs"}
+    assert "latency of 8 B" in process.out
+    assert "bandwidth of 64 KiB" in process.out
+    assert code == report.exit_code
+    if ranks == 2:
+        assert [v.why for v in report.checks if v.id == "run.pairs"] == [
+            "of two that differ nobody knows which is slow: measure three nodes or more"
+        ]
+        assert (code, report.localisation.culprits) == (3, ())
+
+
+@pytest.mark.parametrize("more", [[], ["--nproc", "1"]])
+def test_one_rank_has_no_pair(lab: Lab, more: list[str]) -> None:
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *SMALL, *more, "--pairs"])
+    assert process.wait() == 2
+    assert process.err.count("\n") == 1
+    assert "--pairs needs two ranks" in process.err
+
+
+@pytest.mark.parametrize("sizes", [["-b", "0"], ["-b", "1M", "-e", "1K"]])
+def test_sizes_that_make_no_pair_are_refused_before_anything_starts(lab: Lab, sizes: list[str]) -> None:
+    process = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", "--pairs", *sizes])
+    assert process.wait() == 2
+    assert process.err.startswith("ncclprobe: --pairs -b ")

@@ -1,0 +1,138 @@
+"""One fact of all nodes: how comparisons are judged, and who is said to differ."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ncclprobe import engine
+from ncclprobe.errors import NotCaptured
+from ncclprobe.fleet import Every, Ranks, vote
+from ncclprobe.model import Absent, Finding, Job, Snapshot, Status, Verdict, fail
+from ncclprobe.registry import check
+
+
+@dataclass(frozen=True)
+class Count:
+    number: int
+
+
+def comparison(annotation: Any = Every[Count], **details: Any) -> Any:
+    def counts(counts: annotation) -> Iterator[Finding]:
+        """Counts differ.
+
+        Why: because.
+        Fix: count again.
+        """
+        said = [None if isinstance(c, Absent) else c.number for *_, c in counts.items()]
+        if len(set(said)) > 1:
+            yield fail("count", f"{said}", nodes=("n1",))
+
+    return check(bad=[], good=[], **details)(counts)
+
+
+def fleet(*counts: int | Absent) -> list[Snapshot]:
+    return [
+        Snapshot(f"n{i}", {Count: c if isinstance(c, Absent) else Count(c)}, {i: {Count: Count(i)}})
+        for i, c in enumerate(counts)
+    ]
+
+
+def judged(*counts: int | Absent, annotation: Any = Every[Count], **details: Any) -> Any:
+    return engine.judge(fleet(*counts), [comparison(annotation, **details)], Job())
+
+
+def test_a_comparison_is_one_verdict_that_belongs_to_no_node() -> None:
+    (verdict,) = judged(8, 7, 8)
+    assert (verdict.node, verdict.status, verdict.findings[0].message) == (None, Status.FAIL, "[8, 7, 8]")
+
+
+def test_nodes_that_agree_pass() -> None:
+    assert judged(8, 8)[0].status is Status.PASS
+
+
+def test_a_node_that_is_not_known_makes_agreement_unknown_and_is_named() -> None:
+    (verdict,) = judged(8, Absent("permission denied"), 8, Absent("permission denied"), required=True)
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
+    assert verdict.why == "not known of n[1,3]: permission denied"
+
+
+def test_a_node_that_is_not_known_does_not_hide_what_differs() -> None:
+    assert judged(8, Absent("permission denied"), 7)[0].status is Status.FAIL
+
+
+def test_a_fact_that_no_node_knows_is_unknown() -> None:
+    assert judged(Absent("no"), Absent("no"))[0].status is Status.UNKNOWN
+
+
+def test_a_fact_that_an_older_capture_lacks_is_advisory() -> None:
+    (verdict,) = judged(8, Absent("not asked", NotCaptured.__name__), required=True)
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, False)
+
+
+def test_a_comparison_may_take_nodes_that_are_not_known() -> None:
+    (verdict,) = judged(8, Absent("no"), annotation=Every[Count | Absent])
+    assert verdict.findings[0].message == "[8, None]"
+
+
+def test_a_comparison_of_ranks_takes_those_of_all_nodes() -> None:
+    (verdict,) = judged(8, 8, annotation=Ranks[Count])
+    assert verdict.findings[0].message == "[0, 1]"
+
+
+def test_a_cause_among_comparisons_silences_its_consequence() -> None:
+    cause = comparison()
+
+    def late(counts: Every[Count]) -> Iterator[Finding]:
+        """Late.
+
+        Why: because.
+        Fix: hurry.
+        """
+        yield fail("count", "differs as well")
+
+    late_check = check(bad=[], good=[], requires=cause.id)(late)
+    assert [v.status for v in engine.judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
+
+
+@pytest.mark.parametrize(
+    ("said", "settled", "odd"),
+    [
+        ("aaaa", True, ()),
+        ("aaba", True, ("n2",)),
+        ("aaabc", True, ("n3", "n4")),
+        ("aabc", False, ()),
+        ("aabb", False, ()),
+        ("ab", False, ()),
+        ("a", True, ()),
+        ("", False, ()),
+    ],
+)
+def test_who_differs_from_more_than_half_is_odd_and_otherwise_nobody(
+    said: str, settled: bool, odd: tuple[str, ...]
+) -> None:
+    ballot = vote({f"n{i}": each for i, each in enumerate(said)})
+    assert (ballot.settled, ballot.odd, ballot.agreed) == (settled, odd, len(set(said)) <= 1)
+    assert not said or ballot.usual == "a"
+
+
+def found(node: str | None, **details: Any) -> Verdict:
+    return Verdict("x.y", node, Status.FAIL, "t", findings=(fail("it", "is wrong", **details),))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "concerned"),
+    [
+        (found("n0", blame="node"), {"n0"}),
+        (found("n0", blame="job"), {"n0", "n1"}),
+        (found(None, blame="node", nodes=("n1",)), {"n1"}),
+        (found(None, blame="fabric"), {"n0", "n1"}),
+        (found(None, blame="job", nodes=("n1",)), {"n0", "n1"}),
+        (found(None, blame="unknown", nodes=("n7",)), {"n0", "n1"}),  # it never came: nobody can start
+    ],
+)
+def test_a_node_leaves_with_what_concerns_it_or_the_whole_job(verdict: Verdict, concerned: set[str]) -> None:
+    both = [verdict, *(Verdict("x.z", node, Status.PASS, "t") for node in ("n0", "n1"))]
+    stopped = {node for node in ("n0", "n1") if engine.conclude(engine.part_of(node, both))[1] == 4}
+    assert stopped == concerned

@@ -1,0 +1,274 @@
+"""Conversations between two processes of a run: what is ours gets through, what is not is named, nothing hangs."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncclprobe import wire
+from ncclprobe.wire import Wire, WireError
+
+TOKEN = b"the token of this run"
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def soon(seconds: float = 5.0) -> float:
+    return time.monotonic() + seconds
+
+
+@asynccontextmanager
+async def served(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[int]:
+    held: list[asyncio.StreamWriter] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+        await handler(reader, writer)
+
+    server = await asyncio.start_server(handle, host, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in held:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+def ours(then: Callable[[Wire], Awaitable[None]], troubles: list[WireError] | None = None) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            talk = await wire.accept(reader, writer, TOKEN, soon())
+            await then(talk)
+        except WireError as error:
+            if troubles is not None:
+                troubles.append(error)
+        finally:
+            writer.close()
+
+    return handle
+
+
+def saying(text: bytes, stay_s: float = 0.0) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            writer.write(text)
+            await asyncio.sleep(stay_s)
+        writer.close()
+
+    return handle
+
+
+async def echo(talk: Wire) -> None:
+    while True:
+        await talk.send(await talk.receive(soon()), soon())
+
+
+async def trouble(port: int, token: bytes = TOKEN, host: str = "127.0.0.1", **details: Any) -> WireError:
+    with pytest.raises(WireError) as caught:
+        await wire.connect(host, port, token, soon(1.0), **details)
+    return caught.value
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_is_said_is_heard_in_order(host: str) -> None:
+    async def run() -> None:
+        async with served(ours(echo), host) as port:
+            talk = await wire.connect(host, port, TOKEN, soon())
+            for message in ({}, {"n": 1, "text": "\N{SNOWMAN}" * 100_000}, {"deep": [[{}]]}):
+                await talk.send(message, soon())
+                assert await talk.receive(soon()) == message
+            talk.close()
+
+    asyncio.run(run())
+
+
+def test_another_token_is_a_stranger_to_both_sides() -> None:
+    async def run() -> None:
+        troubles: list[WireError] = []
+        async with served(ours(echo, troubles)) as port:
+            assert (await trouble(port, b"another")).kind == "stranger"
+            await asyncio.sleep(0.05)
+        assert [error.kind for error in troubles] in (["stranger"], ["reset"])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "words"),
+    [
+        (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "foreign", "HTTP/1.1 400"),
+        (saying(b"ncclprobe/2 " + b"0" * 33), "foreign", "ncclprobe/2"),
+        (saying(b"ncclprobe/1 short"), "foreign", "short"),
+        (saying(b"\x16\x03\x01\x00\x1b[31m" * 10), "foreign", r"\x16"),
+        (saying(b""), "reset", "hung up"),
+        (saying(b"", stay_s=3.0), "silent", "said nothing"),
+        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n", stay_s=3.0), "silent", "said nothing"),
+        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),
+        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\0" * 100, stay_s=3.0), "stranger", "token"),
+    ],
+)
+def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) -> None:
+    async def run() -> None:
+        async with served(handler) as port:
+            error = await trouble(port)
+            assert (error.kind, words in str(error)) == (kind, True), error
+            assert str(error).isprintable()
+
+    asyncio.run(run())
+
+
+def test_a_port_where_nobody_listens_is_refused() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        assert asyncio.run(trouble(held.getsockname()[1])).kind == "refused"
+
+
+def test_an_address_that_never_answers_is_filtered_at_the_deadline() -> None:
+    with socket.socket() as full:  # a queue without a place answers nobody
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        crowd = [socket.socket() for _ in range(4)]
+        for each in crowd:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        started = time.monotonic()
+        assert asyncio.run(trouble(full.getsockname()[1])).kind == "filtered"
+        assert time.monotonic() - started < 3
+        for each in crowd:
+            each.close()
+
+
+def test_an_own_address_that_is_not_ours_is_said() -> None:
+    async def run() -> None:
+        async with served(ours(echo)) as port:
+            assert (await trouble(port, source="192.0.2.1")).kind == "address"
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> None:
+    script = (
+        "import asyncio, sys, time\n"
+        "from ncclprobe import wire\n"
+        "async def handle(r, w):\n"
+        "    await wire.accept(r, w, b'the token of this run', time.monotonic() + 20)\n"
+        "    await asyncio.sleep(20)\n"
+        "async def main():\n"
+        "    server = await asyncio.start_server(handle, '127.0.0.1', 0)\n"
+        "    print(server.sockets[0].getsockname()[1], flush=True)\n"
+        "    await asyncio.sleep(20)\n"
+        "asyncio.run(main())\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+
+    async def run(port: int) -> None:
+        talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
+        os.kill(child.pid, signal.SIGSTOP)
+
+        async def talk_on() -> None:
+            while True:
+                await talk.send({"x": os.urandom(200_000).hex()}, soon(0.5))
+
+        with pytest.raises(WireError) as caught:
+            await talk_on()
+        assert caught.value.kind == "silent"
+        with pytest.raises(WireError) as caught:
+            await talk.receive(soon(0.2))
+        assert caught.value.kind == "silent"
+        talk.close()
+
+    try:
+        asyncio.run(run(int(child.stdout.readline())))
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler:
+    """A peer that knows the token, and sends `message` deflated and signed as frame `number`."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs = (await reader.readline())[len(b"ncclprobe/1 ") : -1]
+        nonce = b"0" * 32
+        writer.write(b"ncclprobe/1 " + nonce + b"\n")
+        for index, body in ((0, zlib.compress(b"{}")), (number, zlib.compress(message))):
+            signed = speaker + theirs + nonce + index.to_bytes(8, "big") + body
+            mac = wire.hmac.digest(TOKEN, signed, hashlib.sha256)
+            writer.write(len(body).to_bytes(4, "big") + mac + body)
+        await asyncio.sleep(1)
+        writer.close()
+
+    return handle
+
+
+async def heard_of(handler: Handler, limit: int = 1000) -> dict[str, Any] | str:
+    async with served(handler) as port:
+        talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
+        try:
+            return await talk.receive(soon(1.0), limit)
+        except WireError as error:
+            return error.kind
+        finally:
+            talk.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "heard"),
+    [
+        (b'{"a": 1}', 1, {"a": 1}),
+        (b'{"a": 1}', 0, "garbled"),  # a frame that was heard before, or out of its order
+        (b"[1]", 1, "garbled"),
+        (b"not json", 1, "garbled"),
+        (b'{"a": NaN}', 1, "garbled"),
+        (b"[" * 100_000, 1, "too-big"),
+        (b'{"a":' * 150, 1, "garbled"),
+        (json.dumps({"a": "0" * 10_000_000}).encode(), 1, "too-big"),
+    ],
+)
+def test_only_whole_objects_within_their_bounds_are_taken(message: bytes, number: int, heard: Any) -> None:
+    assert asyncio.run(heard_of(forged(message, number))) == heard
+
+
+def test_ones_own_words_are_not_taken_from_the_other_side() -> None:
+    async def run() -> str:
+        async with served(forged(b"{}", 1, speaker=b"caller")) as port:
+            return (await trouble(port)).kind
+
+    assert asyncio.run(run()) == "stranger"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=4), st.booleans())
+def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes], greet: bool) -> None:
+    async def run() -> None:
+        troubles: list[WireError] = []
+        async with served(ours(echo, troubles)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.suppress(OSError):
+                writer.write((b"ncclprobe/1 " + b"a" * 32 + b"\n") * greet + b"".join(pieces))
+                writer.write_eof()
+                await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            for _ in range(100):
+                if troubles:
+                    break
+                await asyncio.sleep(0.01)
+        assert troubles
+
+    asyncio.run(run())
