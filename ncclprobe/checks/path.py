@@ -125,20 +125,10 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
     other traffic on that path.
     """
-    bad: dict[str, dict[Pair, Path]] = {}
-    tried: dict[str, set[Pair]] = {}
-    usual: dict[str, float] = {}
     carried = by_road(each for each in tries(paths) if _carried(each.path))
     _refuse_gaps(paths, carried)
-    for road, found in carried.items():
-        rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S}
-        if not rates:
-            continue
-        tried[road] = set(rates)
-        usual[road] = median_high(_best(((one, each.path.rate_gbps or 0) for (one, _), each in rates.items()), max))
-        slow = {pair: each.path for pair, each in rates.items() if _slow(each, usual[road], nics)}
-        bad[road] = {pair: path for pair, path in slow.items() if pair not in _lossy(slow)}
-    for roads, slow_paths in _explained(tried, bad):
+    usual, found = _slow_paths(paths, nics)
+    for roads, slow_paths in found:
         culprit, others = one_of(roads), max(usual[road] for road in roads)
         rates_seen = sorted(path.rate_gbps or 0 for path in slow_paths)
         speeds = sorted(
@@ -156,19 +146,19 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 @check(
     bad=[
-        (_with(lambda one, _: {"resent": 600} if one == 1 else None),),
-        (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None),),
+        (_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS),
+        (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS),
     ],
     good=[
-        (HEALTHY,),
-        (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None),),  # four bursts on one path
-        (_with(lambda one, _: {"resent": 60} if one == 1 else None),),
-        (_with(lambda one, _: {"resent": 2, "segments": 150}),),
+        (HEALTHY, _NICS),
+        (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
+        (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
+        (_with(lambda one, _: {"resent": 2, "segments": 150}), _NICS),
     ],
     requires="sync.address-twice",
     applies=several,
 )
-def loss(paths: Every[Paths]) -> Iterator[Finding]:
+def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Packets are lost between nodes.
 
     Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
@@ -180,7 +170,10 @@ def loss(paths: Every[Paths]) -> Iterator[Finding]:
         road: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
         for road, rows in by_road(tries(paths)).items()
     }
-    bad = {road: {pair: rows[pair] for pair in _lossy(rows)} for road, rows in known.items()}
+    slow = {id(path) for _, found in _slow_paths(paths, nics)[1] for path in found}
+    bad = {
+        road: {pair: rows[pair] for pair in _lossy(rows) if id(rows[pair]) not in slow} for road, rows in known.items()
+    }
     _refuse_gaps(paths, known)
     for roads, paths_seen in _explained({road: _conclusive(set(rows), bad[road]) for road, rows in known.items()}, bad):
         shares = sorted(100 * (path.resent or 0) / (path.segments or 1) for path in paths_seen)
@@ -282,6 +275,28 @@ def _best(values: Iterable[tuple[str, float]], best: Callable[[float, float], fl
     for node, value in values:
         found[node] = best(found.get(node, value), value)
     return list(found.values())
+
+
+def _slow_paths(
+    paths: Every[Paths], nics: Every[Interfaces | Absent]
+) -> tuple[dict[str, float], list[tuple[Roads, list[Path]]]]:
+    """What is usual on each road, and each culprit that makes paths slow, unless all of them lose packets.
+
+    A shaper that is full drops packets on some of its paths: they are slow like the others, and none of them is lossy.
+    """
+    bad: dict[str, dict[Pair, Path]] = {}
+    tried: dict[str, set[Pair]] = {}
+    usual: dict[str, float] = {}
+    for road, found in by_road(each for each in tries(paths) if _carried(each.path)).items():
+        rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S}
+        if not rates:
+            continue
+        tried[road] = set(rates)
+        usual[road] = median_high(_best(((one, each.path.rate_gbps or 0) for (one, _), each in rates.items()), max))
+        bad[road] = {pair: each.path for pair, each in rates.items() if _slow(each, usual[road], nics)}
+    lossy = {id(path) for slow in bad.values() for pair in _lossy(slow) for path in (slow[pair],)}
+    found_slow = _explained(tried, bad)
+    return usual, [(roads, slow) for roads, slow in found_slow if not all(id(path) in lossy for path in slow)]
 
 
 def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:

@@ -29,6 +29,10 @@ def out_of(node: int, **changes: Any) -> Change:
     return lambda one, *_: changes if one == node else None
 
 
+def on_one(source: int, sink: int, **changes: Any) -> Change:
+    return lambda one, other, _: changes if (one, other) == (source, sink) else None
+
+
 def both_ways(node: int, **changes: Any) -> Change:
     return lambda one, other, _: changes if node in (one, other) else None
 
@@ -100,39 +104,45 @@ def test_rates_that_scatter_by_two_are_healthy(seed: int) -> None:
 def test_a_slow_path_that_loses_packets_is_told_once() -> None:
     change = out_of(1, rate_gbps=0.5, resent=300)
     assert seen(path.rate, 8, change, UNKNOWN) == []
-    (finding,) = seen(path.loss, 8, change)
+    (finding,) = seen(path.loss, 8, change, UNKNOWN)
     assert finding.nodes == ("n1",)
     assert "5.17 % of the segments" in finding.message
     assert "carried 0.5 Gb/s" in finding.message
 
 
+def test_a_full_shaper_that_drops_packets_on_one_of_its_paths_is_one_slow_node() -> None:
+    def shaped(one: int, other: int, _: str) -> dict[str, Any] | None:
+        return {"rate_gbps": 0.5, "resent": 300 if other == 2 else 0} if one == 1 else None
+
+    (finding,) = seen(path.rate, 4, shaped, UNKNOWN)
+    assert finding.nodes == ("n1",)
+    assert seen(path.loss, 4, shaped, UNKNOWN) == []
+
+
 def test_a_path_that_stalls_loses_nothing_but_large_packets() -> None:
-    assert seen(path.loss, 8, out_of(1, outcome="stalled-out", resent=40, segments=200)) == []
+    assert seen(path.loss, 8, out_of(1, outcome="stalled-out", resent=40, segments=200), UNKNOWN) == []
 
 
 def test_a_burst_of_two_is_no_loss() -> None:
-    assert seen(path.loss, 8, lambda *_: {"resent": 2, "segments": 110}) == []
+    assert seen(path.loss, 8, lambda *_: {"resent": 2, "segments": 110}, UNKNOWN) == []
 
 
 def test_a_path_into_a_lossy_node_that_came_through_by_luck_does_not_hide_the_node() -> None:
     def into_1(one: int, other: int, _: str) -> dict[str, Any] | None:
         return {"resent": 290} if other == 1 and one != 0 else None
 
-    (finding,) = seen(path.loss, 4, into_1)
+    (finding,) = seen(path.loss, 4, into_1, UNKNOWN)
     assert (finding.nodes, finding.blame) == (("n1",), "link")
     assert "2 of 2 paths into n1" in finding.message
 
 
 def test_a_few_bursts_or_a_bad_moment_on_one_path_are_only_noted() -> None:
-    def on_one(**changes: Any) -> Change:
-        return lambda one, other, _: changes if (one, other) == (1, 2) else None
-
-    assert [f.severity.value for f in seen(path.loss, 8, on_one(resent=170))] == ["note"]
-    assert [f.severity.value for f in seen(path.rate, 8, on_one(rate_gbps=9 * 0.9 * SLOW), UNKNOWN)] == ["note"]
+    assert [f.severity.value for f in seen(path.loss, 8, on_one(1, 2, resent=170), UNKNOWN)] == ["note"]
+    assert [f.severity.value for f in seen(path.rate, 8, on_one(1, 2, rate_gbps=9 * 0.9 * SLOW), UNKNOWN)] == ["note"]
 
 
 def test_loss_on_one_path_blames_no_node() -> None:
-    (finding,) = seen(path.loss, 8, lambda one, other, _: {"resent": 300} if (one, other) == (1, 2) else None)
+    (finding,) = seen(path.loss, 8, on_one(1, 2, resent=300), UNKNOWN)
     assert (finding.subject, finding.blame) == ("n1 -> n2", "fabric")
 
 
@@ -155,7 +165,7 @@ def test_racks_and_buildings_are_healthy() -> None:
 
 def test_what_nobody_measured_does_not_pass() -> None:
     nothing = dict.fromkeys(("rate_gbps", "resent", "segments", "rtt_s", "path_mtu"))
-    for check, more in ((path.rate, [UNKNOWN]), (path.loss, []), (path.delay, [])):
+    for check, more in ((path.rate, [UNKNOWN]), (path.loss, [UNKNOWN]), (path.delay, [])):
         with pytest.raises(Unlearned, match="no path between nodes was measured"):
             seen(check, 4, lambda *_: nothing, *more)
     with pytest.raises(Unlearned, match="no path between nodes was measured"):
@@ -163,5 +173,5 @@ def test_what_nobody_measured_does_not_pass() -> None:
 
 
 def test_nobody_is_named_for_paths_to_a_node_that_was_never_tried() -> None:
-    for check, more in ((path.rate, [UNKNOWN]), (path.loss, []), (path.delay, []), (path.mtu, [UNKNOWN])):
+    for check, more in ((path.rate, [UNKNOWN]), (path.loss, [UNKNOWN]), (path.delay, []), (path.mtu, [UNKNOWN])):
         assert seen(check, 4, both_ways(2, outcome="late", rate_gbps=None, rtt_s=None, resent=None), *more) == []

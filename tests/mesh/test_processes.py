@@ -15,10 +15,12 @@ from lab import Lab, faults, why_not
 
 from ncclprobe.checks.launch.mesh import Pair, tries
 from ncclprobe.checks.path import loss, rate
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.paths import Path as Walked
 from ncclprobe.facts.paths import Paths
 from ncclprobe.fleet import Every
 from ncclprobe.localise import Culprit, blame, lossy
+from ncclprobe.model import Absent
 
 NODE = Path(__file__).with_name("one_node.py")
 in_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
@@ -48,8 +50,9 @@ def suspects(every: dict[int, Paths]) -> set[tuple[str, tuple[str, ...]]]:
 
 
 def slow(every: dict[int, Paths]) -> set[str]:
-    """Whose paths carry little: a shaper that is full drops packets, and that is then said instead."""
-    return {finding.subject for finding in (*rate.run(by_name(every), Every({})), *loss.run(by_name(every)))}
+    """Whose paths carry little: a shaper that is full drops packets, and that may be said instead."""
+    nics: Every[Interfaces | Absent] = Every({})
+    return {finding.subject for check in (rate, loss) for finding in check.run(by_name(every), nics)}
 
 
 def named(culprits: tuple[Culprit[str], ...]) -> set[tuple[str, tuple[str, ...]]]:
