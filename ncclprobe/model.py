@@ -184,7 +184,8 @@ class Snapshot:
 class Expectation:
     """What a healthy machine does, and where that number comes from.
 
-    ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``.
+    ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
+    ``confidence`` says how far a number that was derived, not measured, may be trusted.
     """
 
     value: float
@@ -193,6 +194,7 @@ class Expectation:
     basis: Basis
     why: str
     source: str
+    confidence: Literal["high", "medium", "low"] = "high"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,67 @@
+"""A machine as the cost model sees it: links and their speeds, whatever it is called.
+
+Every node of a job is taken to be alike, but for the number of its GPUs that take part (:class:`Shape`). Bandwidths
+are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own constants
+(src/graph/topo.h), which are what its search works with, not what a datasheet says.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Fabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
+"""How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
+Network = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "sockets"]
+Processor = Literal["bdw", "skl", "spr", "emr", "amd", "arm", "power9", "zhaoxin", "yongfeng", "unknown"]
+"""The class of processor by which NCCL takes the speed between sockets; the first four are Intel's."""
+NicPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+"""What lies between a GPU and its nearest NIC, as `nvidia-smi topo -m` spells it."""
+Version = tuple[int, int, int]
+"""Of NCCL: (2, 28, 9)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One node. `gpu` is NVML's name, `compute_capability` 90 for 9.0, `gpus` how many the node has.
+
+    `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
+    fabric, over several nodes where that is more than `gpus`. `pcie_GBps` is a GPU's slot as NCCL counts, `p2p` whether
+    GPUs reach each other over PCIe without the host. `nics` serve GPUs, each `nic_gbps` (1e9 bits per second), over
+    `network`, null: unknown or none; `gdr` whether they reach GPU memory by themselves. `source` says where from.
+    """
+
+    name: str
+    gpu: str
+    compute_capability: int
+    gpus: int
+    nvlinks: int = 0
+    nvlink_GBps: float = 0.0
+    fabric: Fabric = "none"
+    domain_gpus: int = 0
+    nvls: bool = False
+    pcie_GBps: float
+    p2p: bool = True
+    processor: Processor = "unknown"
+    sockets: int = 1
+    nics: int = 0
+    nic_gbps: float = 0.0
+    nic_path: NicPath = "PXB"
+    network: Network | None = None
+    gdr: bool = False
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The ranks of a job: how many GPUs of each node take part, one rank each."""
+
+    gpus: tuple[int, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes."""
+        return len(self.gpus)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks."""
+        return sum(self.gpus)
