@@ -1,0 +1,184 @@
+"""The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start.
+
+A step is a list of :class:`Compute` and :class:`Call` in the order in which one rank comes to them. Bytes are those of
+the table that `ncclprobe.bandwidth` prints, so that a call's time can be looked up there. Compute is counted in shares
+of a step's whole: a forward pass is one third and a backward pass two thirds of it (two matrix products for one).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isqrt
+from typing import Literal, get_args
+
+from ncclprobe.training.groups import Kind
+
+Strategy = Literal["ddp", "fsdp", "zero3", "tp", "pp"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+GROUP: Mapping[Strategy, Kind] = {"ddp": "dp", "fsdp": "dp", "zero3": "dp", "tp": "tp", "pp": "pp"}
+
+FORWARD, BACKWARD = 1 / 3, 2 / 3
+DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
+"""torch's DistributedDataParallel: bucket_cap_mb, and a first bucket of 1 MiB so that communication starts early
+(torch/nn/parallel/distributed.py, dist._DEFAULT_FIRST_BUCKET_BYTES)."""
+ZERO_BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's reduce_bucket_size: gradients wait until so many are there (deepspeed/runtime/zero/config.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
+
+    `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP and ZeRO, null: that framework's own default.
+    """
+
+    params: int
+    layers: int
+    dtype_bytes: int = 2
+    tokens: int = 2048
+    micro_batches: int = 1
+    bucket_bytes: int | None = None
+
+    @property
+    def hidden(self) -> int:
+        """The width of a transformer of this size: 12 h² parameters in a layer (4 h² attention, 8 h² MLP)."""
+        return max(1, isqrt(self.params // (12 * self.layers)))
+
+    @property
+    def activation_bytes(self) -> int:
+        """What one micro-batch hands from layer to layer."""
+        return self.tokens * self.hidden * self.dtype_bytes
+
+    @property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Bytes of each layer's parameters; the last has what does not divide."""
+        each, rest = divmod(self.params, self.layers)
+        return (*[each * self.dtype_bytes] * (self.layers - 1), (each + rest) * self.dtype_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Work for the processor: a share of the step's whole compute."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective. `name` says what for.
+
+    `needed`: how many steps of the list later its result is needed: 0: at once, the compute that follows waits for it;
+    null: only at the end of the step. Without overlap every call is waited for at once.
+    """
+
+    name: str
+    op: str
+    nbytes: int
+    needed: int | None = None
+
+
+Item = Compute | Call
+Step = tuple[Item, ...]
+
+
+def step(strategy: Strategy, model: Model) -> Step:
+    """What one rank does in one step. Raises ValueError for pp, whose ranks differ: see `pipeline`."""
+    if strategy == "pp":
+        raise ValueError("a pipeline's stages do not all do the same; see ncclprobe.training.pipeline")
+    passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
+    return tuple(passes[strategy](model))
+
+
+def total_bytes(items: Step) -> dict[str, int]:
+    """Bytes of all calls, by operation."""
+    found: dict[str, int] = {}
+    for item in items:
+        if isinstance(item, Call):
+            found[item.op] = found.get(item.op, 0) + item.nbytes
+    return found
+
+
+def buckets(model: Model) -> tuple[int, ...]:
+    """Bytes of DDP's buckets in the order in which backward fills them: a small first one, then full ones.
+
+    torch fills buckets with whole parameters, so real ones differ by up to a parameter.
+    """
+    size = model.bucket_bytes or DDP_BUCKET_BYTES
+    left = model.params * model.dtype_bytes
+    first = min(left, size, DDP_FIRST_BUCKET_BYTES)
+    found, left = [first], left - first
+    while left > 0:
+        found.append(min(size, left))
+        left -= found[-1]
+    return tuple(found)
+
+
+def _ddp(model: Model) -> Iterator[Item]:
+    """All but the last micro-batch only compute (no_sync); the last one's buckets are summed as they fill."""
+    share = 1 / model.micro_batches
+    whole = model.params * model.dtype_bytes
+    yield Compute(1 - share + FORWARD * share)
+    for number, nbytes in enumerate(buckets(model)):
+        yield Compute(BACKWARD * share * nbytes / whole)
+        yield Call(f"bucket {number}", "all_reduce", nbytes)
+
+
+def _sharded(model: Model) -> Iterator[Item]:
+    """FSDP: each layer is gathered before its forward and again before its backward; its gradients scatter behind it.
+
+    While a layer computes, the next one is gathered; gradients need to be there at the end.
+    """
+    share = 1 / model.micro_batches / model.layers
+    for _ in range(model.micro_batches):
+        yield from _gathered(model, FORWARD * share, backward=False)
+        yield from _gathered(model, BACKWARD * share, backward=True)
+
+
+def _gathered(model: Model, share: float, backward: bool) -> Iterator[Item]:
+    order = range(model.layers)[::-1] if backward else range(model.layers)
+    way, sizes = ("backward" if backward else "forward"), model.layer_bytes
+    first, *others = order
+    yield Call(f"gather layer {first}, {way}", "all_gather", sizes[first], needed=0)
+    for layer, after in zip(order, [*others, None], strict=True):
+        if after is not None:
+            yield Call(f"gather layer {after}, {way}", "all_gather", sizes[after], needed=1)
+        yield Compute(share)
+        if backward:
+            yield Call(f"scatter gradients of layer {layer}", "reduce_scatter", sizes[layer])
+
+
+def _zero3(model: Model) -> Iterator[Item]:
+    """ZeRO-3 moves what FSDP moves, but its gradients wait for a full bucket, or for the end of a backward pass."""
+    limit = model.bucket_bytes or ZERO_BUCKET_ELEMENTS * model.dtype_bytes
+    full = 0
+    for item in _sharded(model):
+        if not (isinstance(item, Call) and item.op == "reduce_scatter"):
+            yield item
+            continue
+        full += item.nbytes
+        if full >= limit or item.name.endswith("layer 0"):  # backward ends there
+            yield Call(f"scatter a bucket, to {item.name.partition('of ')[2]}", "reduce_scatter", full)
+            full = 0
+
+
+def _tensor(model: Model) -> Iterator[Item]:
+    """Megatron's layers: activations are summed after attention and after the MLP, both ways, and waited for.
+
+    (Shoeybi et al. 2019, "Megatron-LM", section 3: two all-reduces in the forward and two in the backward pass.)
+    """
+    half = 1 / model.micro_batches / model.layers / 2
+    for _ in range(model.micro_batches):
+        for way, weight, order in (
+            ("forward", FORWARD, range(model.layers)),
+            ("backward", BACKWARD, range(model.layers)[::-1]),
+        ):
+            for layer in order:
+                for part in ("attention", "MLP")[:: 1 if way == "forward" else -1]:
+                    yield Compute(half * weight)
+                    yield Call(f"layer {layer} {part}, {way}", "all_reduce", model.activation_bytes, needed=0)
+
+
+def memory_bytes(strategy: Strategy, model: Model) -> int:
+    """What a rank of the replay must allocate: two buffers of its largest call, not the model."""
+    if strategy == "pp":
+        return 4 * model.activation_bytes
+    return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Call))

@@ -1,0 +1,110 @@
+"""Steps of training move the bytes that their papers say, and their times are what a hand computation gives."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.training import pipeline, timeline, workload
+from ncclprobe.training.pipeline import Pass
+from ncclprobe.training.workload import STRATEGIES, Call, Compute, Model, Strategy
+
+MIB = 1 << 20
+models = st.builds(
+    Model,
+    params=st.integers(1_000, 10**9),
+    layers=st.integers(1, 12),
+    dtype_bytes=st.sampled_from([2, 4]),
+    micro_batches=st.integers(1, 4),
+    bucket_bytes=st.none() | st.integers(MIB, 100 * MIB),
+)
+flat = st.sampled_from([each for each in STRATEGIES if each != "pp"])
+
+
+@given(strategy=flat, model=models)
+def test_the_compute_of_a_step_adds_up_to_one(strategy: Strategy, model: Model) -> None:
+    items = workload.step(strategy, model)
+    assert sum(item.share for item in items if isinstance(item, Compute)) == pytest.approx(1)
+
+
+@given(model=models)
+def test_sharded_training_moves_three_times_the_parameters_per_micro_batch(model: Model) -> None:
+    whole = model.params * model.dtype_bytes * model.micro_batches
+    for strategy in ("fsdp", "zero3"):
+        moved = workload.total_bytes(workload.step(strategy, model))
+        assert moved == {"all_gather": 2 * whole, "reduce_scatter": whole}
+
+
+@given(model=models)
+def test_ddp_sums_each_gradient_once_per_step(model: Model) -> None:
+    assert workload.total_bytes(workload.step("ddp", model)) == {"all_reduce": model.params * model.dtype_bytes}
+
+
+def test_ddp_starts_with_a_small_bucket() -> None:
+    assert workload.buckets(Model(params=30 * MIB // 2, layers=3)) == (MIB, 25 * MIB, 4 * MIB)
+
+
+def test_tensor_parallelism_sums_activations_four_times_per_layer() -> None:
+    model = Model(params=12 * 4 * 64 * 64, layers=4, tokens=100, micro_batches=3)
+    assert model.hidden == 64
+    calls = [item for item in workload.step("tp", model) if isinstance(item, Call)]
+    assert len(calls) == 4 * 4 * 3
+    assert {call.nbytes for call in calls} == {100 * 64 * 2}
+
+
+def test_ddp_with_three_buckets_takes_what_a_hand_computation_says() -> None:
+    """Compute 3 s: forward 1 s, then three buckets of equal work, ready at 1.667, 2.333 and 3 s; a call takes 1 s."""
+    model = Model(params=3 * MIB, layers=1, dtype_bytes=1, bucket_bytes=MIB)
+    items = workload.step("ddp", model)
+    overlapped = timeline.predict(items, 3.0, lambda _: 1.0)
+    assert overlapped.step_s == pytest.approx(1 + 2 / 3 + 3)
+    assert overlapped.exposed_s == pytest.approx(5 / 3)
+    assert overlapped.efficiency == pytest.approx(3 / (14 / 3))
+    apart = timeline.predict(items, 3.0, lambda _: 1.0, overlap=False)
+    assert apart.step_s == pytest.approx(6)
+    assert apart.calls_s == pytest.approx(3)
+
+
+def test_a_layer_is_gathered_while_the_one_before_it_computes() -> None:
+    """Two layers, compute 6 s (1 + 1 forward, 2 + 2 backward), gathering 1 s and scattering 0.5 s each."""
+    items = workload.step("fsdp", Model(params=2, layers=2))
+    seconds = {"all_gather": 1.0, "reduce_scatter": 0.5}
+    found = timeline.predict(items, 6.0, lambda call: seconds[call.op])
+    # gather 0 to 1, forward 0 to 2 while layer 1 is gathered, forward 1 to 3; gather for backward to 4, backward to 6
+    # while layer 0 is gathered, its gradients to 6.5, backward of layer 0 to 8, its gradients to 8.5
+    assert found.step_s == pytest.approx(8.5)
+    assert timeline.predict(items, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(6 + 4 + 1)
+
+
+@given(strategy=flat, model=models, compute_s=st.floats(0.001, 10), call_s=st.floats(0, 1))
+def test_overlap_never_costs_and_hides_no_more_than_there_is(
+    strategy: Strategy, model: Model, compute_s: float, call_s: float
+) -> None:
+    items = workload.step(strategy, model)
+    hidden = timeline.predict(items, compute_s, lambda _: call_s)
+    apart = timeline.predict(items, compute_s, lambda _: call_s, overlap=False)
+    assert max(compute_s, hidden.calls_s) <= hidden.step_s * (1 + 1e-9)
+    assert hidden.step_s <= apart.step_s * (1 + 1e-9)
+    assert apart.step_s == pytest.approx(compute_s + apart.calls_s)
+
+
+@given(stages=st.integers(1, 6), micro=st.integers(1, 12))
+def test_every_stage_runs_each_micro_batch_once_each_way_and_forward_first(stages: int, micro: int) -> None:
+    for stage in range(stages):
+        order = pipeline.one_f_one_b(stage, stages, micro)
+        assert sorted(order, key=str) == sorted(
+            [Pass(way, n) for way in ("forward", "backward") for n in range(micro)],
+            key=str,
+        )
+        assert all(order.index(Pass("forward", n)) < order.index(Pass("backward", n)) for n in range(micro))
+
+
+@given(stages=st.integers(1, 6), micro=st.integers(1, 12))
+def test_a_pipeline_whose_links_cost_nothing_has_the_bubble_of_the_formula(stages: int, micro: int) -> None:
+    took = pipeline.predict(stages, micro, 1.0, 0.0)
+    assert took - 1 == pytest.approx(pipeline.bubble_overhead(stages, micro))
+    assert (took - 1) / took == pytest.approx(pipeline.bubble_idle(stages, micro))
+
+
+def test_a_pipeline_of_two_waits_for_its_links() -> None:
+    """One micro-batch: forward 1/3, over, forward 1/3, backward 2/3, over, backward 2/3."""
+    assert pipeline.predict(2, 1, 1.0, 0.5) == pytest.approx(2 + 2 * 0.5)
