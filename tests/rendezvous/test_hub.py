@@ -147,7 +147,8 @@ async def has_another_token(port: int) -> None:
 
 async def sends_too_much(port: int) -> None:
     talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await talk.send({"hello": os.urandom(200_000).hex()}, soon())
+    with contextlib.suppress(WireError):  # the hub need not read it all before it hangs up
+        await talk.send({"hello": os.urandom(200_000).hex()}, soon())
     await refusal_of(talk)
 
 
