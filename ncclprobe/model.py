@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ncclprobe.chosen import Choices, NodeTopology
 from ncclprobe.measured import FirstCall, Mismatch, Samples, Skew, Unmeasured
+from ncclprobe.moved import AffinityRow, CopyRow, GroupRow, Road, StepRow
 from ncclprobe.paired import Localisation, PairRow
 
 SCHEMA = "ncclprobe.report/1"
@@ -359,6 +360,11 @@ class Report:
     first_call: FirstCall | None = None
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
+    roads: tuple[Road, ...] = ()
+    copies: tuple[CopyRow, ...] = ()
+    affinity: tuple[AffinityRow, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
     unmeasured: tuple[Unmeasured, ...] = ()
     remarks: tuple[str, ...] = ()
 

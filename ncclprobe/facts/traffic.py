@@ -1,0 +1,110 @@
+"""Bytes that NICs have counted: read before and after something is measured, never polled.
+
+Ethernet bytes are in ``/sys/class/net/<name>/statistics`` (Documentation/ABI/testing/sysfs-class-net-statistics). RDMA
+bytes pass the kernel by and are only in the port's own counters, ``/sys/class/infiniband/<device>/ports/<n>/counters``,
+which count in units of four bytes (Documentation/ABI/stable/sysfs-class-infiniband: port_xmit_data, port_rcv_data).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ncclprobe.errors import HostError, Missing, ParseError
+from ncclprobe.facts.infiniband import counters
+from ncclprobe.host import Host
+from ncclprobe.model import Absent
+
+NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
+_WORD = 4
+_WRAP = 1 << 32
+"""Some drivers keep 32 bits, which wrap after 4 GiB: a third of a second at 100 Gb/s."""
+_LOOPBACK = "lo"
+
+Kind = Literal["ethernet", "rdma"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Bytes that one NIC has sent and received since somebody last set it to zero."""
+
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What all NICs of a node have counted: by name (``eth1``, ``mlx5_0:1``). Absent: that one's could not be read."""
+
+    ethernet: Mapping[str, Count | Absent] = field(default_factory=dict)
+    rdma: Mapping[str, Count | Absent] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> Mapping[str, Count | Absent]:
+        """The counts of one kind of counter."""
+        return self.ethernet if kind == "ethernet" else self.rdma
+
+
+def read(host: Host) -> Traffic:
+    """All counters of this network namespace, as they stand now; those that cannot be read say why."""
+    ethernet = {
+        name: _count(host, f"{NET}/{name}/statistics", ("tx_bytes", "rx_bytes"), 1)
+        for name in _names(host, NET)
+        if name != _LOOPBACK
+    }
+    rdma = {
+        f"{device}:{port}": _count(
+            host, f"{RDMA}/{device}/ports/{port}/counters", ("port_xmit_data", "port_rcv_data"), _WORD
+        )
+        for device in _names(host, RDMA)
+        for port in _names(host, f"{RDMA}/{device}/ports")
+    }
+    return Traffic(ethernet, rdma)
+
+
+def _names(host: Host, folder: str) -> list[str]:
+    """What is in a folder; nothing where there is none. A folder that cannot be listed has no NIC we could name."""
+    try:
+        names = json.loads(host.ask("list", folder))
+    except (HostError, ValueError):
+        return []
+    return sorted(name for name in names if name != "bonding_masters")
+
+
+def _count(host: Host, folder: str, names: tuple[str, str], unit: int) -> Count | Absent:
+    try:
+        found = counters(host.ask("files", folder))
+    except Missing:
+        return Absent("its driver keeps no counters", "Missing")
+    except (HostError, ParseError) as error:
+        return Absent(str(error), type(error).__name__)
+    if not all(name in found for name in names):
+        return Absent(f"{folder} has no {' and '.join(names)}", "Missing")
+    sent, received = (found[name] * unit for name in names)
+    return Count(sent, received)
+
+
+def moved(before: Traffic, after: Traffic, kind: Kind) -> dict[str, Count | Absent]:
+    """What each NIC moved in between. A counter that was set back or wrapped more than once is Absent, not a number."""
+    found: dict[str, Count | Absent] = {}
+    first = before.of(kind)
+    for name, last in after.of(kind).items():
+        begun = first.get(name, Absent("it was not there before"))
+        if isinstance(last, Absent) or isinstance(begun, Absent):
+            found[name] = last if isinstance(last, Absent) else begun
+            continue
+        unit = _WORD if kind == "rdma" else 1
+        sent, received = _grown(begun.sent, last.sent, unit), _grown(begun.received, last.received, unit)
+        reset = "its counter was set back in the meantime"
+        found[name] = Absent(reset) if sent is None or received is None else Count(sent, received)
+    return found
+
+
+def _grown(before: int, after: int, unit: int) -> int | None:
+    """How much a counter grew; None where it fell in a way that 32 bits do not explain.
+
+    Only a counter that was past half of 32 bits is taken to have wrapped: one that fell from less was set back.
+    """
+    if after >= before:
+        return after - before
+    wrap = _WRAP * unit
+    return after + wrap - before if wrap // 2 <= before < wrap else None

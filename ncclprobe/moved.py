@@ -1,0 +1,143 @@
+"""The nouns of where bytes went: over which NIC, between which memories, in which groups, in a step of training.
+
+GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and never zero.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class NicBytes:
+    """What one NIC of one node moved while something was measured, by its own counters (all traffic, not only ours).
+
+    `share`: of all bytes that this node's NICs sent; `expected`: whether the library was to use it, null: not known.
+    `why`: for what reason the counters are not known.
+    """
+
+    node: str
+    nic: str
+    kind: Literal["ethernet", "rdma"]
+    sent: int | None
+    received: int | None
+    share: float | None = None
+    expected: bool | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """Which way the bytes of one operation went. `nbytes` of it were sent in all, `least_bytes` from each node.
+
+    `stray`: of each NIC that nobody expected to carry it, ``node nic``, those that carried a part worth naming.
+    """
+
+    op: str
+    nbytes: int
+    least_bytes: int
+    nics: tuple[NicBytes, ...]
+    stray: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRow:
+    """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, host.
+
+    `device` is ``GPU3``, or ``cpu`` for the host's own memory; `peer` the other GPU. `numa` is the node of the host
+    memory, `near` whether it is the device's own. `together`: all GPUs copied at the same time. GB/s of each
+    direction.
+    """
+
+    node: str
+    rank: int
+    kind: Literal["h2d", "d2h", "both", "d2d", "host"]
+    device: str
+    peer: str = ""
+    numa: int | None = None
+    near: bool | None = None
+    together: bool = False
+    nbytes: int
+    GBps: float
+    min_GBps: float
+    max_GBps: float
+    samples: int
+    expected_GBps: float | None = None
+    low_GBps: float | None = None
+    why: str = ""
+    source: str = ""
+    status: Literal["pass", "fail", "noise", "unjudged"] = "unjudged"
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityRow:
+    """The same operation with a rank's processors as they are and as the topology says they should be, in turn.
+
+    `cpus`, `better_cpus`: lists as taskset writes them. `ratio`: time as it is over time as it should be, with its
+    95 % interval. `words`: what to type to have it so.
+    """
+
+    rank: int
+    node: str
+    cpus: str
+    better_cpus: str
+    as_is_us: float
+    better_us: float
+    ratio: float
+    interval: tuple[float, float] | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
+
+    `size` ranks in each of `groups` groups, `crossing` of which span nodes. Times are of the slowest group (its ranks:
+    `slowest`); `slowdown` is together over alone. `problems`: what is wrong or unwise about the groups.
+    """
+
+    kind: Literal["tp", "cp", "dp", "pp"]
+    op: str
+    nbytes: int
+    size: int
+    groups: int
+    crossing: int
+    slowest: tuple[int, ...]
+    alone_us: float
+    alone_busbw_GBps: float
+    together_us: float | None = None
+    together_busbw_GBps: float | None = None
+    slowdown: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One step of a training strategy, replayed with its real collectives and stand-in compute.
+
+    `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the
+    step is longer than its compute; `efficiency`: compute over step. `predicted_us` is what the calls' own measured
+    times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal one, `idle` of this.
+    """
+
+    strategy: Literal["ddp", "fsdp", "zero3", "tp", "pp"]
+    ranks: int
+    params: int
+    layers: int
+    dtype: str
+    micro_batches: int
+    bucket_bytes: int | None
+    overlap: bool
+    calls: int
+    call_bytes: int
+    steps: int
+    step_us: float
+    step_min_us: float
+    step_max_us: float
+    compute_us: float
+    calls_us: float
+    exposed_us: float
+    efficiency: float
+    predicted_us: float | None = None
+    bubble_overhead: float | None = None
+    bubble_idle: float | None = None
+    idle: float | None = None
