@@ -17,13 +17,21 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one call sends from and receives to: flat views of one data type. In place, they overlap."""
+    """Where one call sends from and receives to: flat views of one data type. In place, they overlap.
+
+    `rank` and `ranks` are those of `group`, null: the default one.
+    """
 
     send: torch.Tensor
     recv: torch.Tensor
     rank: int
     ranks: int
     redop: dist.ReduceOp.RedOpType
+    group: dist.ProcessGroup | None = None
+
+    def member(self, rank: int) -> int:
+        """The rank in the whole job of the group's member `rank`, which is what torch wants to be told."""
+        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,17 +48,15 @@ def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True
         network_free = max(now, network_free) + took
         if not overlap:
             now = network_free
-        elif item.needed is not None:
-            pending.append((_wanted(items, place, item.needed), network_free))
+        else:
+            pending.append((needed_at(items, place), network_free))
     return Predicted(max(now, network_free), compute_s, calls_s)
 
 
-def _wanted(items: Step, place: int, computes_later: int) -> int:
-    """Where the compute stands that needs the call at `place`: the next one, or so many after it."""
-    left = computes_later
-    for later in range(place + 1, len(items)):
-        if isinstance(items[later], Compute):
-            if left == 0:
-                return later
-            left -= 1
-    return len(items)
+def needed_at(items: Step, place: int) -> int:
+    """Where in `items` the result of the call at `place` is needed; their number: at the end."""
+    call = items[place]
+    computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
+    if not isinstance(call, Call) or call.needed is None or call.needed >= len(computes):
+        return len(items)
+    return computes[call.needed]

@@ -66,8 +66,8 @@ class Compute:
 class Call:
     """One collective. `name` says what for.
 
-    `needed`: how many steps of the list later its result is needed: 0: at once, the compute that follows waits for it;
-    null: only at the end of the step. Without overlap every call is waited for at once.
+    `needed`: which compute after it waits for its result, 0 being the next; null: only the end of the step does.
+    Without overlap every call is waited for at once.
     """
 
     name: str

@@ -34,7 +34,7 @@ def plan(**changes: Any) -> Plan:
     return Plan(rank=RANK, ranks=RANKS, backend="gloo", **(small | changes))
 
 
-def one_rank_is_missing(tensor: torch.Tensor, op: Any) -> None:
+def one_rank_is_missing(tensor: torch.Tensor, op: Any, _group: None) -> None:
     """The last rank's contribution to a sum is lost."""
     if RANK == RANKS - 1:
         tensor.zero_()
@@ -42,7 +42,7 @@ def one_rank_is_missing(tensor: torch.Tensor, op: Any) -> None:
 
 
 def shares_in_reverse(
-    output: torch.Tensor, own: torch.Tensor, original: Callable[..., Any] = collectives._all_gather
+    output: torch.Tensor, own: torch.Tensor, _group: None, original: Callable[..., Any] = collectives._all_gather
 ) -> None:
     """All shares arrive, in the wrong order."""
     original(output, own)
@@ -50,34 +50,38 @@ def shares_in_reverse(
 
 
 def share_of_a_neighbour(
-    output: torch.Tensor, whole: torch.Tensor, op: Any, original: Callable[..., Any] = collectives._reduce_scatter
+    output: torch.Tensor,
+    whole: torch.Tensor,
+    op: Any,
+    _group: None,
+    original: Callable[..., Any] = collectives._reduce_scatter,
 ) -> None:
     """Each rank ends with the share of the one before."""
     original(output, whole.roll(output.numel()), op)
 
 
-def nothing_is_exchanged(output: torch.Tensor, own: torch.Tensor) -> None:
+def nothing_is_exchanged(output: torch.Tensor, own: torch.Tensor, group: None) -> None:
     """Every rank keeps what it had."""
     output.copy_(own)
 
 
-def from_another_root(tensor: torch.Tensor, root: int) -> None:
+def from_another_root(tensor: torch.Tensor, root: int, _group: None) -> None:
     """Rank 1 sends instead of the root."""
     dist.distributed_c10d.broadcast(tensor, 1)
 
 
-def one_element_late(tensor: torch.Tensor, root: int, op: Any) -> None:
+def one_element_late(tensor: torch.Tensor, root: int, op: Any, _group: None) -> None:
     """The result lies one element too far."""
     dist.distributed_c10d.reduce(tensor, root, op)
     tensor.copy_(tensor.roll(1))
 
 
-def gathered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int) -> None:
+def gathered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int, _group: None) -> None:
     """The root puts the shares in the wrong order."""
     dist.distributed_c10d.gather(own, shares[::-1] if shares else None, root)
 
 
-def scattered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int) -> None:
+def scattered_in_reverse(own: torch.Tensor, shares: list[torch.Tensor] | None, root: int, _group: None) -> None:
     """The root deals the shares in the wrong order."""
     dist.distributed_c10d.scatter(own, shares[::-1] if shares else None, root)
 

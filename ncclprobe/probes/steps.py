@@ -1,0 +1,250 @@
+"""Steps of training replayed: the real collectives of a strategy, between real ranks, beside stand-in compute.
+
+Every rank plays the same plan (:mod:`ncclprobe.training.workload`), or its stage of a pipeline. What is compared is one
+step with another: with and without overlap, measured and predicted from the time of each call alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ncclprobe import units
+from ncclprobe.errors import UsageError
+from ncclprobe.moved import StepRow
+from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.probes import Slot, collectives
+from ncclprobe.probes.buffers import Buffers, allocate
+from ncclprobe.probes.clock import Clock, clock_of
+from ncclprobe.probes.pipeline import Stage
+from ncclprobe.probes.plan import Beat, Exchange, Plan, phase
+from ncclprobe.probes.work import Work
+from ncclprobe.training import pipeline, timeline, workload
+from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
+
+STEPS, _WARM_UPS, _ALONE = 9, 2, 7
+_MOST_DEFAULT_S = 1.0
+"""Of compute in a step where nobody said how much: a big model on a small machine would take minutes."""
+Waitable = Callable[[], Any]
+Issue = Callable[[Slot], Waitable]
+
+
+def _all_reduce(at: Slot) -> Waitable:
+    return _waited(dist.all_reduce(at.recv, at.redop, at.group, async_op=True))
+
+
+def _all_gather(at: Slot) -> Waitable:
+    return _waited(collectives._all_gather(at.recv, at.send, at.group, async_op=True))
+
+
+def _reduce_scatter(at: Slot) -> Waitable:
+    return _waited(collectives._reduce_scatter(at.recv, at.send, at.redop, at.group, async_op=True))
+
+
+def _waited(work: Any) -> Waitable:
+    return work.wait  # type: ignore[no-any-return]
+
+
+_ISSUE: Mapping[str, Issue] = {
+    "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to replay: `compute_s` of one rank in one step, null: what 6 operations per parameter and token take."""
+
+    strategy: Strategy
+    model: Model
+    compute_s: float | None = None
+
+
+@dataclass(slots=True)
+class Player:
+    """This rank's instruments."""
+
+    plan: Plan
+    exchange: Exchange
+    beat: Beat
+    clock: Clock
+    work: Work
+
+    def slowest(self, seconds: float) -> float:
+        """The longest that any rank took, on every rank."""
+        told = self.exchange.collect(seconds)
+        return float(self.exchange.share(max(told) if told else None))
+
+    def timed(self, name: str, play: Callable[[], object]) -> float:
+        """Seconds from a common start until the last rank has played."""
+        with phase(self.plan.rank, self.beat, name):
+            self.clock.barrier()
+            started = self.clock.now()
+            play()
+            self.clock.synchronise()
+            took = self.clock.now() - started
+        self.work.rest()
+        return self.slowest(took)
+
+
+def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, beat: Beat) -> Iterator[StepRow]:
+    """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
+
+    `room`: bytes that may be allocated, null: unknown. Raises UsageError where that is not enough, before anything is
+    allocated, or where a call is too small to share; ProbeError where a step fails.
+    """
+    need = workload.memory_bytes(asked.strategy, asked.model)
+    if room is not None and need > room:
+        raise UsageError(
+            f"--workload {asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
+            f"{units.size(room)} free; give fewer --params or more --layers"
+        )
+    device = torch.device(plan.device)
+    clock = clock_of(device)
+    with phase(plan.rank, beat, "calibrate the compute"):
+        clock.barrier()
+        player = Player(plan, exchange, beat, clock, Work(device, clock))
+    play = _pipeline if asked.strategy == "pp" else _flat
+    yield from play(player, asked)
+
+
+def _compute_s(player: Player, asked: Asked) -> float:
+    """Of one rank in one step. By 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
+    if asked.compute_s is not None:
+        return asked.compute_s
+    model, ranks = asked.model, player.plan.ranks
+    flops = 6.0 * model.params * model.tokens * model.micro_batches
+    share = flops / ranks if asked.strategy in ("tp", "pp") else flops
+    return min(_MOST_DEFAULT_S, player.slowest(share / player.work.flops * player.work.chunk_s))
+
+
+def _flat(player: Player, asked: Asked) -> Iterator[StepRow]:
+    plan, items = player.plan, workload.step(asked.strategy, asked.model)
+    calls = [item for item in items if isinstance(item, Call)]
+    slots = _slots(plan, calls)
+    alone = {key: _alone(player, key, slot) for key, slot in slots.items()}
+    chunks = player.work.chunks(_compute_s(player, asked))
+    bare = tuple(item for item in items if isinstance(item, Compute))
+    compute_s = _steps(player, "compute alone", lambda: _play(bare, slots, player.work, chunks, True))[0]
+    for overlap in (False, True):
+        name = f"{asked.strategy} {'with' if overlap else 'without'} overlap"
+        step = _steps(player, name, lambda how=overlap: _play(items, slots, player.work, chunks, how))  # type: ignore[misc]
+        predicted = timeline.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
+        yield _row(plan, asked, overlap, step, compute_s, calls_s=predicted.calls_s, predicted_s=predicted.step_s,
+                   calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
+
+
+def _slots(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], Slot]:
+    """Where each kind of call finds its bytes: all share two buffers. Raises UsageError for what cannot be shared."""
+    itemsize = DTYPES[plan.dtype]
+    shapes = {(call.op, call.nbytes): OPS[call.op].shape(call.nbytes, plan.ranks, itemsize) for call in calls}
+    for (name, nbytes), shape in shapes.items():
+        if not shape.nbytes:
+            raise UsageError(
+                f"--workload: {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share"
+            )
+    largest = max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values())
+    buffers: Buffers = allocate(-(-largest // 512) * 512, getattr(torch, plan.dtype), torch.device(plan.device))
+    found = {}
+    for key, shape in shapes.items():
+        place = OPS[key[0]].places[0]
+        send, recv = next(buffers.slots(shape, place, plan.rank, 1))
+        found[key] = Slot(send, recv, plan.rank, plan.ranks, dist.ReduceOp.SUM)
+    return found
+
+
+def _alone(player: Player, key: tuple[str, int], slot: Slot) -> float:
+    """Seconds of one call with nothing beside it."""
+    name = f"{key[0]} {units.size(key[1])} alone"
+    return median([player.timed(name, lambda: _ISSUE[key[0]](slot)()) for _ in range(_ALONE + 1)][1:])
+
+
+def _play(items: Step, slots: Mapping[tuple[str, int], Slot], work: Work, chunks: float, overlap: bool) -> None:
+    """One step. With overlap a call is waited for where its result is needed, without it at once."""
+    pending: list[tuple[int, Waitable]] = []
+    for place, item in enumerate(items):
+        for wanted, wait in pending:
+            if wanted <= place:
+                wait()
+        pending = [each for each in pending if each[0] > place]
+        if isinstance(item, Compute):
+            work.do(item.share * chunks)
+            continue
+        wait = _ISSUE[item.op](slots[item.op, item.nbytes])
+        if overlap:
+            pending.append((timeline.needed_at(items, place), wait))
+        else:
+            wait()
+    for _, wait in pending:
+        wait()
+
+
+def _steps(player: Player, name: str, play: Callable[[], object]) -> tuple[float, float, float]:
+    """Median, shortest and longest step in seconds."""
+    took = [player.timed(f"{name}, step {number + 1}", play) for number in range(_WARM_UPS + STEPS)][_WARM_UPS:]
+    return median(took), min(took), max(took)
+
+
+def _pipeline(player: Player, asked: Asked) -> Iterator[StepRow]:
+    """Every rank is a stage; activations and their gradients are handed on in 1F1B order."""
+    plan, model = player.plan, asked.model
+    with phase(plan.rank, player.beat, "pipeline groups"):
+        stage = Stage.open(plan, model)
+    hand_on_s = median([player.timed("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
+    chunks = player.work.chunks(_compute_s(player, asked))
+    compute_s = _steps(player, "compute alone", lambda: player.work.do(chunks))[0]
+    ideal = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
+    for overlap in (False, True):
+        name = f"pp {'with' if overlap else 'without'} overlap"
+        step = _steps(player, name, lambda how=overlap: stage.play(player.work, chunks, how))  # type: ignore[misc]
+        predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)
+        row = _row(plan, asked, overlap, step, compute_s, calls_s=2 * model.micro_batches * hand_on_s,
+                   predicted_s=predicted_s, calls=2 * model.micro_batches, call_bytes=2 * model.micro_batches
+                   * model.activation_bytes, exposed_s=step[0] - ideal)  # fmt: skip
+        yield row
+
+
+def _row(
+    plan: Plan,
+    asked: Asked,
+    overlap: bool,
+    step: tuple[float, float, float],
+    compute_s: float,
+    *,
+    calls_s: float,
+    predicted_s: float,
+    calls: int,
+    call_bytes: int,
+    exposed_s: float | None = None,
+) -> StepRow:
+    model, piped = asked.model, asked.strategy == "pp"
+    return StepRow(
+        strategy=asked.strategy,
+        ranks=plan.ranks,
+        params=model.params,
+        layers=model.layers,
+        dtype=plan.dtype,
+        micro_batches=model.micro_batches,
+        bucket_bytes=model.bucket_bytes,
+        overlap=overlap,
+        calls=calls,
+        call_bytes=call_bytes,
+        steps=STEPS,
+        step_us=_us(step[0]),
+        step_min_us=_us(step[1]),
+        step_max_us=_us(step[2]),
+        compute_us=_us(compute_s),
+        calls_us=_us(calls_s),
+        exposed_us=_us(step[0] - compute_s if exposed_s is None else exposed_s),
+        efficiency=compute_s / step[0],
+        predicted_us=_us(predicted_s),
+        bubble_overhead=pipeline.bubble_overhead(plan.ranks, model.micro_batches) if piped else None,
+        bubble_idle=pipeline.bubble_idle(plan.ranks, model.micro_batches) if piped else None,
+        idle=1 - compute_s / step[0] if piped else None,
+    )
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

@@ -1,0 +1,50 @@
+"""Stand-in compute: matrix products, so many that they take the time asked for when nothing else is going on."""
+
+from statistics import median
+
+import torch
+
+from ncclprobe.probes.clock import Clock
+
+_CPU_SIDE, _CUDA_SIDE = 192, 2048
+"""Of the square matrices: a product is to be short beside a call, and long beside its own overhead."""
+_TRIES, _EACH = 9, 8
+
+
+class Work:
+    """Compute in portions of one matrix product. `chunk_s` is how long one takes here, `flops` how many it is."""
+
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        side = _CUDA_SIDE if device.type == "cuda" else _CPU_SIDE
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._a, self._b, self._c = (torch.zeros(side, side, dtype=dtype, device=device) for _ in range(3))
+        self.flops = 2 * side**3
+        self._owed = 0.0
+        self._do(_EACH)
+        clock.synchronise()
+        tries = []
+        for _ in range(_TRIES):
+            started = clock.now()
+            self._do(_EACH)
+            clock.synchronise()
+            tries.append((clock.now() - started) / _EACH)
+        self.chunk_s = median(tries)
+
+    def chunks(self, seconds: float) -> float:
+        """How many products take so long."""
+        return seconds / self.chunk_s
+
+    def do(self, chunks: float) -> None:
+        """So many products; what is less than a whole one is owed, and done with the next."""
+        self._owed += chunks
+        whole = int(self._owed + 1e-9)
+        self._owed -= whole
+        self._do(whole)
+
+    def rest(self) -> None:
+        """A step has ended: owe nothing to the next."""
+        self._owed = 0.0
+
+    def _do(self, times: int) -> None:
+        for _ in range(times):
+            torch.mm(self._a, self._b, out=self._c)
