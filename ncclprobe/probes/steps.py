@@ -28,6 +28,8 @@ from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
 _MOST_DEFAULT_S = 1.0
 """Of compute in a step where nobody said how much: a big model on a small machine would take minutes."""
+_COMPUTE, _APART, _OVERLAPPED = "compute alone", "without overlap", "with overlap"
+Seconds = tuple[float, float, float]
 Waitable = Callable[[], Any]
 Issue = Callable[[Slot], Waitable]
 
@@ -127,10 +129,14 @@ def _flat(player: Player, asked: Asked) -> Iterator[StepRow]:
     alone = {key: _alone(player, key, slot) for key, slot in slots.items()}
     chunks = player.work.chunks(_compute_s(player, asked))
     bare = tuple(item for item in items if isinstance(item, Compute))
-    compute_s = _steps(player, "compute alone", lambda: _play(bare, slots, player.work, chunks, True))[0]
-    for overlap in (False, True):
-        name = f"{asked.strategy} {'with' if overlap else 'without'} overlap"
-        step = _steps(player, name, lambda how=overlap: _play(items, slots, player.work, chunks, how))  # type: ignore[misc]
+    plays: dict[str, Callable[[], object]] = {
+        _COMPUTE: lambda: _play(bare, slots, player.work, chunks, True),
+        _APART: lambda: _play(items, slots, player.work, chunks, False),
+        _OVERLAPPED: lambda: _play(items, slots, player.work, chunks, True),
+    }
+    took = _in_turn(player, asked.strategy, plays)
+    compute_s = took[_COMPUTE][0]
+    for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = timeline.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
         yield _row(plan, asked, overlap, step, compute_s, calls_s=predicted.calls_s, predicted_s=predicted.step_s,
                    calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
@@ -181,10 +187,13 @@ def _play(items: Step, slots: Mapping[tuple[str, int], Slot], work: Work, chunks
         wait()
 
 
-def _steps(player: Player, name: str, play: Callable[[], object]) -> tuple[float, float, float]:
-    """Median, shortest and longest step in seconds."""
-    took = [player.timed(f"{name}, step {number + 1}", play) for number in range(_WARM_UPS + STEPS)][_WARM_UPS:]
-    return median(took), min(took), max(took)
+def _in_turn(player: Player, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
+    """Median, shortest and longest of each play, in turn: what else the machine does then touches all alike."""
+    took: dict[str, list[float]] = {how: [] for how in plays}
+    for number in range(_WARM_UPS + STEPS):
+        for how, play in plays.items():
+            took[how].append(player.timed(f"{name}, {how}, step {number + 1}", play))
+    return {how: (median(each[_WARM_UPS:]), min(each[_WARM_UPS:]), max(each[_WARM_UPS:])) for how, each in took.items()}
 
 
 def _pipeline(player: Player, asked: Asked) -> Iterator[StepRow]:
@@ -194,23 +203,25 @@ def _pipeline(player: Player, asked: Asked) -> Iterator[StepRow]:
         stage = Stage.open(plan, model)
     hand_on_s = median([player.timed("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
     chunks = player.work.chunks(_compute_s(player, asked))
-    compute_s = _steps(player, "compute alone", lambda: player.work.do(chunks))[0]
-    ideal = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
-    for overlap in (False, True):
-        name = f"pp {'with' if overlap else 'without'} overlap"
-        step = _steps(player, name, lambda how=overlap: stage.play(player.work, chunks, how))  # type: ignore[misc]
-        predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)
-        row = _row(plan, asked, overlap, step, compute_s, calls_s=2 * model.micro_batches * hand_on_s,
-                   predicted_s=predicted_s, calls=2 * model.micro_batches, call_bytes=2 * model.micro_batches
-                   * model.activation_bytes, exposed_s=step[0] - ideal)  # fmt: skip
-        yield row
+    plays: dict[str, Callable[[], object]] = {
+        _COMPUTE: lambda: player.work.do(chunks),
+        _APART: lambda: stage.play(player.work, chunks, False),
+        _OVERLAPPED: lambda: stage.play(player.work, chunks, True),
+    }
+    took = _in_turn(player, "pp", plays)
+    compute_s, sent = took[_COMPUTE][0], 2 * model.micro_batches
+    ideal_s = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
+    predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)
+    for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
+        yield _row(plan, asked, overlap, step, compute_s, calls_s=sent * hand_on_s, predicted_s=predicted_s, calls=sent,
+                   call_bytes=sent * model.activation_bytes, exposed_s=step[0] - ideal_s)  # fmt: skip
 
 
 def _row(
     plan: Plan,
     asked: Asked,
     overlap: bool,
-    step: tuple[float, float, float],
+    step: Seconds,
     compute_s: float,
     *,
     calls_s: float,

@@ -16,6 +16,8 @@ class Work:
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         side = _CUDA_SIDE if device.type == "cuda" else _CPU_SIDE
+        if device.type == "cpu":
+            torch.set_num_threads(1)  # ranks that share processors would otherwise wait for each other's threads
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self._a, self._b, self._c = (torch.zeros(side, side, dtype=dtype, device=device) for _ in range(3))
         self.flops = 2 * side**3

@@ -1,0 +1,87 @@
+"""Groups and steps of training as a person reads them: a table each, and in words what is wrong with the groups."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.moved import GroupRow, StepRow
+from ncclprobe.units import size
+
+
+def blocks(groups: Sequence[GroupRow], steps: Sequence[StepRow], width: int) -> Iterator[list[str]]:
+    """The table of groups with its problems, then that of steps with what an ideal pipeline would idle."""
+    if groups:
+        yield _table(_GROUPS, [_group(row) for row in groups])
+        problems = dict.fromkeys(problem for row in groups for problem in row.problems)
+        yield from (_wrapped("groups: ", problem, width) for problem in problems)
+    if steps:
+        yield _table(_STEPS, [_step(row) for row in steps])
+        yield from (_wrapped("pipeline: ", text, width) for text in dict.fromkeys(_bubbles(steps)))
+
+
+_GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s", "together us", "GB/s", "slower")
+_STEPS = (
+    "step of",
+    "overlap",
+    "calls",
+    "bytes",
+    "compute ms",
+    "calls ms",
+    "step ms",
+    "predicted",
+    "exposed",
+    "efficiency",
+)
+
+
+def _group(row: GroupRow) -> tuple[str, ...]:
+    return (
+        row.kind,
+        row.op,
+        size(row.nbytes),
+        str(row.size),
+        str(row.groups),
+        str(row.crossing),
+        f"{row.alone_us:.1f}",
+        f"{row.alone_busbw_GBps:#.3g}",
+        "-" if row.together_us is None else f"{row.together_us:.1f}",
+        "-" if row.together_busbw_GBps is None else f"{row.together_busbw_GBps:#.3g}",
+        "-" if row.slowdown is None else f"{row.slowdown:.2f} x",
+    )
+
+
+def _step(row: StepRow) -> tuple[str, ...]:
+    return (
+        row.strategy,
+        "yes" if row.overlap else "no",
+        str(row.calls),
+        size(row.call_bytes),
+        _ms(row.compute_us),
+        _ms(row.calls_us),
+        _ms(row.step_us),
+        "-" if row.predicted_us is None else _ms(row.predicted_us),
+        _ms(row.exposed_us),
+        f"{row.efficiency:.0%}",
+    )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.1f}"
+
+
+def _bubbles(steps: Sequence[StepRow]) -> Iterator[str]:
+    for row in steps:
+        if row.bubble_overhead is not None and row.bubble_idle is not None and row.idle is not None and row.overlap:
+            yield (
+                f"{row.ranks} stages and {row.micro_batches} micro-batches: an ideal one idles {row.bubble_idle:.0%} "
+                f"of a step, (p-1)/(m+p-1), which is {row.bubble_overhead:.0%} over its work, (p-1)/m; this one idled "
+                f"{row.idle:.0%}"
+            )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in (heads, *rows)]
+
+
+def _wrapped(start: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent="  ")
