@@ -1,0 +1,125 @@
+"""GPUs by the name that NVML gives them: links, slot, memory, and how NCCL counts them.
+
+The data is ``gpus.csv`` beside this file. An empty cell is not known; "NVIDIA H100" alone is several products, and says
+no more than all of them have in common.
+"""
+
+import csv
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Literal, cast, get_args
+
+Wiring = Literal["board", "bridge", "system", "rack"]
+Confidence = Literal["high", "medium", "low"]
+
+NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 / 16, 6: 96 / 16}
+"""What NCCL counts per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
+
+    `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how
+    many are used: *board*, its baseboard uses every link; *bridge*, what bridges somebody put on; *system*, boards
+    differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or
+    nobody knows. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
+    place. `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    pci_ids: tuple[str, ...]
+    architecture: str
+    compute_capability: int
+    nvlinks: int
+    nvlink_GBps: float
+    nccl_nvlink_GBps: float
+    wiring: Wiring | None
+    nvlink_source: str
+    pcie_generation: int | None
+    pcie_width: int | None
+    c2c_GBps: float | None
+    memory_GB: float | None
+    memory_GBps: float | None
+    memory_low_GBps: float | None
+    p2p: bool | None
+    nvls: bool
+    source: str
+    note: str
+    confidence: Confidence
+
+    @property
+    def nccl_pcie_GBps(self) -> float | None:
+        """Its slot as NCCL counts it; None where it has none."""
+        if self.pcie_generation is None or self.pcie_width is None:
+            return None
+        return nccl_pcie_GBps(self.pcie_generation, self.pcie_width)
+
+
+def nccl_pcie_GBps(generation: int, width: int) -> float:
+    """A slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. A generation unknown to it counts as Gen3."""
+    return NCCL_PCIE_GBPS_PER_LANE.get(generation, NCCL_PCIE_GBPS_PER_LANE[3]) * width
+
+
+@cache
+def table() -> Mapping[str, Gpu]:
+    """Every product, by NVML's name and by each alias of it."""
+    gpus = products()
+    named = {gpu.name: gpu for gpu in gpus}
+    for gpu in gpus:
+        for alias in gpu.aliases:
+            if alias in named:
+                raise ValueError(f"gpus.csv: {alias!r} names {named[alias].name} and {gpu.name}")
+            named[alias] = gpu
+    return MappingProxyType(named)
+
+
+@cache
+def products() -> tuple[Gpu, ...]:
+    """Every product once, as the table orders them."""
+    data = pkgutil.get_data("ncclprobe.expect", "gpus.csv") or b""
+    gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
+    if len({gpu.name for gpu in gpus}) < len(gpus):
+        raise ValueError("gpus.csv: a name comes twice")
+    return gpus
+
+
+def _gpu(row: Mapping[str, str]) -> Gpu:
+    name = row["name"]
+    if row["wiring"] not in ("", *get_args(Wiring)) or row["confidence"] not in get_args(Confidence):
+        raise ValueError(f"gpus.csv: {name}: wiring {row['wiring']!r}, confidence {row['confidence']!r}")
+    return Gpu(
+        name=name,
+        aliases=_words(row["aliases"]),
+        pci_ids=_words(row["pci_ids"]),
+        architecture=row["architecture"],
+        compute_capability=int(row["compute_capability"]),
+        nvlinks=int(row["nvlinks"] or 0),
+        nvlink_GBps=_number(row["nvlink_GBps"]) or 0.0,
+        nccl_nvlink_GBps=_number(row["nccl_nvlink_GBps"]) or 0.0,
+        wiring=cast(Wiring, row["wiring"]) if row["wiring"] else None,
+        nvlink_source=row["nvlink_source"],
+        pcie_generation=int(row["pcie_generation"]) if row["pcie_generation"] else None,
+        pcie_width=int(row["pcie_width"]) if row["pcie_width"] else None,
+        c2c_GBps=_number(row["c2c_GBps"]),
+        memory_GB=_number(row["memory_GB"]),
+        memory_GBps=_number(row["memory_GBps"]),
+        memory_low_GBps=_number(row["memory_low_GBps"]),
+        p2p={"yes": True, "no": False, "": None}[row["p2p"]],
+        nvls={"yes": True, "no": False}[row["nvls"]],
+        source=row["source"],
+        note=row["note"],
+        confidence=cast(Confidence, row["confidence"]),
+    )
+
+
+def _words(cell: str) -> tuple[str, ...]:
+    return tuple(filter(None, (word.strip() for word in cell.split(";"))))
+
+
+def _number(cell: str) -> float | None:
+    return float(cell) if cell else None

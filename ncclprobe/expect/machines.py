@@ -1,0 +1,119 @@
+"""Machine types: how one is recognised, what it is made of, and what runs on it have reached.
+
+One file of ``machines/`` is one type. Its name, ``[match]`` and ``[links]`` are facts about the product, each number
+with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times that somebody measured and printed::
+
+    name = "p4d.24xlarge"
+    vendor = "AWS"
+
+    [match]
+    cloud = "aws"                       # by ncclprobe.facts.machine
+    products = ["p4d.24xlarge"]         # DMI product_name, whole or its first words
+    gpu_names = ["NVIDIA A100-SXM4-40GB"]
+
+    [links]
+    gpus = 8
+    fabric = "nvswitch"
+    nics = 4
+    nic_gbps = 100.0
+    network = "efa"
+    gdr = true
+    source = "https://github.com/aws/karpenter-provider-aws …"
+
+    [[published]]
+    op = "all_reduce"
+    gpus = 8                            # of each node
+    nodes = 2
+    algorithm = "tree"
+    min_bytes = "1G"
+    below_bytes = "2G"                  # left out: whatever is larger
+    busbw_GBps = 76.8
+    low_GBps = 70.0                     # only where a source says what still passes
+    source = "https://…"
+    why = "2 nodes: a tree"
+
+A number above what the links carry is refused, unless the entry names an algorithm that reaches it (busbw counts a
+ring's traffic; NVLS, Tree and SHARP move less).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect import gpus
+from ncclprobe.expect.machine_files import from_toml
+from ncclprobe.expect.machine_types import Latency, Links, Machine, Match, Published
+
+__all__ = ["Latency", "Links", "Machine", "Match", "Published", "by_name", "find", "from_toml", "table"]
+
+_FOLDER = "machines"
+
+
+@cache
+def table() -> Mapping[str, Machine]:
+    """Every type that comes with ncclprobe, by name."""
+    folder = resources.files("ncclprobe.expect").joinpath(_FOLDER)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    found = [from_toml(folder.joinpath(name).read_text(encoding="utf-8"), name) for name in names]
+    return by_name(found)
+
+
+def by_name(found: Iterable[Machine]) -> Mapping[str, Machine]:
+    """The types by name, with what their boards add.
+
+    Raises UsageError for a name that comes twice, a twin that does not name its twin, and a board that is none.
+    """
+    named: dict[str, Machine] = {}
+    for machine in found:
+        if machine.name in named:
+            raise UsageError(f"two machine types are called {machine.name}")
+        named[machine.name] = machine
+    for machine in named.values():
+        for twin in machine.match.twins:
+            if twin not in named or machine.name not in named[twin].match.twins:
+                raise UsageError(f"{machine.name}: twins: {twin!r} is no machine type that names it in turn")
+    return MappingProxyType({name: _with_board(machine, named) for name, machine in named.items()})
+
+
+def _with_board(machine: Machine, named: Mapping[str, Machine]) -> Machine:
+    if not machine.board:
+        return machine
+    board = named.get(machine.board)
+    if board is None or board.board or _inside(board) != _inside(machine):
+        raise UsageError(f"{machine.name}: board: {machine.board!r} is no machine type with the same GPUs and NVLinks")
+    why = f"same baseboard as {board.name}"
+    rows = [
+        row for row in board.published if row.nodes == 1 and not any(row.overlaps(own) for own in machine.published)
+    ]
+    own = {(row.op, row.gpus) for row in machine.latencies if row.nodes == 1}
+    times = [row for row in board.latencies if row.nodes == 1 and (row.op, row.gpus) not in own]
+    return replace(
+        machine,
+        published=machine.published + tuple(replace(row, why=f"{row.why} ({why})") for row in rows),
+        latencies=machine.latencies + tuple(replace(row, why=f"{row.why} ({why})") for row in times),
+    )
+
+
+def _inside(machine: Machine) -> tuple[object, ...]:
+    """What must be equal for numbers of one node to be."""
+    links = machine.links
+    return gpus.table()[machine.gpu].nccl_nvlink_GBps, links.gpus, links.fabric, links.nvlinks, links.nvls
+
+
+def find(name: str) -> Machine:
+    """The type of this name, whatever its case and hyphens. Raises UsageError with those of similar names."""
+    machines = table()
+    folded = {_folded(known): known for known in machines}
+    if _folded(name) in folded:
+        return machines[folded[_folded(name)]]
+    close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(folded[word] for word in close)}?" if close else "`ncclprobe expect --list`"
+    raise UsageError(f"no machine type is called {name[:80]!r}; {hint}")
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace(" ", "-").replace("_", "-")

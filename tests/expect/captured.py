@@ -1,0 +1,38 @@
+"""The facts that expectations read, of a captured machine."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import zoo
+
+from ncclprobe import engine
+from ncclprobe.expect.observed import Facts
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import Machine as Firmware
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.pci import Pci
+from ncclprobe.host import load
+from ncclprobe.model import Absent, Collector
+from ncclprobe.registry import discover
+
+CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl")) + sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))
+WANTED = (Gpus, NvLinks, Pci, Fabric, Interfaces, Cpus, PeerAccess, GpuDirect)
+
+
+@cache
+def facts_of(path: Path) -> tuple[Facts, Firmware | Absent]:
+    """Those of one capture."""
+    known: Any = engine.collect(load(path), discover("ncclprobe.facts", Collector))
+    return Facts(*(known[kind] for kind in WANTED)), known[Firmware]
+
+
+def named(name: str) -> tuple[Facts, Firmware | Absent]:
+    """Those of the capture of this name, healthy or sick."""
+    (path,) = [path for path in CAPTURES if path.stem == name]
+    return facts_of(path)

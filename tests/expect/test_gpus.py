@@ -1,0 +1,74 @@
+"""The table of GPUs: nobody is named twice, what is derived agrees, every row has its source."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zoo
+
+from ncclprobe.expect import gpus, links, nvlinks
+from ncclprobe.expect.observed import nccl_link_GBps
+
+every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
+
+
+@every_gpu
+def test_every_gpu_has_a_source_and_a_place_on_some_bus(gpu: gpus.Gpu) -> None:
+    assert gpu.source
+    assert gpu.pcie_generation or gpu.c2c_GBps or gpu.name == "NVIDIA GB10"
+    assert (gpu.wiring is None) == (not gpu.nvlink_source)
+    assert gpus.table()[gpu.name] is gpu
+
+
+@every_gpu
+def test_a_link_counts_for_nccl_as_the_architecture_says(gpu: gpus.Gpu) -> None:
+    if gpu.nvlinks:
+        assert gpu.nccl_nvlink_GBps == nccl_link_GBps(gpu.compute_capability)
+        assert 0.7 < gpu.nccl_nvlink_GBps / gpu.nvlink_GBps < 0.9
+    else:
+        assert not gpu.nvlink_GBps
+        assert gpu.wiring is None
+
+
+def test_an_alias_is_the_gpu_and_a_name_of_several_products_is_none() -> None:
+    assert gpus.table()["H100-SXM5-80GB"].name == "NVIDIA H100 80GB HBM3"
+    assert "NVIDIA Graphics Device" not in gpus.table()
+    assert gpus.table()["NVIDIA H100"].nvlinks == 0
+
+
+@pytest.mark.parametrize(
+    ("generation", "width", "GBps"), [(3, 16, 12), (4, 16, 24), (5, 16, 48), (4, 8, 12), (9, 16, 12)]
+)
+def test_a_slot_counts_for_nccl_by_generation_and_width(generation: int, width: int, GBps: float) -> None:
+    assert gpus.nccl_pcie_GBps(generation, width) == GBps
+
+
+@pytest.mark.parametrize("generation", range(1, 6))
+@pytest.mark.parametrize("width", [1, 4, 8, 16])
+def test_the_tables_of_links_and_of_gpus_agree_on_slots(generation: int, width: int) -> None:
+    link = links.pcie(generation, width)
+    assert link is not None
+    assert link.nccl_GBps == pytest.approx(gpus.nccl_pcie_GBps(generation, width), abs=0.006)
+
+
+def test_every_gpu_of_the_zoo_is_in_the_table() -> None:
+    for machine in zoo.MACHINES.values():
+        if machine.gpu:
+            gpu = gpus.table()[machine.gpu.name]
+            assert gpu.compute_capability == machine.gpu.capability[0] * 10 + machine.gpu.capability[1]
+            assert f"{machine.gpu.chip:04X}" in gpu.pci_ids
+
+
+def test_products_with_nvlink_are_those_of_which_somebody_says_who_decides() -> None:
+    assert set(nvlinks.products()) == {gpu.name for gpu in gpus.products() if gpu.wiring}
+    assert nvlinks.products()["NVIDIA H200"].link_GBps == 25
+
+
+def test_no_gpu_of_the_collected_facts_is_missing(shared: Callable[[str], Path]) -> None:
+    with shared("facts/gpus.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["nvml_name"] for row in rows} == {gpu.name for gpu in gpus.products()}
+    for row in rows:
+        known = gpus.table()[row["nvml_name"]]
+        assert known.memory_GBps == (float(row["mem_bw_GBps"]) if row["mem_bw_GBps"] else None)

@@ -1,0 +1,26 @@
+"""The table of links."""
+
+import pytest
+
+from ncclprobe.expect import links
+
+every_link = pytest.mark.parametrize("link", links.table().values(), ids=lambda link: link.name)
+
+
+@every_link
+def test_a_link_has_a_source_and_carries_no_more_than_its_line(link: links.Link) -> None:
+    assert link.source
+    if link.high_GBps is not None and link.line_GBps is not None and "NVLS" not in link.name:
+        assert 0 < link.high_GBps <= link.line_GBps
+    if link.high_GBps is not None:
+        assert link.measured
+
+
+def test_links_are_found_by_what_sysfs_and_nvml_say() -> None:
+    ndr, slot = links.infiniband("NDR"), links.pcie(5, 16)
+    assert ndr is not None
+    assert ndr.line_GBps == 50
+    assert slot is not None
+    assert slot.high_GBps == 56.8
+    assert links.pcie(5, 3) is None
+    assert links.infiniband("ZDR") is None
