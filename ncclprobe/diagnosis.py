@@ -97,7 +97,7 @@ def diagnose(
         coverage=engine.coverage(verdicts),
         suppressed=suppressed,
         environment={s.node: _environment(s) for s in snapshots},
-        **(_pictures(snapshots, question.job) if options.verbose or options.json else {}),
+        **(_pictures(snapshots, question.job) if options.verbose or options.json or options.html else {}),
         remarks=tuple(remarks),
     )
 

@@ -1,18 +1,48 @@
 """Where a finished report goes: the terminal, and the files that the command line names."""
 
 import argparse
+import contextlib
+import importlib
+import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from ncclprobe import files
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Report
 from ncclprobe.report import text as as_text
 
 if TYPE_CHECKING:
     from ncclprobe.redact import Redactor
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+GITHUB = "github"
+"""What ``--markdown`` takes beside a path: the job summary of GitHub Actions, with annotations."""
+
+FORMATS = ("json", "junit", "markdown", "html", "prometheus")
+"""Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
+
+
+class Wanted(Protocol):
+    """What a command line asks to be written: an option of :func:`arguments` each, None where it was not given."""
+
+    @property
+    def json(self) -> str | None: ...
+    @property
+    def junit(self) -> str | None: ...
+    @property
+    def markdown(self) -> str | None: ...
+    @property
+    def html(self) -> str | None: ...
+    @property
+    def prometheus(self) -> str | None: ...
+    @property
+    def nodes_out(self) -> Path | None: ...
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,16 +93,63 @@ def destination(text: str) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every reporting command has."""
-    parser.add_argument(
-        "--json", type=destination, metavar="PATH", help="also write the report as JSON; -: to stdout alone"
-    )
-    parser.add_argument(
-        "--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="one line only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
-    parser.add_argument("--no-color", action="store_true", help="plain text (also NO_COLOR)")
+    """Add the options that every reporting command has. What they lack is found out here, before anything is done."""
+    add = parser.add_argument
+    put = partial(parser.add_argument, action=_Place, metavar="PATH")
+    put("--json", type=destination, help="also write the report as JSON; -, as with the next four: to stdout alone")
+    put("--junit", type=_needing("report", "junitparser"), help="as JUnit XML, for the tests' page of a CI")
+    put("--markdown", type=_markdown, help=f"as Markdown; {GITHUB}: as the summary of this job of GitHub Actions")
+    put("--html", type=_needing("html", "plotly", "jinja2"), help="as one page that opens offline")
+    put("--prometheus", type=_needing("report", "prometheus_client"), help="as NAME.prom for the textfile collector")
+    add("--nodes-out", type=_node_lists, metavar="DIR", help="lists of nodes there: good, bad, unsure, missing")
+    add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
+    add("-q", "--quiet", action="store_true", help="one line only")
+    add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
+    add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
+
+
+class _Place(argparse.Action):
+    """Where one format goes: no two go to the same place."""
+
+    def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
+        for other in FORMATS:
+            if other != self.dest and value != os.devnull and getattr(into, other, None) == value:
+                where = "standard output" if value == "-" else value
+                parser.error(f"--{other} and --{self.dest}: {where} takes one of them; give the other another path")
+        setattr(into, self.dest, value)
+
+
+def _needing(extra: str, *modules: str) -> Callable[[str], str]:
+    """A :func:`destination` of a format that takes `modules`, which the extra `extra` brings."""
+
+    def checked(text: str) -> str:
+        _require(extra, *modules)
+        return destination(text)
+
+    return checked
+
+
+def _require(extra: str, *modules: str) -> None:
+    """Found out without importing them: that costs as much as all of looking."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise argparse.ArgumentTypeError(f"needs {', '.join(missing)}: pip install 'ncclprobe[{extra}]'")
+
+
+def _markdown(text: str) -> str:
+    if text == GITHUB and not os.environ.get(SUMMARY):
+        raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is no job of GitHub Actions")
+    return text if text == GITHUB else destination(text)
+
+
+def _node_lists(text: str) -> Path:
+    _require("report", "ClusterShell")
+    folder = Path(text)
+    if folder.exists() and not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is no folder")
+    if not folder.exists() and not folder.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+    return folder
 
 
 def redaction(parser: argparse.ArgumentParser) -> None:
@@ -107,12 +184,78 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
 
 def deliver(report: Report, options: argparse.Namespace) -> None:
     """Write `report` wherever `options` ask for it. Raises UsageError."""
-    if options.json != "-":
+    alone = on_stdout(options)
+    if alone:
+        write(alone, report, "-")
+    else:
         show(report, quiet=options.quiet, verbose=options.verbose, no_color=options.no_color)
-    if options.json:
-        from ncclprobe.report import json as as_json  # msgspec costs as much as all of looking
+    if options.json and options.json != "-":
+        write("json", report, options.json)
+    write_others(report, options)
 
-        as_json.write(report, options.json)
+
+def on_stdout(wanted: Wanted) -> str | None:
+    """The format that is to stand on standard output, with nothing else there."""
+    return next((name for name in FORMATS if getattr(wanted, name) == "-"), None)
+
+
+def write(name: str, report: Report, path: str) -> None:
+    """Write `report` in one of FORMATS to `path`; ``-`` is standard output. A reader never sees half a file.
+
+    Raises UsageError where it cannot be written.
+    """
+    text = str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        files.write(Path(path), text)
+
+
+def write_others(report: Report, wanted: Wanted) -> None:
+    """Write the files that `wanted` asks for beside the JSON, which a measuring run keeps writing as it goes.
+
+    Raises UsageError where one cannot be written.
+    """
+    for name in FORMATS[1:]:
+        path = getattr(wanted, name)
+        if name == "markdown" and path == GITHUB:
+            _tell_github(report, to_stderr=on_stdout(wanted) is not None)
+        elif path and path != "-":
+            write(name, report, path)
+    if wanted.nodes_out:
+        _write_lists(report, wanted.nodes_out)
+
+
+def _tell_github(report: Report, *, to_stderr: bool) -> None:
+    """Add to the step's summary, as its other commands may have, and annotate the run."""
+    from ncclprobe.report import markdown
+
+    path = os.environ.get(SUMMARY, "")
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(markdown.render(report))
+    except OSError as error:
+        raise UsageError(f"--markdown {GITHUB}: {SUMMARY}={path} cannot be written: {error.strerror}") from None
+    with contextlib.suppress(OSError):  # nobody reads on: the summary is written
+        for line in markdown.annotations(report):
+            print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+
+
+def _write_lists(report: Report, folder: Path) -> None:
+    """All four lists, empty ones too: one of an earlier run must not be taken for this one's."""
+    from ncclprobe.report import nodes
+
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--nodes-out {folder}: {error.strerror}; name a folder that can be written") from None
+    lists = nodes.lists(report)
+    for name, text in lists.texts.items():
+        files.write(folder / name, text)
+    if lists.left_out:
+        shown = as_text.printable(", ".join(lists.left_out[:3]))
+        print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
 
 
 def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bool = True) -> None:

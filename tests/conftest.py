@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from ncclprobe.errors import HostError
 from ncclprobe.host import Question, Replay
+from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,6 +27,27 @@ def shared() -> Callable[[str], Path]:
         return folder / name
 
     return find
+
+
+@cache
+def _validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    return jsonschema.Draft202012Validator(json.loads(as_json.SCHEMA_FILE.read_text()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_report_that_a_test_reads_is_valid() -> Iterator[None]:
+    """By the schema that is shipped, whoever wrote it."""
+    read = as_json.read
+
+    def checked(path: str) -> Any:
+        report = read(path)
+        _validator().validate(json.loads(Path(path).read_text()))
+        return report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(as_json, "read", checked)
+        yield
 
 
 def answers(said: dict[Question, Any]) -> Replay:

@@ -1,6 +1,9 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
+import json
 import sys
+from collections.abc import Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model import SCHEMA, ExitCode, Report, Status
 
 MAX_REPORT_BYTES = 256 << 20
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+"""The JSON Schema as it is shipped. ``ncclprobe report --schema`` prints what it must be."""
 
 _CODES = {
     Status.PASS: (ExitCode.OK,),
@@ -26,8 +31,23 @@ def render(report: Report) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema, generated from the types of :mod:`ncclprobe.model`."""
-    return msgspec.json.schema(Report)
+    """The JSON Schema (draft 2020-12), generated from the types of :mod:`ncclprobe.model`.
+
+    Keys may be added to reports of the same schema, so none is forbidden, and only what every report has is required.
+    """
+    found = _tidy(msgspec.json.schema(Report))
+    top = found["$defs"]["Report"]
+    top["properties"]["schema"] = {"const": SCHEMA}
+    top["properties"]["exit_code"] = {"enum": sorted({int(code) for codes in _CODES.values() for code in codes})}
+    top["required"] = [*top["required"], "schema"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{SCHEMA}", **found}
+
+
+def _tidy(value: Any) -> Any:
+    """`value` as JSON has it, its descriptions dedented, as Python itself does with docstrings from 3.13 on."""
+    if isinstance(value, dict):
+        return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _tidy(v) for k, v in value.items()}
+    return [_tidy(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write(report: Report, path: str) -> None:
@@ -42,11 +62,48 @@ def write(report: Report, path: str) -> None:
 def read(path: str) -> Report:
     """The report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
     try:
-        report = msgspec.json.decode(files.read(Path(path), limit=MAX_REPORT_BYTES), type=Report)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a whole {SCHEMA} report: {error}") from None
-    if report.schema != SCHEMA:
-        raise UsageError(f"{path}: its schema is {report.schema!r}; this version reads {SCHEMA}")
+        text = _bounded(Path(path))
+        found = msgspec.json.decode(text, type=_Head).schema
+        if found != SCHEMA:
+            raise UsageError(f"{path}: its schema is {_shown(found)}; this version reads {SCHEMA}")
+        _refuse_duplicates(text, path)
+        report = msgspec.json.decode(text, type=Report)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
+        raise UsageError(f"{path}: not a whole {SCHEMA} report: {_shown(str(error))}") from None
     if report.exit_code not in _CODES.get(report.status, ()):
         raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
     return report
+
+
+class _Head(msgspec.Struct):
+    """What tells a report from all other JSON."""
+
+    schema: str
+
+
+def _bounded(path: Path) -> str:
+    """Its text; what is too large is refused before any of it is read. Raises UsageError."""
+    try:
+        nbytes = path.stat().st_size
+    except (OSError, ValueError):
+        nbytes = 0  # files.read says what is wrong
+    if nbytes > MAX_REPORT_BYTES:
+        raise UsageError(f"{path}: {nbytes >> 20} MiB, and no more than {MAX_REPORT_BYTES >> 20} are read of a report")
+    return files.read(path, limit=MAX_REPORT_BYTES)
+
+
+def _refuse_duplicates(text: str, path: str) -> None:
+    """Raises UsageError for a key that stands twice in one object: programs do not agree which of the two counts."""
+
+    def looked_at(pairs: Sequence[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise UsageError(f"{path}: the key {_shown(twice)} stands twice in one object: not ours")
+
+    json.loads(text, object_pairs_hook=looked_at)
+
+
+def _shown(text: str) -> str:
+    """A foreign text in one printable line of bounded length."""
+    return ascii(text[:80])[1:-1]

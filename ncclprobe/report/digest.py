@@ -1,0 +1,71 @@
+"""A report's findings and gaps gathered over nodes: what is alike is said once, with the nodes it is true of."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ncclprobe.hostlist import fold
+from ncclprobe.model import Finding, Report, Severity, Status
+
+_LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
+_MOST_CHARACTERS = 200
+
+
+class Problem(NamedTuple):
+    """A finding of the check `id`, found alike on `nodes`; none: it is about the job, or names its nodes itself."""
+
+    id: str
+    finding: Finding
+    nodes: tuple[str, ...]
+
+
+class Gap(NamedTuple):
+    """What could not be looked at: the checks, whether one of them is required, where and why."""
+
+    ids: tuple[str, ...]
+    required: bool
+    nodes: tuple[str, ...]
+    why: str
+
+
+def problems(report: Report) -> list[Problem]:
+    """Every finding once, the worst first."""
+    alike: dict[tuple[str, Finding], list[str]] = {}
+    for verdict in report.checks:
+        for finding in verdict.findings:
+            alike.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
+    found = [Problem(name, finding, tuple(nodes)) for (name, finding), nodes in alike.items()]
+    return sorted(found, key=lambda problem: _LOUDEST_FIRST.index(problem.finding.severity))
+
+
+def gaps(report: Report) -> list[Gap]:
+    """What is unknown, by reason and nodes; what is required first."""
+    where: dict[tuple[str, str, bool], list[str]] = {}
+    for verdict in report.checks:
+        if verdict.status is Status.UNKNOWN:
+            key = (verdict.why, verdict.id, verdict.required)
+            where.setdefault(key, []).extend([verdict.node] if verdict.node else [])
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
+    for (why, name, required), nodes in where.items():
+        groups.setdefault((why, required, tuple(nodes)), []).append(name)
+    found = [Gap(tuple(ids), required, nodes, why) for (why, required, nodes), ids in groups.items()]
+    return sorted(found, key=lambda gap: not gap.required)
+
+
+def passed(report: Report) -> dict[str, str]:
+    """The checks that passed wherever they were done, with the problem that each looked for."""
+    spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
+    fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
+    return {verdict.id: verdict.title for verdict in fine if verdict.id not in spoiled}
+
+
+def on(nodes: Sequence[str], report: Report) -> str:
+    """Where something holds, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; else nothing."""
+    if not nodes or len(report.nodes) < 2:
+        return ""
+    return f"all {len(nodes)} nodes" if len(nodes) == len(report.nodes) else folded(nodes)
+
+
+def folded(nodes: Sequence[str]) -> str:
+    """The names on one line of bounded length."""
+    text = fold(nodes)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(nodes)} nodes)"

@@ -1,0 +1,211 @@
+"""The report as JUnit XML: what CI systems show as a page of tests.
+
+A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
+one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
+carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that did
+not apply, was not asked for, or needed something that nobody must have. A warning leaves its test passed, unless the
+run stopped at it (``--fail-on warn``).
+
+The schema of Jenkins' xUnit plugin (its junit-10.xsd) knows no properties of a test case, so the numbers of the rows
+are properties of their suite, and each row's own stand in its output too.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ncclprobe.model import ExitCode, Finding, Measurement, Report, Severity, Status, Verdict
+from ncclprobe.moved import CopyRow
+from ncclprobe.report.text import printable, verdict_line
+from ncclprobe.units import size
+
+if TYPE_CHECKING:
+    from junitparser import FinalResult, TestCase, TestSuite
+
+BETWEEN = "between nodes"
+"""The suite of comparisons."""
+_MOST_CHARACTERS = 400
+
+
+def render(report: Report) -> str:
+    """`report` as XML text with a final newline. Needs junitparser (the extra `report`)."""
+    from junitparser import JUnitXml
+
+    xml = JUnitXml(report.tool.name)
+    suites = [_suite(report, "run", [_run(report)]), *_suites(report), *_row_suites(report)]
+    if report.copies:
+        suites.append(_suite(report, "measured copies", map(_copy, report.copies)))
+    xml.extend(suites)
+    # Not update_statistics(): it also counts what is skipped, which the schema does not know here.
+    xml.tests = sum(suite.tests for suite in suites)
+    xml.failures = sum(suite.failures for suite in suites)
+    xml.errors = sum(suite.errors for suite in suites)
+    lines = xml.tostring().decode().replace("><", ">\n<")  # only between elements: in texts both are escaped
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{lines}\n'
+
+
+def _run(report: Report) -> "TestCase":
+    """The run as a whole, so that a page of tests is green where the exit code is 0 and nowhere else."""
+    from junitparser import Error, Failure
+
+    case = _case("verdict", "run")
+    if report.exit_code:
+        kind = Failure if report.exit_code == ExitCode.FAIL else Error
+        why = "\n".join(map(printable, report.remarks))
+        case.result = [_result(kind, verdict_line(report), report.status.value, why)]
+    return case
+
+
+def _suites(report: Report) -> "Iterator[TestSuite]":
+    by_node: dict[str | None, list[Verdict]] = {node.name: [] for node in report.nodes}
+    for verdict in report.checks:
+        by_node.setdefault(verdict.node, []).append(verdict)
+    warns = report.status is Status.WARN and report.exit_code != 0
+    for node, verdicts in by_node.items():
+        if verdicts:
+            cases = (_check(verdict, warns) for verdict in verdicts)
+            yield _suite(report, BETWEEN if node is None else node, cases, hostname=node)
+    if report.missing_nodes:
+        cases = (_missing(node) for node in report.missing_nodes)
+        yield _suite(report, "missing nodes", cases)
+
+
+def _row_suites(report: Report) -> "Iterator[TestSuite]":
+    """A suite per operation."""
+    by_op: dict[str, list[Measurement]] = {}
+    for row in report.measurements:
+        by_op.setdefault(row.op, []).append(row)
+    for op, rows in by_op.items():
+        numbers = ((f"{row.nbytes}.{row.place}.{name}", number) for row in rows for name, number in _numbers(row))
+        yield _suite(report, f"measured {op}", map(_row, rows), properties=numbers)
+
+
+def _suite(
+    report: Report,
+    name: str,
+    cases: "Iterable[TestCase]",
+    *,
+    hostname: str | None = None,
+    properties: Iterable[tuple[str, str]] = (),
+) -> "TestSuite":
+    from junitparser import TestSuite
+
+    suite = TestSuite(printable(name))
+    suite.timestamp = printable(report.started)
+    if hostname is not None:
+        suite.hostname = printable(hostname)
+    for key, value in properties:
+        suite.add_property(key, value)
+    suite.add_testcases(list(cases))
+    return suite
+
+
+def _case(name: str, group: str, time_s: float = 0.0) -> "TestCase":
+    from junitparser import TestCase
+
+    return TestCase(printable(name), f"ncclprobe.{printable(group)}", time_s)
+
+
+def _check(verdict: Verdict, warns: bool) -> "TestCase":
+    from junitparser import Error, Failure, Skipped
+
+    case = _case(verdict.id, verdict.id.partition(".")[0])
+    failed = verdict.status is Status.FAIL or (warns and verdict.status is Status.WARN)
+    if failed:
+        case.result = [_result(Failure, _line(verdict), verdict.status.value, _story(verdict))]
+    elif verdict.status is Status.UNKNOWN and verdict.required:
+        case.result = [_result(Error, f"could not look: {verdict.why}", "unknown")]
+    elif verdict.status in (Status.UNKNOWN, Status.SKIP):
+        case.result = [_result(Skipped, verdict.why, verdict.status.value)]
+    elif verdict.findings:
+        case.system_out = _story(verdict)
+    return case
+
+
+def _missing(node: str) -> "TestCase":
+    from junitparser import Error
+
+    case = _case(node, "nodes")
+    case.result = [_result(Error, "nobody heard of this node", "missing")]
+    return case
+
+
+def _row(row: Measurement) -> "TestCase":
+    """Its time in whole milliseconds: the schema takes no exponent, and the properties have every digit."""
+    where = f"{size(row.nbytes)}, {row.place} place"
+    case = _case(f"{row.op} {where}", f"bandwidth.{row.op}", round(row.time_us.mean / 1e6, 3))
+    least = f", at least {row.expectation.low:.4g} expected" if row.expectation else ""
+    said = f"bus bandwidth {row.busbw_GBps:.4g} GB/s{least}"
+    case.result = _judged(row.status, said, row.doubt)
+    case.system_out = "\n".join(f"{name}={number}" for name, number in _numbers(row))
+    return case
+
+
+def _copy(row: CopyRow) -> "TestCase":
+    to = f" {row.peer}" if row.peer else ""
+    how = ", all at once" if row.together else ""
+    where = "" if row.numa is None else f", NUMA node {row.numa}"
+    case = _case(f"{row.node} {row.device} {row.kind}{to}{where}{how}", f"copies.{row.kind}")
+    least = "" if row.low_GBps is None else f", at least {row.low_GBps:.4g} expected"
+    case.result = _judged(row.status, f"{row.GBps:.4g} GB/s{least}", "")
+    case.system_out = f"GBps={row.GBps:.6g}\nmin_GBps={row.min_GBps:.6g}\nmax_GBps={row.max_GBps:.6g}"
+    return case
+
+
+def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
+    """What a measured row's status makes of its test; nothing where it passed or only warns."""
+    from junitparser import Error, Failure, Skipped
+
+    if status == "fail":
+        return [_result(Failure, said, status)]
+    if status == "noise":
+        return [_result(Error, f"{doubt or 'too noisy to judge'}: {said}", status)]
+    return [_result(Skipped, f"measured, and nothing to judge it by: {said}", status)] if status == "unjudged" else []
+
+
+def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
+    """The numbers of a row by name, the unit in it."""
+    times = row.time_us
+    yield from (("busbw_GBps", f"{row.busbw_GBps:.6g}"), ("algbw_GBps", f"{row.algbw_GBps:.6g}"))
+    yield "time_us", f"{times.mean:.6g}"
+    if times.median is not None:
+        yield "median_us", f"{times.median:.6g}"
+    if row.wrong is not None:
+        yield "wrong", str(row.wrong)
+    if row.expectation:
+        yield "expected_GBps", f"{row.expectation.value:.6g}"
+        yield "least_GBps", f"{row.expectation.low:.6g}"
+
+
+def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":
+    """`message` on one line, as pages show it beside the test's name; `word` is its type."""
+    line = printable(" ".join(message.split()))
+    result = kind(line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…", word)
+    if story:
+        result.text = story
+    return result
+
+
+def _loud(verdict: Verdict) -> list[Finding]:
+    """The worst first, notes left out where there is worse."""
+    ranked = [Severity.FAIL, Severity.WARN, Severity.NOTE]
+    return sorted(verdict.findings, key=lambda finding: ranked.index(finding.severity))
+
+
+def _line(verdict: Verdict) -> str:
+    found = _loud(verdict)
+    if not found:
+        return verdict.title
+    more = f" (+{len(found) - 1} more)" if found[1:] else ""
+    return f"{found[0].subject}: {found[0].message}{more}"
+
+
+def _story(verdict: Verdict) -> str:
+    """Every finding with its evidence and remedy, a line for each of them."""
+    lines = []
+    for finding in _loud(verdict):
+        lines.append(f"{finding.severity.value.upper()} {finding.subject}: {finding.message}")
+        lines += [f"  nodes: {', '.join(finding.nodes)}"] if finding.nodes else []
+        lines += [f"  seen: {finding.evidence}"] if finding.evidence else []
+        lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
+        lines.append(f"  blame: {finding.blame} ({finding.confidence}), action: {finding.action}")
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,204 @@
+"""The report as Markdown for a job's page or a comment: failures first, passes folded, of bounded size.
+
+GitHub takes 1 MiB of summary from a step, and ten annotations of a kind (docs.github.com, Workflow commands: adding a
+job summary, Usage limits: annotations). What comes from a machine stays text: no markup, no mention of anybody.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ncclprobe.model import Measurement, Report, Severity
+from ncclprobe.moved import CopyRow
+from ncclprobe.report import digest, pairs, training
+from ncclprobe.report.text import printable, verdict_line
+from ncclprobe.units import size
+
+MOST_BYTES = 900_000
+MOST_ANNOTATIONS = 10
+_RESERVED = 4_000  # for titles, and for the lines that say what was left out
+_MOST_CHARACTERS = 1_000  # of one text from the report
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^(?:[#+-]|\d+(?=[.)])))")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "at least", "wrong", "verdict")
+
+
+class Section(NamedTuple):
+    """A title and its items, a few lines of Markdown each; `folded`: behind a line to click on. `head` comes first."""
+
+    title: str
+    items: list[str]
+    folded: bool = False
+    head: str = ""
+
+
+def render(report: Report) -> str:
+    """`report` as GitHub's Markdown, at most MOST_BYTES of UTF-8. Ends with a newline."""
+    left = MOST_BYTES - _RESERVED
+    blocks: list[str] = []
+    for section in _sections(report):
+        if section.items:
+            block, used = _block(section, left)
+            blocks.append(block)
+            left -= used
+    return "\n\n".join(blocks) + "\n"
+
+
+def annotations(report: Report) -> list[str]:
+    """GitHub's workflow commands: an error per failure, a warning per warning or gap, at most ten of each."""
+    errors: list[tuple[str, str]] = [("nodes", f"{len(report.missing_nodes)} nodes were never heard of")]
+    errors = errors if report.missing_nodes else []
+    warnings: list[tuple[str, str]] = []
+    for problem in digest.problems(report):
+        if problem.finding.severity is not Severity.NOTE:
+            into = errors if problem.finding.severity is Severity.FAIL else warnings
+            where = digest.on(problem.nodes, report)
+            text = f"{problem.finding.subject}{f' on {where}' if where else ''}: {problem.finding.message}"
+            into.append((problem.id, f"{text}; fix: {problem.finding.remedy}" if problem.finding.remedy else text))
+    for gap in digest.gaps(report):
+        if gap.required:
+            warnings.append((", ".join(gap.ids), f"could not look: {gap.why}"))
+    if report.exit_code and not errors and not warnings:
+        warnings.append(("verdict", "; ".join((verdict_line(report), *report.remarks))))
+    return [*_commands("error", errors), *_commands("warning", warnings)]
+
+
+def _commands(kind: str, found: list[tuple[str, str]]) -> Iterator[str]:
+    kept = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+    for title, message in kept:
+        yield f"::{kind} title={_command(f'ncclprobe {title}', ',:')}::{_command(message)}"
+    if len(found) > len(kept):
+        yield f"::{kind} title=ncclprobe::{len(found) - len(kept)} more: see the summary of this job"
+
+
+def _command(text: str, also: str = "") -> str:
+    """`text` as a value of a workflow command: one line, and nothing in it ends the value."""
+    short = _short(text).replace("%", "%25")
+    return "".join(f"%{ord(c):02X}" if c in also else c for c in short)
+
+
+def _sections(report: Report) -> Iterator[Section]:
+    found = digest.problems(report)
+    bad = [problem for problem in found if problem.finding.severity is not Severity.NOTE]
+    notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
+    gaps = digest.gaps(report)
+    yield Section("", [_headline(report)])
+    lost = [f"Nobody heard of {code(digest.folded(report.missing_nodes))}."]
+    yield Section("", lost if report.missing_nodes else [])
+    yield Section("Problems", [_problem(problem, report) for problem in bad])
+    yield Section("Remarks", [f"- {text(remark)}" for remark in report.remarks])
+    slow = [row for row in report.measurements if row.status in ("fail", "warn", "noise")]
+    yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_header())
+    yield Section("Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"])
+    yield Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
+    yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
+    yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
+                  folded=True, head=_header())  # fmt: skip
+    tables = [line for block in training.blocks(report.groups, report.steps, 120) for line in (*block, "")]
+    yield Section("Groups and steps of training", [f"    {printable(line)}" for line in tables], folded=True)
+    yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
+    yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
+    fine = digest.passed(report)
+    titles = [f"- {code(name)} no sign of: {text(title)}" for name, title in fine.items()]
+    yield Section(f"Passed ({len(fine)})", titles, folded=True)
+    lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
+    yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
+
+
+def _who_is_slow(report: Report) -> Iterator[str]:
+    return pairs.words(report.localisation) if report.localisation else iter(())
+
+
+def _headline(report: Report) -> str:
+    where = digest.folded([node.name for node in report.nodes])
+    about = f"{report.tool.name} {report.tool.version}, {len(report.nodes)} node(s), {report.started}"
+    return f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
+
+
+def _block(section: Section, left: int) -> tuple[str, int]:
+    """The section as far as it fits into `left` bytes, and what it takes of them."""
+    kept: list[str] = []
+    used = 0
+    for item in section.items:
+        nbytes = len(item.encode()) + 1
+        if used + nbytes > left:
+            break
+        kept.append(item)
+        used += nbytes
+    lines = "\n".join([section.head, *kept] if section.head else kept)
+    if len(kept) < len(section.items):
+        lines += f"\n\n… and {len(section.items) - len(kept)} more; the JSON report has them all."
+    if section.folded:
+        return f"<details><summary>{section.title}</summary>\n\n{lines}\n\n</details>", used
+    return (f"### {section.title}\n\n{lines}" if section.title else lines), used
+
+
+def _problem(problem: digest.Problem, report: Report) -> str:
+    finding, where = problem.finding, digest.on(problem.nodes, report)
+    on = f" on {code(where)}" if where else ""
+    lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(finding.subject)}{on}: "
+             f"{text(finding.message)}"]  # fmt: skip
+    if finding.evidence:
+        lines.append(f"  - seen: {code(finding.evidence)}")
+    if finding.remedy:
+        lines.append(f"  - fix: {text(finding.remedy)}")
+    if finding.severity is not Severity.NOTE:
+        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence)}), action: {finding.action}")
+    return "\n".join(lines)
+
+
+def _gap(gap: digest.Gap, report: Report) -> str:
+    where = digest.on(gap.nodes, report)
+    return f"- {', '.join(map(code, gap.ids))}{f' on {code(where)}' if where else ''}: {text(gap.why)}"
+
+
+def _header() -> str:
+    return f"| {' | '.join(_TABLE)} |\n|{' --- |' * len(_TABLE)}"
+
+
+def _row(row: Measurement) -> str:
+    cells: Iterable[object] = (
+        row.op if row.redop in (None, "sum") else f"{row.op} {row.redop}",
+        size(row.nbytes),
+        row.place,
+        f"{row.time_us.mean:.2f}",
+        f"{row.algbw_GBps:.4g}",
+        f"{row.busbw_GBps:.4g}",
+        f"{row.expectation.low:.4g}" if row.expectation else "",
+        "not verified" if row.wrong is None else row.wrong,
+        row.status,
+    )
+    return f"| {' | '.join(text(str(cell)) for cell in cells)} |"
+
+
+def _copy(row: CopyRow) -> str:
+    who = " ".join(filter(None, (row.node, row.device, row.kind, row.peer)))
+    least = "" if row.low_GBps is None else f", at least {row.low_GBps:.4g} expected"
+    return f"- {text(who)}: {row.GBps:.4g} GB/s{least}"
+
+
+def text(said: str) -> str:
+    """`said` as plain words: nothing in it is markup, and nobody is called by ``@``."""
+    plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(_escaped, _short(said)))
+    return plain.replace("@", "@\u200b")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """Markup as itself; a number at the beginning would make a list."""
+    return f"{found[0]}\u200b" if found[0].isdigit() else f"\\{found[0]}"
+
+
+def code(said: str) -> str:
+    """`said` as a code span, whose fence is longer than any run of backticks in it."""
+    short = _short(said)
+    if not short:
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", short)), default=0))
+    pad = " " if short.startswith("`") or short.endswith("`") else ""
+    return f"{fence}{pad}{short}{pad}{fence}"
+
+
+def _short(said: str) -> str:
+    """One printable line of bounded length."""
+    line = printable(" ".join(said.split()))
+    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"

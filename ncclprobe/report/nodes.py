@@ -1,0 +1,99 @@
+"""Lists of nodes as a batch system takes them: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
+
+A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (contract, Blame): a
+finding that fails, of which the node itself or its links are to blame, and that is settled. What asks for a retest is
+not. Whether jobs may use a node is another question: a user's wrong setting makes no node bad, and a node is
+good only where everything required was looked at.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ncclprobe.model import Finding, NodeRow, Report, Severity, Status, Verdict
+
+NAMES = ("good", "bad", "unsure", "missing")
+
+_OF_THE_RUN = "run."
+"""Checks of a measurement: their verdict speaks of all that took part, whether or not it stands under a node."""
+_ONCE = ("seen once", "measured once")
+"""How a finding says that nothing confirmed it, whatever it advises."""
+_HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
+
+
+class Lists(NamedTuple):
+    """The text of each list by its name, and the nodes that stand in none because no host can be called so."""
+
+    texts: dict[str, str]
+    left_out: tuple[str, ...]
+
+
+def lists(report: Report) -> Lists:
+    """The four lists of `report`. Needs ClusterShell (the extra `report`)."""
+    names = sort(report)
+    every = dict.fromkeys(name for each in names.values() for name in each)
+    odd = tuple(name for name in every if not _HOST.fullmatch(name))
+    return Lists({kind: _folded(each) for kind, each in names.items()}, odd)
+
+
+def sort(report: Report) -> dict[str, tuple[str, ...]]:
+    """Which nodes are good, bad, unsure and missing, each in the report's order."""
+    found: dict[str, list[str]] = {name: [] for name in NAMES}
+    found["missing"] += report.missing_nodes
+    said, of_all = _by_node(report)
+    for node in report.nodes:
+        kinds = {_weight(finding) for finding in said[node.name][1]} | of_all
+        if "bad" in kinds:
+            found["bad"].append(node.name)
+        elif "unsure" in kinds or _unseen(node, said[node.name][0]):
+            found["unsure"].append(node.name)
+        else:
+            found["good"].append(node.name)
+    return {name: tuple(dict.fromkeys(each)) for name, each in found.items()}
+
+
+def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
+    """The verdicts on each node with the findings that are about it; and how much those weigh that name nobody."""
+    said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
+    of_all: set[str] = set()
+    for verdict in report.checks:
+        whole = verdict.node is None or verdict.id.startswith(_OF_THE_RUN)
+        if verdict.id.startswith(_OF_THE_RUN) and verdict.status is Status.UNKNOWN and verdict.required:
+            of_all.add("unsure")
+        elif verdict.node and not whole:
+            said[verdict.node][0].append(verdict)
+        for finding in verdict.findings:
+            named = finding.nodes or (() if whole or verdict.node is None else (verdict.node,))
+            for name in named:
+                said[name][1].append(finding)
+            if not named and _weight(finding):  # somebody's, and nobody is told apart: all are in doubt, none is bad
+                of_all.add("unsure")
+    return said, of_all
+
+
+def _weight(finding: Finding) -> str:
+    """What a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of it."""
+    if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
+        return ""
+    settled = finding.action != "retest" and not finding.confidence.startswith(_ONCE)
+    return "bad" if settled and finding.blame in ("node", "link") else "unsure"
+
+
+def _unseen(node: NodeRow, verdicts: Iterable[Verdict]) -> bool:
+    """Whether something required was not looked at, or could not be because something else had failed."""
+    return node.status is Status.UNKNOWN or any(_blind(verdicts))
+
+
+def _blind(verdicts: Iterable[Verdict]) -> Iterator[bool]:
+    for verdict in verdicts:
+        explained = verdict.status is Status.SKIP and verdict.why.startswith("explained by")
+        yield verdict.required and (explained or verdict.status is Status.UNKNOWN)
+
+
+def _folded(names: Iterable[str]) -> str:
+    """One line, or none. No groups are looked up: an ``@`` in a name would run a program of the site's."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    hosts = [name for name in names if _HOST.fullmatch(name)]
+    return f"{NodeSet.fromlist(hosts, resolver=RESOLVER_NOGROUP)}\n" if hosts else ""

@@ -1,0 +1,116 @@
+"""The report as metrics for node_exporter's textfile collector: gauges with help and unit, and no time stamps.
+
+Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report says: so
+many rows and checks at most, and no host's name, which the collector knows itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ncclprobe.model import Measurement, Report, Status
+from ncclprobe.moved import CopyRow
+from ncclprobe.report.text import printable
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+MOST_SERIES = 2000
+"""Rows of a sweep, and pairs of check and state. All operations at thirty sizes in both places are 540."""
+_MOST_CHARACTERS = 128
+_ROW = ("op", "nbytes", "place")
+_PER_S = "bytes_per_second"
+_Series = Iterable[tuple[tuple[str, ...], float]]
+
+
+class _Collector:
+    """What prometheus-client asks for metrics."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def collect(self) -> "Iterable[Metric]":
+        """The metrics of the report."""
+        yield from _run(self._report)
+        yield from _rows(self._report.measurements)
+        yield from _copies(self._report.copies)
+
+
+def render(report: Report) -> str:
+    """`report` in Prometheus' text format. Needs prometheus-client (the extra `report`)."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(report))
+    return generate_latest(registry).decode()
+
+
+def _gauge(name: str, about: str, series: _Series, labels: Sequence[str] = (), unit: str = "") -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"ncclprobe_{name}", about, labels=labels, unit=unit)
+    for values, number in series:
+        family.add_metric([printable(value)[:_MOST_CHARACTERS] for value in values], number)
+    return family
+
+
+def _run(report: Report) -> "Iterator[Metric]":
+    who = (report.tool.version, report.launch.kind, report.status.value)
+    about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
+    yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
+    began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []
+    yield _gauge("last_run", "When the last run began, in seconds since 1970.", began, unit="timestamp_seconds")
+    yield _gauge("run_duration", "How long the last run took.", [((), report.duration_s)], unit="seconds")
+    yield _gauge("exit_code", "Of the last run: 0 go, 3 inconclusive, 4 stop.", [((), report.exit_code)])
+    nodes = Counter(node.status.value for node in report.nodes) + Counter({"missing": len(report.missing_nodes)})
+    states = (*(status.value for status in Status), "missing")
+    about = "Nodes of the last run by status; missing: nobody heard of them."
+    yield _gauge("nodes", about, [((state,), nodes[state]) for state in states], ("status",))
+    verdicts = sorted(Counter((verdict.id, verdict.status.value) for verdict in report.checks).items())
+    yield _gauge("verdicts", "Verdicts of the last run by check and state.", verdicts[:MOST_SERIES], ("id", "state"))
+
+
+def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
+    """Of rows that differ in nothing that is a label, the slowest."""
+    seen: dict[tuple[str, ...], Measurement] = {}
+    for row in sorted(rows, key=lambda row: row.busbw_GBps):
+        seen.setdefault((row.op, str(row.nbytes), row.place), row)
+    kept = sorted(seen.items(), key=lambda item: (item[0][0], item[1].nbytes, item[0][2]))[:MOST_SERIES]
+    speeds = [(key, row.busbw_GBps * 1e9) for key, row in kept]
+    yield _gauge("busbw", "Bus bandwidth as nccl-tests counts it, from the mean time.", speeds, _ROW, _PER_S)
+    times = [(key, _typical_us(row) / 1e6) for key, row in kept]
+    yield _gauge("latency", "Time of one call: the median over batches, else the mean.", times, _ROW, "seconds")
+    judged = [((*key, e.basis), e) for key, row in kept if (e := row.expectation) and e.unit == "GB/s"]
+    by = (*_ROW, "basis")
+    expected = [(key, e.value * 1e9) for key, e in judged]
+    yield _gauge("expected_busbw", "Bus bandwidth that a healthy machine reaches.", expected, by, _PER_S)
+    least = [(key, e.low * 1e9) for key, e in judged]
+    yield _gauge("least_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
+    verdicts = Counter((row.status,) for _, row in kept)
+    yield _gauge("rows", "Measured rows of the last run by verdict.", sorted(verdicts.items()), ("status",))
+
+
+def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
+    """The slowest of each kind: devices and nodes are many."""
+    slowest: dict[tuple[str, ...], float] = {}
+    for row in rows:
+        key = (row.kind, "yes" if row.together else "no")
+        slowest[key] = min(row.GBps * 1e9, slowest.get(key, float("inf")))
+    yield _gauge(
+        "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "together"), _PER_S
+    )
+
+
+def _typical_us(row: Measurement) -> float:
+    return row.time_us.mean if row.time_us.median is None else row.time_us.median
+
+
+def _began_s(text: str) -> float | None:
+    """Seconds since 1970; None for what is no time."""
+    try:
+        began = datetime.fromisoformat(text)
+        return (began if began.tzinfo else began.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,217 @@
+"""`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from ncclprobe import output, show
+from ncclprobe.errors import UsageError
+from ncclprobe.model import Report
+from ncclprobe.report import json as as_json
+from ncclprobe.session import options as bandwidth
+from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.trail import FOLDER
+
+from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
+
+OTHERS = [name for name in output.FORMATS if name not in ("json", "html")]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    path = str(tmp_path / "saved.json")
+    as_json.write(SICK, path)
+    return path
+
+
+@pytest.mark.parametrize("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
+def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_path: Path, made: Report) -> None:
+    pytest.importorskip("ClusterShell")
+    source = tmp_path / "saved.json"
+    as_json.write(made, str(source))
+    options = [word for name in OTHERS for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
+    code = show.main([str(source), "-q", *options, "--json", str(tmp_path / "again.json"),
+                      "--nodes-out", str(tmp_path / "lists")])  # fmt: skip
+    assert code == made.exit_code
+    assert as_json.read(str(tmp_path / "again.json")) == made
+    for name in OTHERS:
+        assert (tmp_path / f"made.{name}").read_text()
+    assert {path.name for path in (tmp_path / "lists").iterdir()} == {"good", "bad", "unsure", "missing"}
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "json"])
+def test_a_format_on_standard_output_is_all_there_is(saved: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show.main([saved, f"--{name}", "-"]) == 4
+    out = capsys.readouterr().out
+    starts = {"json": "{", "junit": "<?xml", "markdown": "## FAIL", "prometheus": "# HELP"}
+    assert out.startswith(starts[name])
+    assert "FAIL  3 fail" not in out.splitlines()[-1]
+
+
+def test_a_list_of_an_earlier_run_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    pytest.importorskip("ClusterShell")
+    (tmp_path / "bad").write_text("n0\n")
+    as_json.write(HEALTHY, str(tmp_path / "saved.json"))
+    show.main([str(tmp_path / "saved.json"), "--nodes-out", str(tmp_path)])
+    assert (tmp_path / "bad").read_text() == ""
+    assert (tmp_path / "good").read_text() == "n0\n"
+
+
+def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ClusterShell")
+    row = replace(HEALTHY.nodes[0], name="gpu-secret", hostname="gpu-secret")
+    named = [replace(verdict, node="gpu-secret") for verdict in HEALTHY.checks]
+    as_json.write(replace(HEALTHY, nodes=(row,), checks=tuple(named)), str(tmp_path / "saved.json"))
+    for name in OTHERS:
+        show.main([str(tmp_path / "saved.json"), f"--{name}", "-", "--redact-key", "a long word"])
+    show.main([str(tmp_path / "saved.json"), "--redact-key", "a long word", "--nodes-out", str(tmp_path)])
+    assert "secret" not in capsys.readouterr().out
+    assert "secret" not in (tmp_path / "good").read_text()
+    assert (tmp_path / "good").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "module", "extra"),
+    [
+        ("--junit", "junitparser", "report"),
+        ("--prometheus", "prometheus_client", "report"),
+        ("--nodes-out", "ClusterShell", "report"),
+        ("--html", "plotly", "html"),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "doctor", "bandwidth"])
+def test_a_format_whose_extra_is_missing_is_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, module: str, extra: str, command: str
+) -> None:
+    from ncclprobe import __main__
+
+    find = output.importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else find(name))
+    argv = [*(["no-such.json"] if command == "report" else []), option, str(tmp_path / "x")]
+    with pytest.raises(UsageError, match=rf"{option}: needs .*{module}.*: pip install 'ncclprobe\[{extra}\]'"):
+        __main__._run([command, *argv])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_extras_hold_what_the_formats_need() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    for extra, names in (
+        ("report", ("ClusterShell", "junitparser", "prometheus-client")),
+        ("html", ("jinja2", "plotly")),
+    ):
+        block = text.partition(f"\n{extra} = [")[2].partition("\n]")[0]
+        assert all(f'"{name}"' in block for name in names), requires
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--json", "-", "--junit", "-"], "--json and --junit: standard output takes one of them"),
+        (["--markdown", "a", "--junit", "a"], "--markdown and --junit: a takes one of them"),
+        (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
+        (["--junit", "/no/such/x"], "there is no folder /no/such"),
+        (["--nodes-out", "/no/such/x"], "there is no folder /no/such"),
+        (["--nodes-out", "/etc/passwd"], "is no folder"),
+    ],
+)
+@pytest.mark.parametrize("parse", [show.main, bandwidth.parse], ids=["report", "bandwidth"])
+def test_what_cannot_be_written_is_refused_in_one_line(
+    argv: list[str], words: str, parse: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ClusterShell")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    with pytest.raises(UsageError, match=words) as caught:
+        parse(argv)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_two_formats_may_both_go_nowhere() -> None:
+    assert bandwidth.parse(["--json", "/dev/null", "--junit", "/dev/null"]).junit == "/dev/null"
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_github_job_gets_a_summary_beside_others_and_annotations(
+    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alone: bool
+) -> None:
+    (tmp_path / "summary").write_text("of another command\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    show.main([saved, "--markdown", "github", *(["--json", "-"] if alone else [])])
+    assert (tmp_path / "summary").read_text().startswith("of another command\n## FAIL")
+    out, err = capsys.readouterr()
+    assert "::error title=" in (err if alone else out)
+    assert "::error title=" not in (out if alone else err)
+
+
+def test_a_summary_that_cannot_be_written_is_told(saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot be written"):
+        show.main([saved, "--markdown", "github"])
+
+
+def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ClusterShell")
+    as_json.write(replace(hostile("a\x1bb c")), str(tmp_path / "saved.json"))
+    show.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
+    assert "in no list, because no host is called so" in capfd.readouterr().err
+
+
+def test_a_sweep_writes_every_format_when_its_book_is_closed(tmp_path: Path) -> None:
+    pytest.importorskip("ClusterShell")
+    argv = [word for name in (*OTHERS, "json") for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
+    book = Ledger(bandwidth.parse([*argv, "-q", "--nodes-out", str(tmp_path)]), Party("manual", 2, ("h0", "h1")))
+    book.met = True
+    book.add(replace(ROW, expectation=None, status="unjudged"))
+    assert [path.name for path in tmp_path.iterdir()] == ["made.json"]
+    code = book.close()
+    assert code == as_json.read(str(tmp_path / "made.json")).exit_code
+    assert all((tmp_path / f"made.{name}").stat().st_size for name in OTHERS)
+    assert (tmp_path / "unsure").read_text() == "h[0-1]\n"
+
+
+def test_a_rank_that_another_process_speaks_for_writes_no_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    book = Ledger(bandwidth.parse(["--markdown", str(tmp_path / "x.md")]), Party("manual", 2, ("h0",)))
+    book.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_sweep_shows_a_format_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    book = Ledger(bandwidth.parse(["--markdown", "-"]), Party("manual", 2, ("h0", "h1")))
+    book.add(ROW)
+    book.close()
+    assert capsys.readouterr().out.startswith("## ")
+
+
+def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    book = Ledger(bandwidth.parse(["-q", "--markdown", str(tmp_path / "gone" / "x")]), Party("manual", 2, ("h0",)))
+    (tmp_path / "gone").rmdir()
+    assert book.close() == 2
+
+
+def test_no_format_is_loaded_that_nobody_asked_for() -> None:
+    names = {"junitparser", "prometheus_client", "ClusterShell", "plotly", "jinja2", "msgspec", "xml",
+             "ncclprobe.report.junit", "ncclprobe.report.markdown", "ncclprobe.report.nodes"}  # fmt: skip
+    script = (
+        "import sys\nfrom ncclprobe.__main__ import main\n"
+        "main(['doctor', '--backend', 'gloo', '-q'])\n"
+        f"print(*({names} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.split() == []
+
+
+def test_the_doctor_writes_what_was_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("junitparser")
+    argv = ["doctor", "--backend", "gloo", "--junit", str(tmp_path / "d.xml"), "--json", "-", "--prometheus",
+            str(tmp_path / "d.prom"), "--markdown", str(tmp_path / "d.md")]  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)["exit_code"] == done.returncode, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.md", "d.prom", "d.xml"]

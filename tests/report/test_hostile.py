@@ -1,0 +1,107 @@
+"""Reports that are no reports, or want to be something else: refused in one line, or shown as they are."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.errors import UsageError
+from ncclprobe.report import json as as_json
+
+from .samples import HEALTHY, SICK, fleet, hostile
+
+WHOLE = as_json.render(SICK)
+PLAIN = json.loads(as_json.render(HEALTHY))
+
+
+def refusal(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as caught:
+        as_json.read(str(path))
+    said = str(caught.value)
+    assert said.isprintable()
+    assert len(said) < 400
+    return said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (WHOLE[: len(WHOLE) // 2], "not a whole ncclprobe.report/1 report"),
+        ("", "not a whole"),
+        ("null", "not a whole"),
+        (
+            '{"schema": "ncclprobe.report/0"}',
+            r"its schema is ncclprobe.report/0; this version reads ncclprobe.report/1",
+        ),
+        ('{"schema": "\x7f\\u001b[2J"}', "its schema is"),
+        (json.dumps({k: v for k, v in PLAIN.items() if k != "schema"}), "missing required field `schema`"),
+        ('{"schema": "ncclprobe.report/1", "schema": "ncclprobe.report/1"}', "the key schema stands twice"),
+        (WHOLE.replace('"exit_code": 4', '"exit_code": 4, "exit_code": 0', 1), "the key exit_code stands twice"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": NaN', 1), "not a whole"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": 1e999', 1), "not a whole"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": null', 1), "not a whole"),
+        (WHOLE.replace('"exit_code": 4', '"exit_code": ' + "9" * 6000, 1), "not a whole"),
+        (WHOLE.replace('"exit_code": 4', '"exit_code": 0', 1), "contradicts status fail"),
+        (json.dumps({"schema": "ncclprobe.report/1", "x": "y"}), "missing required field"),
+        ('{"schema": "ncclprobe.report/1", "checks": ' + "[" * 100_000, "not a whole"),
+        (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a whole"),
+    ],
+)
+def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(tmp_path / "r.json", text.encode())
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"\x00" * 64], ids=["utf-16", "png", "zeros"])
+def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
+    refusal(tmp_path / "r.json", data)
+
+
+@given(st.integers(0, len(WHOLE) - 3))
+def test_wherever_a_report_is_cut_it_is_refused(tmp_path_factory: pytest.TempPathFactory, end: int) -> None:
+    refusal(tmp_path_factory.getbasetemp() / "cut.json", WHOLE[:end].encode())
+
+
+def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # takes no room on the disk
+    done = _report(path, memory=512 << 20)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("1024 MiB, and no more than 256 are read of a report")
+
+
+FORMATS = ["--junit", "--markdown", "--prometheus"]
+
+
+@pytest.mark.parametrize("option", [*FORMATS, "--json"])
+def test_a_hostile_report_is_shown_as_text_in_every_format(tmp_path: Path, option: str) -> None:
+    source = hostile()
+    cleaned = as_json.render(hostile(source.command.replace("\ud800", "")))
+    (tmp_path / "r.json").write_text(cleaned)
+    done = _report(tmp_path / "r.json", option, "-")
+    assert done.returncode == 4, done.stderr
+    assert not any(c in done.stdout for c in "\x1b\x00\r")
+    assert "Traceback" not in done.stderr
+
+
+def test_ten_thousand_nodes_are_rendered_in_bounded_memory(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(as_json.render(fleet(10_000, 2)))
+    done = _report(tmp_path / "r.json", *(f"{name}={tmp_path}/x{name}" for name in FORMATS), "-q", memory=1 << 30)
+    assert done.returncode == 4, done.stderr[-500:]
+    assert len(done.stdout) <= 81
+    assert (tmp_path / "x--markdown").stat().st_size <= 900_000
+
+
+def _report(path: Path, *argv: str, memory: int = 0) -> "subprocess.CompletedProcess[str]":
+    def limit() -> Any:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    command = [sys.executable, "-m", "ncclprobe", "report", str(path), *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limit if memory else None)

@@ -1,0 +1,117 @@
+"""The launch files for Kubernetes and GitHub: valid, and what they say about exit codes is what happens."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.model import ExitCode
+
+yaml = pytest.importorskip("yaml")
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+MANIFESTS = sorted(SCRIPTS.glob("kubernetes_*.yaml"))
+
+
+def jobs(path: Path) -> list[dict[str, Any]]:
+    """The Jobs in a manifest; those of a JobSet, whose own kind no list of Kubernetes' schemas has."""
+    found = []
+    for document in yaml.safe_load_all(path.read_text()):
+        if document["kind"] == "JobSet":
+            templates = [(each["name"], each["template"]) for each in document["spec"]["replicatedJobs"]]
+            found += [
+                {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, **job} for name, job in templates
+            ]
+        else:
+            found.append(document)
+    return found
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_kubernetes_takes_the_manifest(path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    for job in jobs(path):
+        assert validate.validate(job, "1.31", strict=True)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_every_exit_code_but_0_is_mapped_by_the_policy_and_wrong_usage_is_not_tried_again(path: Path) -> None:
+    for job in jobs(path):
+        rules = job["spec"]["podFailurePolicy"]["rules"]
+        mapped = {code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())}
+        assert mapped[ExitCode.USAGE] == "FailJob"
+        assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+        counted = {int(code) for code in ExitCode} - {0}
+        assert counted == set(mapped) or (job["spec"]["backoffLimit"] == 0 and {2, 4} == set(mapped))
+
+
+def scripts(path: Path) -> list[str]:
+    pods = [job["spec"]["template"]["spec"] for job in jobs(path)]
+    boxes = [box for pod in pods for box in [*pod.get("initContainers", []), *pod["containers"]]]
+    return [box["args"][0] for box in boxes if box.get("args")]
+
+
+def told(folder: Path, script: str, code: int, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """`script` where ncclprobe writes down its arguments and leaves with `code`."""
+    command = folder / "ncclprobe"
+    command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{folder}/asked\nexit {code}\n')
+    command.chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "GPUS": "8", "JOB_COMPLETION_INDEX": "2", **variables}
+    return subprocess.run(["bash", "-e", "-c", script], env=env, cwd=folder, capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
+def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, code: int) -> None:
+    for script in scripts(path):
+        left = told(tmp_path, script, code, NCCLPROBE_STRICT="1").returncode
+        assert left == code, script
+    if path.stem == "kubernetes_init":
+        assert told(tmp_path, scripts(path)[0], code).returncode == (0 if code == 3 else code)
+
+
+@pytest.mark.parametrize("path", [*MANIFESTS, SCRIPTS / "github_actions.yaml"], ids=lambda path: path.stem)
+def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) -> None:
+    import argparse
+
+    from ncclprobe import doctor
+    from ncclprobe.session import options
+
+    known = {
+        flag for action in (*doctor._parser()._actions, *options._parser()._actions) for flag in action.option_strings
+    }
+    assert isinstance(doctor._parser(), argparse.ArgumentParser)
+    for line in re.findall(r"ncclprobe (?:doctor|bandwidth)(?:.*\\\n)*.*", path.read_text()):
+        assert set(re.findall(r" (--?[a-z][\w-]*)", line)) <= known, line
+
+
+def github_step(name: str) -> str:
+    job = yaml.safe_load((SCRIPTS / "github_actions.yaml").read_text())["jobs"]["ncclprobe"]
+    (found,) = [step["run"] for step in job["steps"] if step["name"] == name]
+    return str(found)
+
+
+@pytest.mark.parametrize(("code", "strict", "left"), [(0, "", 0), (3, "", 0), (3, "true", 3), (4, "", 4), (1, "", 1)])
+def test_github_sees_an_inconclusive_run_as_a_warning(tmp_path: Path, code: int, strict: str, left: int) -> None:
+    done = told(tmp_path, github_step("Look"), code, BACKEND="gloo", STRICT=strict)
+    assert done.returncode == left
+    assert ("::warning" in done.stdout) is (code == 3 and not strict)
+
+
+def test_the_step_for_github_runs_and_leaves_its_summary(tmp_path: Path) -> None:
+    pytest.importorskip("junitparser")
+    command = tmp_path / "ncclprobe"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={SCRIPTS.parent} exec {sys.executable} -m ncclprobe "$@"\n')
+    command.chmod(0o755)
+    summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BACKEND": "gloo", "NCCL_IB_DISABLE": "true", **summary}
+    step = ["bash", "-e", "-c", github_step("Look")]
+    done = subprocess.run(step, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert "env.bool-word" in (tmp_path / "summary").read_text()
+    assert "::error title=ncclprobe env.bool-word::" in done.stdout
+    assert (tmp_path / "doctor.xml").exists()

@@ -1,0 +1,71 @@
+"""Metrics: as the textfile collector wants them, with bounded labels."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ncclprobe.model import Report, Status
+
+from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ncclprobe.report import prometheus
+
+
+def read(made: Report) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(prometheus.render(made))}
+
+
+def value(families: dict[str, Any], name: str, **labels: str) -> float:
+    (found,) = [s.value for s in families[f"ncclprobe_{name}"].samples if labels.items() <= s.labels.items()]
+    return float(found)
+
+
+def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
+    found = read(SICK)
+    assert value(found, "last_run_timestamp_seconds") == 1795219200
+    assert value(found, "exit_code") == 4
+    assert value(found, "nodes", status="missing") == 2
+    assert value(found, "verdicts", id="pci.width", state="pass") == 2
+    row = {"op": "all_reduce", "nbytes": str(4 << 20), "place": "in"}
+    assert value(found, "busbw_bytes_per_second", **row) == 50e9
+    assert value(found, "latency_seconds", **row) == pytest.approx(20e-6)
+    assert value(found, "expected_busbw_bytes_per_second", **row, basis="user") == 100e9
+    assert value(found, "least_busbw_bytes_per_second", **row, basis="user") == 95e9
+    assert value(found, "copy_bytes_per_second", kind="h2d", together="no") == 20e9
+
+
+@pytest.mark.parametrize("made", [HEALTHY, SICK, hostile()], ids=["healthy", "sick", "hostile"])
+def test_every_metric_has_help_and_type_and_no_sample_a_time_stamp(made: Report) -> None:
+    for name, family in read(made).items():
+        assert family.documentation, name
+        assert family.type == "gauge"
+        assert all(sample.timestamp is None for sample in family.samples)
+
+
+def test_no_label_names_a_host_and_their_number_is_bounded() -> None:
+    many = tuple(verdict(Status.PASS, id=f"x.{n}") for n in range(5000))
+    rows = tuple(replace(ROW, nbytes=n) for n in range(5000))
+    for made in (fleet(300, 3), report(*many, measurements=rows)):
+        text = prometheus.render(made)
+        assert "gpu-00" not in text
+        assert max(len(family.samples) for family in read(made).values()) <= prometheus.MOST_SERIES
+
+
+def test_of_two_rows_that_are_one_series_the_slower_counts() -> None:
+    found = read(report(measurements=(ROW, replace(ROW, busbw_GBps=7.0, dtype="int8"), ROW)))
+    assert value(found, "busbw_bytes_per_second", op="all_reduce") == 7e9
+
+
+def test_a_start_that_is_no_time_gives_no_time() -> None:
+    assert not read(replace(HEALTHY, started="yesterday"))["ncclprobe_last_run_timestamp_seconds"].samples
+
+
+@given(reports)
+def test_whatever_a_report_says_it_can_be_read_back(made: Report) -> None:
+    assert read(made)["ncclprobe_exit_code"].samples[0].value == made.exit_code
