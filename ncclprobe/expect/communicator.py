@@ -1,0 +1,69 @@
+"""A communicator as NCCL's cost model looks at it: its graphs, its ranks and nodes, and what its tables go by."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ncclprobe.expect.constants import MOST_CHANNELS
+from ncclprobe.expect.graphs import Graph, Graphs
+from ncclprobe.expect.search import islands
+from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuning import Algorithm, Tuning, tuning
+
+Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
+
+    graphs: Graphs
+    system: System
+    ranks: int
+    nodes: int
+    version: Version
+
+    @property
+    def tuning(self) -> Tuning:
+        """The constants of this version."""
+        return tuning(self.version)
+
+    @property
+    def per_node(self) -> float:
+        """Ranks of each node, on average."""
+        return self.ranks / self.nodes
+
+    @property
+    def generation(self) -> int:
+        """The row of a table: Volta, Ampere, Hopper, Blackwell."""
+        cc = self.system.compute_capability
+        return 3 if cc >= 100 else 2 if cc >= 90 else 1 if cc >= 80 else 0
+
+    @property
+    def column(self) -> int:
+        """The column of a table: one node, two, more."""
+        return min(self.nodes, 3) - 1
+
+    def graph(self, algorithm: Algorithm) -> Graph:
+        """The channels that `algorithm` uses."""
+        nvls = self.graphs.nvls or self.graphs.ring
+        trees = self.graphs.tree
+        return {"Tree": trees, "Ring": self.graphs.ring, "NVLS": nvls, "NVLSTree": nvls, "PAT": trees}[algorithm]
+
+    def steps(self, function: Function) -> int:
+        """How often a ring passes something on."""
+        if function == "AllReduce":
+            return 2 * (self.ranks - 1)
+        return self.ranks - 1 if function in ("AllGather", "ReduceScatter") else self.ranks
+
+    @property
+    def channels(self) -> int:
+        """Twice the search's, and twice more on Hopper's fast rings between nodes (src/graph/connect.cc:460)."""
+        most = 2 * MOST_CHANNELS if self.version >= (2, 25, 0) else MOST_CHANNELS
+        count = min(most, 2 * self.graphs.ring.channels)
+        fast = self.system.compute_capability >= 90 and self.graphs.ring.bw_intra > 45 and count < 16
+        return 2 * count if fast and self.nodes > 1 else count
+
+
+def communicator(graphs: Graphs, system: System, shape: Shape, version: Version) -> Communicator:
+    """That of all ranks of `shape`."""
+    return Communicator(graphs, system, shape.ranks, len(islands(system, shape, version)), version)

@@ -1,0 +1,359 @@
+"""NCCL's cost model: what each algorithm and protocol would take for one call, and which one NCCL would choose.
+
+``time_us = latency + bytes / (1000 x algorithm bandwidth)``, over every pair that the communicator has. Source:
+src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqueue.cc:2040 the choice (v2.30.7),
+nccl_semantics.md §4.3; the constants per version are in :mod:`.tuning`.
+
+The model ranks algorithms, and is used here as a clock: near saturation it is within some 5 % on NVSwitch machines,
+between 64 KiB and 8 MiB it can be off by two. Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
+POWER's penalty of trees, and several operations in one group. NCCL has no model of all_to_all, gather, scatter and
+sendrecv: see :mod:`.p2p`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.communicator import Communicator, Function, communicator
+from ncclprobe.expect.constants import PCI_GBps
+from ncclprobe.expect.graphs import TREE, WORDS, Graph, Graphs
+from ncclprobe.expect.system import Processor, Shape, System, Version
+from ncclprobe.expect.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
+from ncclprobe.ops import OPS
+
+FUNCTIONS: dict[str, Function] = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+}
+"""The collectives that NCCL has a model of, by our names."""
+
+_ARM: frozenset[Processor] = frozenset(("arm", "power9"))
+_PLATEAU, _PLATEAU_BEFORE_AMPERE = 1.4, 1.9
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The user's choice; None: NCCL's. Names as :data:`.tuning.ALGORITHMS` spells them."""
+
+    algorithm: Algorithm | None = None
+    protocol: Protocol | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one algorithm and protocol takes. `base_us` is the part of `latency_us` that no hop causes: the launch.
+
+    `algbw_GBps` is the bandwidth that bytes alone would have, `busbw_GBps` that of the whole call, by nccl-tests'
+    factor. `channels` are those that this many bytes employ.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    time_us: float
+    base_us: float
+    latency_us: float
+    algbw_GBps: float
+    busbw_GBps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of the table that NCCL prints at TUNING: latency in us, algorithm bandwidth in GB/s (0: not available)."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    latency_us: float
+    algbw_GBps: float
+    base_us: float
+
+
+def table(
+    graphs: Graphs,
+    system: System,
+    shape: Shape,
+    op: str,
+    nbytes: int,
+    version: Version,
+    forced: Forced | None = None,
+) -> tuple[Cost, ...]:
+    """Every algorithm and protocol that NCCL may take for `op` of `nbytes` (as nccl-tests prints it), in its order.
+
+    Empty where `forced` leaves none, which is where the call fails (since 2.24; before, rings came back). Raises
+    UsageError for an operation that NCCL has no model of.
+    """
+    found = cells(graphs, system, shape, op, version)
+    comm = communicator(graphs, system, shape, version)
+    left = [cell for cell in found if cell.algbw_GBps > 0 and _wanted(cell, forced or Forced())]
+    if not left and comm.tuning.ring_returns:
+        left = [cell for cell in found if cell.algbw_GBps > 0 and cell.algorithm == "Ring"]
+    return tuple(_cost(cell, comm, op, nbytes) for cell in left)
+
+
+def best(
+    graphs: Graphs,
+    system: System,
+    shape: Shape,
+    op: str,
+    nbytes: int,
+    version: Version,
+    forced: Forced | None = None,
+) -> Cost | None:
+    """What NCCL chooses: the first of the shortest times. None where `forced` leaves nothing."""
+    return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
+
+
+def _wanted(cell: Cell, forced: Forced) -> bool:
+    return forced.algorithm in (None, cell.algorithm) and forced.protocol in (None, cell.protocol)
+
+
+def channels(graphs: Graphs, system: System, shape: Shape, version: Version) -> int:
+    """The communicator's: twice the search's, and twice more on Hopper's fast rings between nodes.
+
+    Source: src/graph/connect.cc:460 (v2.30.7).
+    """
+    return communicator(graphs, system, shape, version).channels
+
+
+@lru_cache(maxsize=1024)
+def cells(graphs: Graphs, system: System, shape: Shape, op: str, version: Version) -> tuple[Cell, ...]:
+    """The table that NCCL prints at TUNING for `op`, in its order. Raises UsageError as :func:`table` does."""
+    function = FUNCTIONS.get(op)
+    if function is None:
+        raise UsageError(f"NCCL has no cost model of {op}; it has one of {', '.join(FUNCTIONS)}")
+    comm = communicator(graphs, system, shape, version)
+    return tuple(_cell(comm, function, algorithm, protocol) for algorithm, protocol in _pairs(comm, function))
+
+
+def _pairs(comm: Communicator, function: Function) -> Iterator[tuple[Algorithm, Protocol]]:
+    for algorithm in ALGORITHMS:
+        if _has(comm, function, algorithm):
+            protocols: Sequence[Protocol] = PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
+            yield from ((algorithm, protocol) for protocol in protocols)
+
+
+def _has(comm: Communicator, function: Function, algorithm: Algorithm) -> bool:
+    """Whether the function and this communicator have `algorithm` at all."""
+    gathers = function in ("AllGather", "ReduceScatter")
+    nvls = comm.graphs.nvls is not None and comm.graphs.nvls.channels >= 2
+    match algorithm:
+        case "Ring":
+            return True
+        case "Tree":
+            return function == "AllReduce"
+        case "NVLS":
+            known = function == "AllReduce" or (gathers and comm.tuning.nvls_gathers != "none")
+            return known and nvls and comm.nodes == 1
+        case "NVLSTree":
+            return function == "AllReduce" and nvls and comm.nodes > 1
+        case "PAT":
+            return gathers and comm.tuning.pat > 0 and comm.ranks == comm.nodes
+
+
+def _cell(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> Cell:
+    at = PROTOCOLS.index(protocol)
+    enabled = protocol != "LL128" or _ll128(comm, comm.graph(algorithm))
+    bandwidth = _algbw(comm, function, algorithm, protocol) if enabled else 0.0
+    base = 0.0 if algorithm == "NVLS" and not comm.tuning.base["NVLS"][2] else comm.tuning.base[algorithm][at]
+    return Cell(algorithm, protocol, base + _hops(comm, function, algorithm, protocol), bandwidth, base)
+
+
+def _ll128(comm: Communicator, graph: Graph) -> bool:
+    """Where NCCL trusts 128-byte stores to arrive whole."""
+    cc = comm.system.compute_capability
+    generations = comm.tuning.ll128_generations
+    farthest = WORDS.index("PXN" if cc >= 90 else "PXB")
+    near = WORDS.index(graph.type_inter) <= farthest and WORDS.index(graph.type_intra) <= WORDS.index("NVB")
+    return near and cc >= 70 and (generations is None or cc in generations)
+
+
+def _algbw(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+    bus = _bus(comm, function, algorithm, protocol)
+    gathers = function in ("AllGather", "ReduceScatter")
+    if gathers and algorithm != "Ring":
+        return bus
+    ratio = comm.tuning.nvls_ratio
+    if algorithm in ("NVLS", "NVLSTree") and ratio is not None:
+        return bus * ratio
+    return bus * (0.5 if algorithm in ("Tree", "PAT") else comm.ranks / comm.steps(function))
+
+
+def _bus(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+    graph = comm.graph(algorithm)
+    match algorithm:
+        case "NVLS" | "NVLSTree":
+            return graph.channels * _nvls_GBps(comm, function, algorithm, graph)
+        case "PAT":
+            return graph.channels * _one(comm, graph) * comm.tuning.pat
+        case "Ring":
+            return _ring_bus(comm, graph, protocol)
+        case "Tree":
+            return _tree_bus(comm, graph, protocol)
+
+
+def _one(comm: Communicator, graph: Graph) -> float:
+    """One channel: on two nodes what it has within them, for the network is crossed half as often."""
+    return graph.bw_intra if comm.nodes <= 2 else graph.bw_inter
+
+
+def _ll_max(comm: Communicator) -> float:
+    """Within a node by the GPU; between nodes by the processor, in rows that carry GPUs' names."""
+    row = comm.generation if comm.nodes == 1 else 1 if comm.system.processor == "amd" else 0
+    return comm.tuning.ll_max[row][comm.column]
+
+
+def _ring_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
+    bus = graph.channels * _one(comm, graph)
+    if protocol == "LL":
+        return min(_ll_max(comm), bus * comm.tuning.ring_ll)
+    if protocol == "Simple":
+        return bus
+    kept = comm.tuning.ll128_lonely if comm.per_node < 2 else 0.92
+    return min(bus * kept, graph.channels * comm.tuning.ring_ll128[comm.generation][comm.column])
+
+
+def _tree_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
+    tuned = comm.tuning
+    bus = graph.channels * _one(comm, graph)
+    bus = min(bus * 0.92, graph.channels * tuned.tree[comm.generation][comm.column])
+    if protocol == "LL":
+        bus = min(bus / 3.8, _ll_max(comm))
+    elif protocol == "LL128":
+        share = 7 / 9 if comm.nodes == 1 else 120 / 128
+        bus = min(bus * share, graph.channels * tuned.tree_ll128[comm.generation][comm.column])
+    return bus * (0.85 if graph.pattern == TREE else 1.0)
+
+
+def _nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
+    """One channel of the switch's own reduction."""
+    if comm.tuning.nvls_ratio is not None:
+        return _old_nvls_GBps(comm, function, algorithm, graph)
+    efficiency = comm.tuning.nvls_efficiency[comm.generation]
+    intra = graph.bw_intra * efficiency * (graph.channels - 1) / graph.channels
+    intra *= 2 if function == "AllReduce" else (comm.per_node - 1) / comm.per_node
+    tree = algorithm == "NVLSTree"
+    inter = graph.bw_inter * (2 if tree and comm.nodes <= 2 else 1)
+    limits = comm.tuning.nvls_tree
+    return min(intra, inter, limits[comm.generation][comm.column] if tree and limits else math.inf)
+
+
+def _old_nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
+    """Before 2.28."""
+    if algorithm == "NVLSTree":
+        return min(graph.bw_intra, graph.bw_inter if comm.nodes <= 2 else graph.bw_inter / 2)
+    if function != "AllReduce" and comm.tuning.nvls_gathers == "share":
+        return min(graph.bw_intra * (comm.per_node - 1) / comm.per_node, graph.bw_inter * 0.9)
+    return min(graph.bw_intra, graph.bw_inter)
+
+
+def _hops(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+    """The latency beside the launch, in microseconds."""
+    intra, inter = _intra_us(comm, algorithm, protocol), _inter_us(comm, algorithm, protocol)
+    match algorithm:
+        case "Ring":
+            return _ring_hops(comm, function, protocol, intra, inter)
+        case "Tree":
+            return 2 * ((comm.ranks // comm.nodes - 1) * intra + _log2(comm.nodes) * inter)
+        case "NVLS":
+            return intra + (inter if comm.nodes > 1 else 0.0)
+        case "NVLSTree":
+            return intra + 2 * _log2(comm.nodes) * inter
+        case "PAT":
+            return _log2(comm.nodes) * inter / 3.5 + comm.ranks * 2.8
+
+
+def _log2(number: int) -> int:
+    return number.bit_length() - 1
+
+
+def _hardware(comm: Communicator, algorithm: Algorithm) -> Hardware:
+    # NCCL compares a kind of path with a kind of link here, and NVL is 1 in both: LOC and NVB count as PCIe.
+    return "NVLINK" if comm.graph(algorithm).type_intra == "NVL" else "PCI"
+
+
+def _intra_us(comm: Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
+    return comm.tuning.hardware(_hardware(comm, algorithm))[algorithm][PROTOCOLS.index(protocol)]
+
+
+def _inter_us(comm: Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
+    exposed: Algorithm = "Tree" if comm.ranks == comm.nodes and comm.tuning.lonely_net else algorithm
+    waits = comm.graph(algorithm).latency_inter_us * (2 if protocol == "Simple" else 1)
+    return comm.tuning.net[exposed][PROTOCOLS.index(protocol)] + waits
+
+
+def _ring_hops(comm: Communicator, function: Function, protocol: Protocol, intra: float, inter: float) -> float:
+    steps = comm.steps(function)
+    if function in ("Broadcast", "Reduce"):
+        kind: Hardware = _hardware(comm, "Ring") if comm.nodes == 1 else "NET"
+        same = comm.graphs.ring.same_channels
+        column: Algorithm = "Tree" if protocol == "Simple" and not same else "Ring"
+        one = comm.tuning.hardware(kind)[column][PROTOCOLS.index(protocol)]
+        return one if same else steps * one
+    if comm.nodes == 1:
+        return steps * intra
+    overhead = (2.0 if comm.system.processor == "amd" else 1.0) * (3 if protocol == "Simple" else 1)
+    crossings = 2 * (comm.nodes - 1) + comm.tuning.inter_steps if function == "AllReduce" else comm.nodes - 1
+    return (steps - crossings) * max(intra, overhead) + crossings * inter
+
+
+def _cost(cell: Cell, comm: Communicator, op: str, nbytes: int) -> Cost:
+    bandwidth = cell.algbw_GBps * _corrected(cell, comm, op, nbytes)
+    latency, used = cell.latency_us * _plateau(cell, comm, op, nbytes), _employed(cell, comm, nbytes)
+    time_us = latency + nbytes / (1000 * bandwidth)
+    bus = nbytes / time_us / 1e3 * OPS[op].bus_factor(comm.ranks) if time_us > 0 else 0.0
+    return Cost(
+        algorithm=cell.algorithm,
+        protocol=cell.protocol,
+        channels=used,
+        time_us=time_us,
+        base_us=cell.base_us,
+        latency_us=latency,
+        algbw_GBps=bandwidth,
+        busbw_GBps=bus,
+    )
+
+
+def _corrected(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
+    """Trees fall behind their model at middle sizes."""
+    if op != "all_reduce" or cell.algorithm not in ("Tree", "NVLSTree"):
+        return 1.0
+    steps = comm.tuning.corrected
+    if cell.algorithm == "NVLSTree":
+        x86 = comm.system.processor not in _ARM
+        if not (comm.tuning.nvls_tree_corrected and comm.system.compute_capability >= 100 and x86):
+            return 1.0
+        steps += 1
+    at = _log2(nbytes >> 6)
+    return CORRECTIONS[cell.protocol][at] if 0 <= at < steps else 1.0
+
+
+def _plateau(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
+    """Rings between nodes stall where each rank has a little of every channel."""
+    if (cell.algorithm, cell.protocol, op) != ("Ring", "Simple", "all_reduce") or comm.nodes == 1:
+        return 1.0
+    if nbytes // (comm.channels * comm.ranks) < 64:
+        return 1.0
+    return _PLATEAU_BEFORE_AMPERE if comm.system.compute_capability < 80 else _PLATEAU
+
+
+def _employed(cell: Cell, comm: Communicator, nbytes: int) -> int:
+    """The channels that `nbytes` are worth: each thread must have something to do (src/enqueue.cc:2078)."""
+    graph = comm.graph(cell.algorithm)
+    count = graph.channels if cell.algorithm == "NVLS" else comm.channels
+    threads = _threads(cell, comm)
+    least = {"LL": 8 * (comm.ranks if cell.algorithm == "Ring" else 1), "LL128": 8, "Simple": 64}[cell.protocol]
+    while count > 1 and nbytes < count * threads * least:
+        count -= 1
+    return count
+
+
+def _threads(cell: Cell, comm: Communicator) -> int:
+    if cell.protocol != "Simple" or cell.algorithm not in ("Ring", "Tree"):
+        return 512 if cell.protocol == "LL" else 640
+    slow = cell.algorithm == "Ring" and comm.graphs.ring.bw_intra * comm.graphs.ring.channels <= PCI_GBps
+    return 256 if slow else 512

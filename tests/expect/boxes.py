@@ -1,0 +1,53 @@
+"""Regular machines for the search and the cost model, with the links of nccl_semantics.md §4.1."""
+
+from dataclasses import replace
+
+from ncclprobe.expect.graphs import Graphs
+from ncclprobe.expect.search import graphs
+from ncclprobe.expect.system import Shape, System, Version
+
+LATEST: Version = (2, 30, 7)
+H100 = System(
+    name="H100",
+    gpu="NVIDIA H100 80GB HBM3",
+    compute_capability=90,
+    gpus=8,
+    nvlinks=18,
+    nvlink_GBps=20.6,
+    fabric="nvswitch",
+    domain_gpus=8,
+    nvls=True,
+    pcie_GBps=48,
+    processor="spr",
+    sockets=2,
+    nics=8,
+    nic_gbps=400,
+    network="ib",
+    gdr=True,
+    source="nccl_semantics.md §4.2",
+)
+A100 = replace(
+    H100,
+    name="A100",
+    compute_capability=80,
+    nvlinks=12,
+    nvlink_GBps=20.0,
+    nvls=False,
+    pcie_GBps=24,
+    processor="amd",
+    nic_gbps=200,
+)
+B200 = replace(H100, name="B200", compute_capability=100, nvlink_GBps=40.1)
+V100 = replace(A100, name="V100", compute_capability=70, nvlinks=6, pcie_GBps=12, processor="skl")
+PLAIN = replace(
+    A100, name="PCIe", gpus=2, nvlinks=0, nvlink_GBps=0, fabric="none", domain_gpus=0, pcie_GBps=12, processor="skl"
+)
+MESH = replace(A100, name="mesh", gpus=4, domain_gpus=4, fabric="mesh")
+SOCKETS = replace(PLAIN, name="TCP", gpus=1, sockets=1, network="sockets", gdr=False, nic_path="PHB")
+
+
+def found(system: System, shape: Shape, version: Version = LATEST) -> Graphs:
+    """What the search finds, which must be something."""
+    answer = graphs(system, shape, version)
+    assert isinstance(answer, Graphs), answer
+    return answer
