@@ -1,0 +1,215 @@
+"""The page put together: the template is given data that is cut to what a browser and a reader bear."""
+
+import base64
+import hashlib
+import importlib
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from ncclprobe.model import Measurement, Report, Status
+from ncclprobe.report.html import charts, chosen, differences, fleet, legible, matrix, tables
+from ncclprobe.report.html.legible import breaks, folded, micros, plural, rate
+from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
+from ncclprobe.units import size
+
+HERE = Path(__file__).resolve().parent
+MOST_ROWS = 400
+"""Rows of the table of checks that stand in the page; the filter has more."""
+MOST_FILTERED = 20_000
+MOST_BLIND = 30
+MOST_MEASURED = 500
+MOST_LISTED = 60
+MOST_SETTINGS = 200
+
+
+def page(report: Report) -> str:
+    """`report` as HTML."""
+    scripts, found = _scripts(report), rows(report)
+    rules = " ".join(_hash(script) for script in scripts)
+    return _template().render(
+        **_about(report, found), **_found(report, found), **_measured(report), **_nodes(report, found),
+        style=Markup(_read("style.css")), scripts=[Markup(script) for script in scripts], script_rules=rules,
+    )  # fmt: skip
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=legible.finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "rate": rate,
+        "micros": micros,
+        "size": size,
+        "plural": plural,
+        "fold": folded,
+        "breaks": breaks,
+    }
+    return environment.get_template("page.html.j2")
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _scripts(report: Report) -> list[str]:
+    """The page's own script, and plotly's before it where there is anything to plot: it has five megabytes."""
+    own = _read("page.js")
+    if not report.measurements and not report.pairs:
+        return [own]
+    return [importlib.import_module("plotly.offline").get_plotlyjs(), own]
+
+
+def _hash(script: str) -> str:
+    """What the page's policy calls a script that may run."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+_VERDICTS = {
+    "pass": "Everything required was looked at, and nothing fails.",
+    "warn": "Nothing fails; something costs speed or safety.",
+    "unknown": "Inconclusive: nothing fails, but not everything required could be judged.",
+    "skip": "Nothing was judged.",
+}
+_NOTHING = {
+    "pass": "No finding fails or warns, and nothing required was left unseen.",
+    "unknown": "Nothing fails, and nothing was judged either: the remarks say what is lacking.",
+    "fail": "The run fails as a whole; what is known of it stands below.",
+}
+
+
+def _judged(row: Measurement) -> bool:
+    return row.status not in ("unjudged", "noise")
+
+
+def _verdict(report: Report, found: Sequence[Row]) -> str:
+    """The run in one sentence, with how much of the fleet is concerned."""
+    if report.status is Status.PASS and report.measurements and not any(map(_judged, report.measurements)):
+        return "Nothing fails, and no number was judged."
+    failing = [row for row in found if row.kind == "fail"]
+    bad, sick = {row.id for row in failing}, {name for row in failing for name in row.nodes}
+    if report.status is not Status.FAIL or not bad:
+        return _VERDICTS.get(report.status.value, "This run fails.")
+    of = f", on {len(sick):,} of {plural(len(report.nodes), 'node')}"
+    of = of if len(report.nodes) > 1 and all(row.nodes for row in failing) else ""
+    return f"{plural(len(bad), 'check')} {'fails' if len(bad) == 1 else 'fail'}{of}."
+
+
+def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
+    order = ("fail", "unknown", "warn", "pass", "skip")
+    counted = [(state, report.coverage[state]) for state in order if report.coverage.get(state, 0) > 0]
+    return {
+        "report": report,
+        "verdict": _verdict(report, found),
+        "nothing": _NOTHING.get(report.status.value, _VERDICTS["warn"]),
+        "coverage": counted,
+        "covered": sum(number for _, number in counted),
+        "named": folded((node.name for node in report.nodes), 120),
+    }
+
+
+def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
+    steps, more_steps = first_steps(report, found)
+    unseen = blind(found)
+    places = {node.name: n for n, node in enumerate(report.nodes)}
+    counts = [(kind, sum(row.kind == kind for row in found)) for kind in ORDER]
+    everywhere = len(report.nodes)
+    return {
+        "steps": steps,
+        "more_steps": more_steps,
+        "unjudged": _unjudged(report),
+        "blind": unseen[:MOST_BLIND],
+        "more_blind": len(unseen) - MOST_BLIND,
+        "most_listed": MOST_LISTED,
+        "rows": [(row, where(row, everywhere)) for row in found[:MOST_ROWS]],
+        "more_rows": max(0, len(found) - MOST_ROWS),
+        "beyond_filter": max(0, len(found) - MOST_FILTERED),
+        "kinds_of_row": [(kind, number) for kind, number in counts if number],
+        "table": legible.data(
+            {
+                "names": list(places),
+                "on": [_spans(row.nodes, places) for row in found[:MOST_ROWS]],
+                "more": [_cells(row, everywhere, places) for row in found[MOST_ROWS:MOST_FILTERED]],
+            }
+        ),
+    }
+
+
+def _unjudged(report: Report) -> list[tuple[int, str, str]]:
+    """Numbers of which nobody can say whether they are good: (how many, what became of them, why)."""
+    words = {
+        "unjudged": ("not judged", "nobody expected a number of them"),
+        "noise": ("too noisy to judge", "their interval is wider than the band"),
+    }
+    counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
+    return [each for each in counted if each[0]]
+
+
+def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
+    """The nodes called `names` by their places, as first and last of each run."""
+    told = sorted(places[name] for name in names if name in places)
+    runs = (list(run) for _, run in groupby(enumerate(told), key=lambda pair: pair[1] - pair[0]))
+    return [[run[0][1], run[-1][1]] for run in runs]
+
+
+def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
+    """A row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
+    texts = (row.title, where(row, everywhere), row.subject, row.message, row.evidence, row.remedy, row.blame)
+    short = (legible.printable(text, 300) for text in texts)
+    return [row.kind, row.id, *short, _spans(row.nodes, places)]
+
+
+def _measured(report: Report) -> dict[str, Any]:
+    drawn, more = charts.charts(report.measurements)
+    heat = matrix.maps(report.pairs, report.localisation)
+    figures = {f"{each.name}-bandwidth": each.bandwidth for each in drawn}
+    figures |= {f"{each.name}-latency": each.latency for each in drawn}
+    figures |= {each.name: each.figure for each in heat}
+    return {
+        "charts": drawn,
+        "more_charts": more,
+        "measured": report.measurements[:MOST_MEASURED],
+        "more_measured": len(report.measurements) - MOST_MEASURED,
+        "maps": heat,
+        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.BESIDE for each in heat),
+        "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
+        "worst": matrix.worst(report.pairs),
+        "ways": sum(not row.step for row in report.pairs),
+        "figures": legible.data(figures),
+        "tables": tables.tables(report),
+        "asides": tables.asides(report),
+        "fingerprint": tables.fingerprint(report),
+    }
+
+
+def _nodes(report: Report, found: Sequence[Row]) -> dict[str, Any]:
+    kinds, more_kinds, more_nodes = fleet.kinds(report, found)
+    shown, hidden = fleet.tiles(report, found)
+    settings = differences.settings(report.environment)
+    choices, unshown = chosen.alike(report)
+    return {
+        "tiles": shown,
+        "hidden_tiles": hidden,
+        "tiles_named": len(shown) <= fleet.NAMED_TILES,
+        "states": fleet.states(report, found),
+        "kinds": kinds,
+        "more_kinds": more_kinds,
+        "more_nodes": more_nodes,
+        "versions": differences.versions(report.environment),
+        "settings": settings[:MOST_SETTINGS],
+        "more_settings": len(settings) - MOST_SETTINGS,
+        "choices": choices,
+        "choices_left": unshown,
+    }

@@ -1,0 +1,133 @@
+"""What was measured beside collectives and pairs, as tables: copies, groups, steps of training, processors, NICs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ncclprobe.model import Report
+from ncclprobe.moved import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
+from ncclprobe.report.html.legible import micros, plural, rate
+from ncclprobe.units import size
+
+T = TypeVar("T")
+MOST = 200
+_LOUD = {"fail": 0, "noise": 1, "unjudged": 2, "pass": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
+    is a status where the first head is ``State``. `more`: rows that are in the JSON report alone.
+    """
+
+    title: str
+    heads: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    more: int = 0
+
+
+def tables(report: Report) -> list[Table]:
+    """The tables that have rows."""
+    copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
+    problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
+    found = [
+        _table("Copies within a node", _COPIES, copies, _copy),
+        _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
+        _table("Steps of training", _STEPS, report.steps, _step),
+        _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
+        _table("NICs that the bytes took", _ROADS, list(_nics(report.roads)), _nic),
+    ]
+    return [each for each in found if each.rows]
+
+
+def _table(
+    title: str, heads: str, rows: Sequence[T], shown: Callable[[T], Iterable[str]], notes: tuple[str, ...] = ()
+) -> Table:
+    named = tuple((head.strip(" >"), head.startswith(">")) for head in heads.split("|"))
+    return Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST))
+
+
+_COPIES = "State|Node|Copy|Device|NUMA|At once|>Size|>GB/s|>at least|>Range"
+_WAYS = {
+    "h2d": "host to device",
+    "d2h": "device to host",
+    "both": "both ways",
+    "d2d": "device to device",
+    "host": "host",
+}
+
+
+def _copy(row: CopyRow) -> Iterator[str]:
+    near = {True: " (near)", False: " (far)", None: ""}[row.near]
+    yield from (row.status, row.node, _WAYS[row.kind], f"{row.device} to {row.peer}" if row.peer else row.device)
+    yield from ("–" if row.numa is None else f"{row.numa}{near}", "all GPUs" if row.together else "alone")
+    yield from (size(row.nbytes), rate(row.GBps), rate(row.low_GBps), f"{rate(row.min_GBps)} – {rate(row.max_GBps)}")
+
+
+_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone, µs|>GB/s|>Together, µs|>GB/s|>Slower"
+
+
+def _group(row: GroupRow) -> Iterator[str]:
+    yield from (row.kind, row.op, size(row.nbytes), str(row.size), str(row.groups), str(row.crossing))
+    yield from (micros(row.alone_us), rate(row.alone_busbw_GBps))
+    yield from (micros(row.together_us), rate(row.together_busbw_GBps))
+    yield "–" if row.slowdown is None else f"{row.slowdown:.2f} ×"
+
+
+_STEPS = (
+    "Strategy|Overlap|>Ranks|>Calls|>Bytes|>Compute, ms|>Calls, ms|>Step, ms|>Predicted, ms|>Exposed, ms|>Efficiency"
+)
+
+
+def _step(row: StepRow) -> Iterator[str]:
+    yield from (row.strategy, "yes" if row.overlap else "no", str(row.ranks), str(row.calls), size(row.call_bytes))
+    times = (row.compute_us, row.calls_us, row.step_us, row.predicted_us, row.exposed_us)
+    yield from ("–" if us is None else f"{us / 1e3:,.1f}" for us in times)
+    yield f"{row.efficiency:.0%}"
+
+
+_AFFINITY = ">Rank|Node|Processors|Better|>As it is, µs|>Better, µs|>Ratio|What to do"
+
+
+def _affinity(row: AffinityRow) -> Iterator[str]:
+    within = f" ({row.interval[0]:.2f} – {row.interval[1]:.2f})" if row.interval else ""
+    yield from (str(row.rank), row.node, row.cpus, row.better_cpus, micros(row.as_is_us), micros(row.better_us))
+    yield from (f"{row.ratio:.2f}{within}", row.words)
+
+
+_ROADS = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"
+
+
+def _nics(roads: Iterable[Road]) -> Iterator[tuple[Road, NicBytes]]:
+    for road in roads:
+        yield from ((road, nic) for nic in road.nics)
+
+
+def _nic(of: tuple[Road, NicBytes]) -> Iterator[str]:
+    road, nic = of
+    expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
+    stray = "carries what nobody expected of it" if f"{nic.node} {nic.nic}" in road.stray else ""
+    yield from (f"{road.op}, {size(road.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
+    yield from ("–" if moved is None else size(moved) for moved in (nic.sent, nic.received))
+    yield from ("–" if nic.share is None else f"{nic.share:.0%}", stray or nic.why)
+
+
+def fingerprint(report: Report) -> list[tuple[str, str]]:
+    """What the numbers depend on, by name."""
+    mark = report.fingerprint
+    if mark is None:
+        return []
+    told = [*mark.machine.items(), *mark.software.items()]
+    return [*told, ("topology", mark.topology)] if mark.topology else told
+
+
+def asides(report: Report) -> list[str]:
+    """What spoils or limits the pairs' verdict, in words."""
+    found = report.localisation
+    if found is None:
+        return []
+    said = [f"{each.end} played no more: {each.why}" for each in found.aside]
+    said += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
+    said += [] if found.complete else ["not all pairs that were planned were tried"]
+    return said[:20] + ([found.own_note] if found.own_note else [])

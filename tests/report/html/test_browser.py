@@ -1,0 +1,186 @@
+"""The page in a real Chromium without a screen: one session for all. Skips where there is none."""
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.model import Report
+from ncclprobe.report.html import render
+
+from . import made
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra `test`)")
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1280,900"
+)
+Show = Callable[[Report], None]
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium by its driver. Both are Debian's packages; nothing is fetched."""
+    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if not all(found.values()):
+        pytest.skip("no chromium with its driver here (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = found["chromium"]
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(found["chromedriver"]))
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
+    """Opens the page of a report from a file. Whatever else a test asks, the console must stay silent."""
+
+    def shown(report: Report) -> None:
+        path = tmp_path / "report.html"
+        path.write_text(render(report), encoding="utf-8")
+        chromium.get(path.as_uri())
+        chromium.execute_async_script(
+            "const done = arguments[0]; const wait = () => document.documentElement.dataset.drawn"
+            " ? done() : setTimeout(wait, 20); wait();"
+        )
+
+    _prefer(chromium, "light")
+    yield shown
+    assert chromium.get_log("browser") == []
+
+
+def _prefer(chromium: Any, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def _js(chromium: Any, script: str) -> Any:
+    return chromium.execute_script(f"return {script}")
+
+
+def _rows(chromium: Any) -> list[str]:
+    return list(_js(chromium, "[...document.querySelectorAll('#rows tr:not([hidden])')].map(row => row.innerText)"))
+
+
+def _type(chromium: Any, text: str) -> None:
+    script = "const [text, done] = arguments; const find = document.getElementById('find'); find.value = text;"
+    chromium.execute_async_script(f"{script} find.dispatchEvent(new Event('input')); setTimeout(done, 200)", text)
+
+
+def test_curves_have_a_point_per_row_whose_numbers_show_on_hover_and_a_band(chromium: Any, show: Show) -> None:
+    show(made.sweep())
+    assert _js(chromium, "document.querySelectorAll('.chart .main-svg').length") >= 6
+    first = "document.querySelector('.chart')"
+    assert _js(chromium, f"{first}.querySelectorAll('.scatterlayer .points path').length") >= 24
+    assert _js(chromium, f"{first}.querySelectorAll('.fills path').length") == 1
+    assert _js(chromium, f"{first}.layout.xaxis.type + {first}.layout.yaxis.type") == "loglog"
+    _js(chromium, f"Plotly.Fx.hover({first}, [{{curveNumber: 3, pointNumber: 4}}])")
+    hover = _js(chromium, f"{first}.querySelector('.hoverlayer').textContent")
+    assert "256 KiB" in hover
+    assert "expected" in hover
+
+
+def test_the_matrix_of_pairs_frames_the_suspect(chromium: Any, show: Show) -> None:
+    show(made.pairs())
+    assert _js(chromium, "document.querySelectorAll('.maps .hm image, .maps .hm path').length") >= 2
+    assert _js(chromium, "document.querySelector('.maps .chart').querySelectorAll('.shapelayer path').length") == 2
+
+
+def test_the_filter_finds_words_and_nodes_also_those_folded_in_a_list(chromium: Any, show: Show) -> None:
+    show(made.fleet(120))
+    loud = _rows(chromium)
+    assert not [row for row in loud if row.startswith("pass")]
+    _type(chromium, "NVLinks")
+    assert len(_rows(chromium)) == 1
+    _type(chromium, "node0102")
+    assert ["mlx5_6:1" in row for row in _rows(chromium)] == [True]
+    _type(chromium, "nobody has this")
+    assert _rows(chromium) == []
+    assert _js(chromium, "document.getElementById('none').hidden") is False
+    _type(chromium, "")
+    assert _rows(chromium) == loud
+
+
+def test_rows_that_are_only_data_are_found_by_the_filter(chromium: Any, show: Show) -> None:
+    from ..samples import fleet
+
+    show(fleet(6000, 2, 10))
+    assert _js(chromium, "document.querySelectorAll('#rows tr').length") == 400
+    _type(chromium, "serial 5990")
+    assert ["serial 5990" in row for row in _rows(chromium)] == [True]
+
+
+def test_two_thousand_nodes_open_scroll_and_tell_of_one_that_is_clicked(chromium: Any, show: Show) -> None:
+    show(made.fleet(2048))
+    assert _js(chromium, "document.querySelectorAll('.tile').length") == 2051
+    chromium.execute_script("window.scrollTo(0, document.body.scrollHeight)")
+    assert _js(chromium, "window.scrollY") > 2000
+    _js(chromium, "document.querySelector('[data-node=node0005]').click()")
+    assert ["mlx5_5:1" in row for row in _rows(chromium)] == [True]
+
+
+def test_a_host_name_with_markup_stays_text(chromium: Any, show: Show) -> None:
+    show(made.fleet(12, (made.MARKUP,)))
+    assert _js(chromium, "document.images.length") == 0
+    assert "onerror=alert(1)" in _js(chromium, "document.querySelector('.about').innerText")
+    assert _js(chromium, "document.querySelector('.tile').dataset.node").startswith("</script><img")
+    _js(chromium, "document.querySelector('.tile').click()")
+    assert _js(chromium, "document.images.length") == 0
+
+
+def test_dark_follows_the_system_paper_is_light_and_the_button_turns_the_page_round(chromium: Any, show: Show) -> None:
+    ground, ink = (
+        "getComputedStyle(document.body).backgroundColor",
+        "document.querySelector('.chart').layout.font.color",
+    )
+    _prefer(chromium, "dark")
+    show(made.sweep())
+    dark = _js(chromium, ground), _js(chromium, ink)
+    chromium.execute_script(
+        "addEventListener('beforeprint', () => { window.seen = [document.documentElement.dataset.theme,"
+        " document.querySelectorAll('details:not([open])').length, document.querySelector('.chart').layout.width] })"
+    )
+    printed = chromium.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    assert _js(chromium, "window.seen") == ["light", 0, 325]  # every fold is open, and a chart fits half a page
+    assert (_js(chromium, ground), _js(chromium, ink)) == dark
+    _js(chromium, "document.getElementById('theme').click()")
+    light = _js(chromium, ground), _js(chromium, ink)
+    assert not set(light) & set(dark)
+    assert _js(chromium, "document.getElementById('theme').textContent") == "Dark"
+
+
+def test_without_scripts_findings_stand_there_and_charts_point_to_the_table(chromium: Any, show: Show) -> None:
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        from selenium.webdriver.common.by import By
+
+        chromium.get("about:blank")
+        path = Path(chromium.capabilities["chrome"]["userDataDir"]) / "still.html"
+        path.write_text(render(made.sweep()), encoding="utf-8")
+        chromium.get(path.as_uri())
+        words = chromium.find_element(By.TAG_NAME, "body").get_attribute("innerText")
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    for said in ("1 check fails", "reaches 266 of 432 GB/s", "The charts need JavaScript"):
+        assert said in words
+
+
+def test_the_page_is_no_wider_than_a_telephone(chromium: Any, show: Show) -> None:
+    size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for report in (made.sweep(), made.fleet(300, (made.MARKUP,))):
+            show(report)
+            assert _js(chromium, "document.documentElement.scrollWidth") <= 390
+    finally:
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,317 @@
+"""The page as text: what stands in it, what cannot, and how much of a fleet it bears. No browser is needed."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from plotly import graph_objects
+
+from ncclprobe.model import NodeRow, Report, Status, Suppression, Verdict, fail
+from ncclprobe.report.html import charts, fleet, matrix, render, rows, tables
+from ncclprobe.report.html.page import HERE
+from ncclprobe.report.html.placing import all_to_all, nvlinked, place
+
+from .. import samples
+from . import made
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page, its scripts apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.scripts: list[tuple[bool, str]] = []
+        self.words = ""
+        self._in: str | None = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag in ("script", "style"):
+            self._in = tag
+            self.scripts.append((("type", "application/json") in attrs, "")) if tag == "script" else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = None if tag == self._in else self._in
+
+    def handle_data(self, data: str) -> None:
+        if self._in == "script":
+            data_only, text = self.scripts[-1]
+            self.scripts[-1] = data_only, text + data
+        elif self._in is None:
+            self.words += data
+
+    def data(self) -> list[Any]:
+        return [json.loads(text) for data_only, text in self.scripts if data_only]
+
+
+FLEET = made.fleet(40, (made.MARKUP,))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [made.EMPTY, FLEET, made.sweep(), made.moved(), samples.hostile(), samples.hostile(made.MARKUP), samples.SICK],
+    ids=["empty", "fleet", "sweep", "pairs", "hostile", "markup", "sick"],
+)
+def test_nothing_that_a_machine_said_becomes_an_element_or_a_script(report: Report) -> None:
+    page = Page(render(report))
+    assert not {"img", "iframe", "object", "link", "base", "b onerror"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert not [value for name, value in page.attributes if name in ("href", "src") and value and value[0] != "#"]
+    own = (HERE / "page.js").read_text()
+    measured = bool(report.measurements or report.pairs)
+    assert [data_only for data_only, _ in page.scripts] == [True, True, False] + [False] * measured
+    assert page.scripts[-1][1] == own
+    assert len(page.data()) == 2
+
+
+@settings(max_examples=30)
+@given(samples.reports)
+def test_any_report_makes_a_page_of_legible_text(report: Report) -> None:
+    text = render(report)
+    text.encode()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029\u202e]", text)
+    assert len(Page(text).scripts) == 3
+
+
+def test_the_policy_of_the_page_lets_its_own_scripts_run_and_nothing_be_fetched() -> None:
+    page = Page(render(made.sweep()))
+    policy = next(value for name, value in page.attributes if name == "content" and value and "script-src" in value)
+    for data_only, script in page.scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert data_only or f"'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_plotly_is_in_the_page_once_and_only_where_something_was_measured() -> None:
+    assert len(render(FLEET)) < 300_000
+    assert 4 << 20 < len(render(made.sweep())) < 6 << 20
+
+
+@pytest.mark.parametrize("report", [made.sweep(), made.pairs(), samples.SICK], ids=["sweep", "pairs", "noise"])
+def test_plotly_knows_every_property_of_the_figures(report: Report) -> None:
+    drawn, _ = charts.charts(report.measurements)
+    figures = [figure for each in drawn for figure in (each.bandwidth, each.latency)]
+    figures += [each.figure for each in matrix.maps(report.pairs, report.localisation)]
+    assert figures
+    for figure in figures:
+        coloured = json.loads(re.sub(r'"--[a-z0-9-]+"', '"red"', json.dumps(figure)))
+        graph_objects.Figure(coloured)
+
+
+def test_every_colour_of_a_figure_is_a_variable_of_the_page() -> None:
+    drawn, _ = charts.charts(made.sweep().measurements)
+    maps = matrix.maps(made.pairs().pairs, made.pairs().localisation)
+    used = set(
+        re.findall(r'"(--[a-z0-9-]+)"', json.dumps([[c.bandwidth, c.latency] for c in drawn] + [maps[0].figure]))
+    )
+    assert len(used) > 6
+    assert all(f"{name}:" in (HERE / "style.css").read_text() for name in used)
+
+
+def test_a_frame_is_around_what_the_blamed_sender_sends_and_around_the_suspected_pair() -> None:
+    report = made.pairs()
+    shapes = matrix.maps(report.pairs, report.localisation)[0].figure["layout"]["shapes"]
+    assert [(s["x0"], s["y0"], s["x1"], s["y1"]) for s in shapes] == [(-0.5, 2.5, 7.5, 3.5), (0.5, 4.5, 1.5, 5.5)]
+    assert [s["line"]["color"] for s in shapes] == ["--fail", "--warn"]
+
+
+def test_a_fast_road_within_nodes_does_not_pale_the_slow_one_between_them() -> None:
+    first = made.pairs().pairs[0]
+    rates = {(0, 1): 40.0, (0, 2): 1.0, (0, 3): 1.0, (1, 2): 0.25}
+    pairs = [replace(first, src=a, dst=b, GBps=rate, inside=rate > 2) for (a, b), rate in rates.items()]
+    z = matrix.maps(pairs, None)[0].figure["data"][0]["z"]
+    assert [z[a][b] for a, b in rates] == [100, 100, 100, 25]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "expected"),
+    [
+        ("n3", ("n3", None), True),
+        ("n31", ("n3", None), False),
+        ("n3 rail 1 (mlx5_1)", ("n3", 1), True),
+        ("n3 rail 1 (mlx5_1)", ("n3", 0), False),
+        ("n3 (mlx5_0)", ("n3", 0), True),
+        ("n4 rail 1", ("n3", 1), False),
+        ("rank 5", ("rank 5", None), True),
+    ],
+)
+def test_an_end_belongs_to_its_node_and_rail(end: str, cause: tuple[str, int | None], expected: bool) -> None:
+    blamed = replace(made.pairs().localisation.culprits[0], nodes=(cause[0],), rail=cause[1])  # type: ignore[union-attr]
+    assert matrix._is_of(end, blamed) is expected
+
+
+def test_whatever_else_was_measured_has_a_table_with_what_fails_first() -> None:
+    found = {table.title: table for table in tables.tables(made.moved())}
+    assert len(found) == 5
+    assert all(len(row) == len(table.heads) for table in found.values() for row in table.rows)
+    assert found["Copies within a node"].rows[0][0] == "fail"
+    words = Page(render(made.moved())).words
+    for said in ("carries what nobody expected of it", "4.33 ×", "tp groups span nodes", "8 x NVIDIA H100 80GB HBM3"):
+        assert said in words
+
+
+def test_a_map_of_many_ends_keeps_the_blamed_and_says_what_it_leaves_out() -> None:
+    report = made.pairs(70)
+    shown = matrix.maps(report.pairs, report.localisation)[0]
+    assert len(shown.figure["data"][0]["z"]) == matrix.MOST_ENDS
+    assert "n3" in shown.figure["layout"]["yaxis"]["ticktext"]
+    assert shown.note.startswith("6 of 70 are left out")
+
+
+def test_what_could_not_be_looked_at_stands_before_the_numbers_and_among_the_first_things_to_do() -> None:
+    words = Page(render(samples.SICK)).words
+    first, blind, numbers = (words.index(each) for each in ("Do first", "Not looked at", "Bandwidth and latency"))
+    assert first < blind < numbers
+    assert "2 nodes did not report" in words[first:blind]
+    for gap in ("n[3-4]", "ib.state", "pci.aer", "storage port", "not judged", "too noisy"):
+        assert gap in words[blind:numbers]
+
+
+def test_a_report_without_trouble_names_nothing_to_do() -> None:
+    words = Page(render(samples.HEALTHY)).words
+    assert "Nothing to do" in words
+    assert "Not looked at" not in words
+    assert "Do first" not in words
+
+
+def test_numbers_that_nobody_judged_are_no_success() -> None:
+    row = replace(samples.ROW, status="unjudged", expectation=None)
+    words = Page(render(replace(samples.HEALTHY, measurements=(row,)))).words
+    assert "no number was judged" in words
+    assert "1 row of the sweep not judged" in words
+
+
+def test_a_suppressed_finding_is_told() -> None:
+    report = replace(samples.HEALTHY, suppressed=(Suppression("ib.state", "mlx5_9:1", "a storage port"),))
+    assert "a storage port" in Page(render(report)).words
+
+
+def test_findings_of_one_check_are_one_thing_to_do_and_failures_come_first() -> None:
+    report = made.fleet(400)
+    steps, more = rows.first_steps(report, rows.rows(report))
+    assert [(step.kind, step.id) for step in steps] == [("unknown", ""), ("fail", "ib.rate"), ("fail", "nvl.links")]
+    assert steps[1].head == "An InfiniBand port is slower than its siblings on node[0005,0102,0199,0296,0393]"
+    assert more == 1
+
+
+def test_what_a_measurement_says_of_the_run_is_not_said_of_the_first_node() -> None:
+    lost = fail("rank 2", "its heartbeat stopped", action="retest")
+    report = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
+    steps, _ = rows.first_steps(report, rows.rows(report))
+    assert steps[0].head == "rank 2"
+    assert fleet.states(report, rows.rows(report)) == [("fail", 1, "n0")]
+
+
+def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
+    differs = fail("NCCL_BUFFSIZE", "1 of 4 differs", nodes=("n2",))
+    compared = Verdict("sync.env", None, Status.FAIL, "Settings differ", findings=(differs,))
+    blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
+    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
+    report = samples.report(compared, blind, nodes=nodes)
+    told = fleet.states(report, rows.rows(report))
+    assert told == [("fail", 1, "n2"), ("unknown", 1, "n1"), ("pass", 2, "n[0,3]")]
+    assert "1 check fails, on 1 of 4 nodes" in Page(render(report)).words
+
+
+def test_what_is_alike_on_many_nodes_is_one_row() -> None:
+    report = made.fleet(400)
+    found = rows.rows(report)
+    assert len(found) < 140
+    passed = next(row for row in found if row.kind == "pass")
+    assert rows.where(passed, 400) == "all 400 nodes"
+
+
+def test_a_large_fleet_with_many_different_faults_is_cut_and_the_page_says_so() -> None:
+    report = samples.fleet(6000, 3, 4)
+    text = render(report)
+    page = Page(text)
+    table = next(each for each in page.data() if "more" in each)
+    assert len(table["on"]) + len(table["more"]) == len(rows.rows(report)) == 1503
+    assert "400 of 1,503 rows stand here" in page.words
+    assert "further nodes not drawn" in page.words
+    assert len(text) < 7 << 20
+
+
+def test_a_text_without_end_is_cut() -> None:
+    report = samples.report(Verdict("a.b", "n0", Status.UNKNOWN, "t", "x" * (5 << 20), True), status=Status.UNKNOWN)
+    assert len(render(report)) < 100_000
+
+
+def test_only_differences_are_highlighted() -> None:
+    text = render(made.fleet(402))
+    words = Page(text).words
+    assert text.count('class="differs') >= 2
+    assert "565.57.01" in words
+    differing = re.findall(r"<code>(\w+)</code> <span class=\"tag warn\">differs", text)
+    assert differing == ["driver", "NCCL_DEBUG"]
+
+
+def test_devices_that_share_a_switch_stand_together_and_numa_nodes_apart() -> None:
+    domains = place(made.board())
+    assert [domain.id for domain in domains] == [0, 1]
+    clusters = [[each.device.name for each in (*c.gpus, *c.nics)] for domain in domains for c in domain.clusters]
+    assert clusters == [[f"GPU{n}", f"mlx5_{n}"] for n in range(8)]
+    assert all_to_all(nvlinked(made.board()))
+    assert not all_to_all([("GPU0", "GPU1")])
+
+
+def test_only_the_part_that_a_finding_names_is_drawn_as_broken() -> None:
+    text = render(made.fleet(8))
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawings) == 3
+    assert re.findall(r'class="((?:pci|port|nvlink) fail)"', drawings[0]) == ["port fail"] * 2  # its line and its end
+    assert re.findall(r'class="((?:pci|port|nvlink) fail)"', drawings[1]) == ["nvlink fail"]
+    assert " fail" not in drawings[2]
+
+
+def _themes() -> dict[str, dict[str, str]]:
+    css = (HERE / "style.css").read_text()
+    blocks = {"light": ":root {", "dark": ':root[data-theme="dark"] {', "system": ":root:not([data-theme]) {"}
+    return {
+        name: dict(re.findall(r"(--[a-z0-9-]+): ([^;]+);", css.partition(start)[2].partition("}")[0]))
+        for name, start in blocks.items()
+    }
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines 2.2 define it."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
+    of = _themes()[theme]
+    inks = ["ink", "muted", "link", "fail", "warn", "unknown", "pass", "note", "skip"]
+    pairs = [(ink, ground) for ink in inks for ground in ("page", "surface", "raised")]
+    pairs += [(kind, f"{kind}-soft") for kind in ("fail", "warn", "unknown", "pass", "note", "skip")]
+    pairs += [
+        (ink, ground) for ink in ("ink", "muted") for ground in ("warn-soft", "unknown-soft", "fail-soft", "note-soft")
+    ]
+    pairs += [("surface", kind) for kind in ("fail", "unknown", "warn")]
+    pairs += [("ink", "nvlink-soft"), ("nvlink", "surface")]
+    weak = {pair: round(_contrast(of[f"--{pair[0]}"], of[f"--{pair[1]}"]), 2) for pair in pairs}
+    assert not {pair: value for pair, value in weak.items() if value < 4.5}
+
+
+def test_the_chosen_dark_is_the_systems_dark() -> None:
+    assert _themes()["dark"] == _themes()["system"]
+    assert set(_themes()["light"]) == set(_themes()["dark"])
