@@ -1,6 +1,8 @@
-"""The nouns of one measured row beside its headline: samples, ranks apart, wrong data, what the first calls cost."""
+"""The nouns of one measured row beside its headline: samples, ranks apart, wrong data, what the first calls cost,
+what it was measured on, and a second measurement.
+"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -82,3 +84,38 @@ class Unmeasured:
     nbytes: int | None
     cause: Literal["refused", "small", "memory"]
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What numbers depend on: a baseline of one machine says nothing of another.
+
+    `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) of
+    the node of rank 0; what is not known is left out. `topology` is a digest of its devices and their paths; null: not
+    known.
+    """
+
+    machine: dict[str, str] = field(default_factory=dict)
+    topology: str | None = None
+    software: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
+
+    busbw_GBps: float
+    mean_us: float
+    interval_us: tuple[float, float] | None
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something else that slowed this run down while it measured: `what` in words, with the host.
+
+    `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
+    """
+
+    what: str
+    left: float

@@ -11,7 +11,7 @@ from enum import Enum, IntEnum
 from typing import Any, Literal
 
 from ncclprobe.chosen import Choices, NodeTopology
-from ncclprobe.measured import FirstCall, Mismatch, Samples, Skew, Unmeasured
+from ncclprobe.measured import Again, Fingerprint, FirstCall, Mismatch, Samples, Skew, Unmeasured
 from ncclprobe.moved import AffinityRow, CopyRow, GroupRow, Road, StepRow
 from ncclprobe.paired import Localisation, PairRow
 
@@ -241,6 +241,7 @@ class Measurement:
     ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
     with the longest time.
     ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
+    ``doubt`` is why ``status`` is noise, ``again`` the repetition of a row that had failed.
     """
 
     op: str
@@ -274,6 +275,8 @@ class Measurement:
     transport: Transport = Transport()
     expectation: Expectation | None = None
     status: Literal["pass", "warn", "fail", "unjudged", "noise"] = "unjudged"
+    doubt: str = ""
+    again: Again | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +370,7 @@ class Report:
     steps: tuple[StepRow, ...] = ()
     unmeasured: tuple[Unmeasured, ...] = ()
     remarks: tuple[str, ...] = ()
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)

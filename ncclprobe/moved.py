@@ -27,9 +27,10 @@ class NicBytes:
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """Which way the bytes of one operation went. `nbytes` of it were sent in all, `least_bytes` from each node.
+    """Which way the bytes of one operation went. `nbytes` are its size times the number of calls.
 
-    `stray`: of each NIC that nobody expected to carry it, ``node nic``, those that carried a part worth naming.
+    `least_bytes`: what any algorithm must have sent from all nodes together. `stray`: the NICs that carried a part
+    worth naming and were not expected to, each ``node nic``.
     """
 
     op: str
@@ -141,3 +142,17 @@ class StepRow:
     bubble_overhead: float | None = None
     bubble_idle: float | None = None
     idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """The roads that were counted. At least one."""
+
+    rows: tuple[Road, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies that were measured. At least one."""
+
+    rows: tuple[CopyRow, ...]

@@ -1,15 +1,22 @@
 """`ncclprobe bandwidth --pairs` over real gloo ranks on loopback.
 
 Nothing here asserts a speed, or that nobody is slow.
+
+    in the middle of the tournament   the report, exit code 4 everywhere
+    ────────────────────────────────  ──────────────────────────────────────────────────────────────────────────────
+    a rank is killed                  names it with host and phase; it is set aside, the others play on to the end
+    a rank is stopped                 the same, and its partner of that moment is set aside with it
 """
 
 import importlib.util
+import signal
+import time
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 
 import pytest
-from rank_lab import Lab
+from rank_lab import DEADLINE_S, Lab, by_hand, findings, free_port
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -62,3 +69,38 @@ def test_sizes_that_make_no_pair_are_refused_before_anything_starts(lab: Lab, si
     process = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", "--pairs", *sizes])
     assert process.wait() == 2
     assert process.err.startswith("ncclprobe: --pairs -b ")
+
+
+def until_a_pair(lab: Lab) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        if lab.report_path.exists() and lab.report().pairs:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no pair was measured")
+
+
+@pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_lost_in_the_middle_is_named_and_the_others_play_on(lab: Lab, hit: signal.Signals) -> None:
+    own = ["--pairs", "-e", "16M", "--phase-timeout", "8"]
+    ranks = lab.ranks(by_hand(free_port(), 5), *own, count=5)
+    until_a_pair(lab)
+    ranks[2].popen.send_signal(hit)
+    assert [rank.wait() for number, rank in enumerate(ranks) if number != 2] == [4] * 4, ranks[0].err
+    report = lab.report()
+    ((subject, message),) = findings(report, "run.hang-attrib")
+    assert subject == "rank 2"
+    assert "its heartbeat stopped" in message
+    assert "phase 'pairs, round" in message
+    found = report.localisation
+    assert found
+    assert found.complete
+    aside = {each.rank: each.gone for each in found.aside}
+    assert aside[2] is True
+    lost = {name for pair in found.lost for name in (pair.src, pair.dst)}
+    assert lost <= {f"rank {rank}" for rank in aside}
+    one_way = {(row.src, row.dst) for row in report.pairs if not row.both and not row.step}
+    assert set(permutations(set(range(5)) - set(aside), 2)) <= one_way
+    assert all(row.wrong == 0 for row in report.pairs)
+    assert "set aside: " in ranks[0].out
+    assert "rank 2, which is gone" in ranks[0].out

@@ -18,7 +18,7 @@ ROWS = {
     **dict.fromkeys(("host", "live", "command", "nvml_child", "nvml_server", "elf", "kernel_ring"), 1),
     **dict.fromkeys(("pseudonyms", "identifiers", "redact", "wire"), 1),
     "facts": 2,
-    **dict.fromkeys(("nccl", "topology", "expect", "localise", "pairs", "training"), 3),
+    **dict.fromkeys(("nccl", "nccl_tests", "topology", "expect", "localise", "pairs", "training"), 3),
     **dict.fromkeys(("checks", "probes"), 4),
     **dict.fromkeys(("engine", "choices", "layout"), 5),
     **dict.fromkeys(("report", "rendezvous", "mesh"), 6),

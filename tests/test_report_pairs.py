@@ -1,11 +1,13 @@
 """Pairs in the report: a matrix where it fits, else the worst, and the localisation in words; what options ask for."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
 from ncclprobe.errors import UsageError
-from ncclprobe.paired import Blamed, Localisation, LostPair, PairRow
+from ncclprobe.measured import Mismatch
+from ncclprobe.paired import Aside, Blamed, Inside, Localisation, LostPair, OwnCollective, PairRow, WrongBytes
 from ncclprobe.report.pairs import blocks
 from ncclprobe.session.options import parse
 
@@ -48,6 +50,32 @@ def test_who_is_confirmed_cleared_and_lost_is_said_in_words() -> None:
     assert "slow once, and not when measured again: into n0" in text
     assert text.count("lost: n2 to n3") == 1
     assert "nobody" not in text
+
+
+def test_what_nodes_reach_alone_and_who_was_set_aside_is_said_in_words() -> None:
+    own = tuple(OwnCollective(f"n{n}", 8, 4 << 20, 100.0 + n, 40.0, (40.0,)) for n in range(2))
+    slow = Inside("rank 4 with rank 5 inside n1", "pair", "n1", (4, 5), 0.25, 20.0, 3)
+    first = Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")
+    aside = (Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True))
+    found = Localisation(
+        4, "nobody", tests=3, own=own, own_note="why it is not judged", inside=(slow,), aside=aside,
+        wrong=(WrongBytes(0, 4, "n0", "n4", 12, first),), complete=False,
+    )  # fmt: skip
+    text = shown([], found)
+    assert "each node's own all_reduce of 4 MiB, bus bandwidth in GB/s: n0 100, n1 101" in text
+    assert "why it is not judged" in text
+    assert "confirmed: rank 4 with rank 5 inside n1 (pair): 25 % of its peers' bandwidth, 3 of 3 times" in text
+    assert "set aside: n2 (eth0) (rank 2), rank 3, which is gone" in text
+    assert "wrong bytes: n0 to n4" in text
+    assert "not all pairs were measured" in text
+
+
+def test_a_rank_that_plays_inside_and_between_is_called_by_its_end_in_the_fabric() -> None:
+    inside = replace(row(0, 1), src_end="rank 0 on n0", dst_end="rank 1 on n0", inside=True)
+    assert "0 is n0, 1 is rank 1 on n0, 2 is n2" in shown([row(0, 2), row(2, 0), inside])
+    many = [row(src, dst) for src, dst in permutations(range(17), 2)]
+    text = shown([*many, replace(inside, GBps=9.0)])
+    assert "the slowest of 1 directions between 17 ranks, inside nodes, 4 MiB:" in text
 
 
 def test_nothing_is_shown_of_pairs_that_nobody_asked_for() -> None:

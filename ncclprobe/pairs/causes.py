@@ -75,15 +75,17 @@ class Book:
                 yield from self.places.get((cause.kind, each, cause.leaf or cause.nodes[0], cause.rail), ())
 
 
-def book(entries: Iterable[Entry], layout: Layout) -> Book:
-    """Enter `entries` under everything that could be blamed for them."""
+def book(entries: Iterable[Entry], layout: Layout, before: Book | None = None) -> Book:
+    """Enter `entries` under everything that could be blamed for them, behind those of `before`, which stays."""
     places: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
-    kept = tuple(entries)
+    old, kept = before.entries if before else (), tuple(entries)
     comparable = _comparable(layout)
-    for place, entry in enumerate(kept):
+    for place, entry in enumerate(kept, len(old)):
         for key in _keys(entry, layout, comparable):
             places[key].append(place)
-    return Book(kept, layout, dict(places))
+    known = before.places if before else {}
+    longer = {key: [*known.get(key, ()), *new] for key, new in places.items()}
+    return Book((*old, *kept), layout, {**known, **longer})
 
 
 def _comparable(layout: Layout) -> bool:
@@ -127,8 +129,8 @@ def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rule
         found |= set(_of_end(end, rails=many_rails))
     for src, dst in [(each.src, each.dst) for each in odd] + [(each.src, each.dst) for each in lost]:
         found |= set(_of_pair(src, dst, rails=many_rails))
-    pairs = len({frozenset((result.src, result.dst)) for result in results})
-    return {cause: _prior(cause, ends, pairs, layout, rules) for cause in found}
+    many = _many(ends, results, layout)
+    return {cause: _prior(cause, many, rules) for cause in found}
 
 
 def _of_end(end: End, rails: bool) -> Iterator[Cause]:
@@ -156,16 +158,20 @@ def _of_fabric(ends: Iterable[End], layout: Layout) -> Iterator[Cause]:
         yield from (Cause("plane", rail=rail) for rail in rails)
 
 
-def _prior(cause: Cause, ends: Iterable[End], pairs: int, layout: Layout, rules: Rules) -> float:
-    """Log odds: the faults of this kind that a fleet is expected to have, shared among all it could be."""
-    ends = set(ends)
-    many = {
+def _many(ends: set[End], results: Sequence[Result], layout: Layout) -> dict[Kind, int]:
+    """How many there are of each kind, directions included."""
+    leaves = len(set(layout.leaf.values()))
+    return {
         "node": 3 * len({end.node for end in ends}),
         "rail": 3 * len(ends),
-        "pair": 3 * pairs,
-        "leaf": len(set(layout.leaf.values())),
-        "uplink": 3 * len(set(layout.leaf.values())),
+        "pair": 3 * len({frozenset((result.src, result.dst)) for result in results}),
+        "leaf": leaves,
+        "uplink": 3 * leaves,
         "plane": len({end.rail for end in ends}),
-    }[cause.kind]
-    share = rules.faults / many
+    }
+
+
+def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
+    """Log odds: the faults of this kind that a fleet is expected to have, shared among all it could be."""
+    share = rules.faults / many[cause.kind]
     return math.log(share / (1 - share))

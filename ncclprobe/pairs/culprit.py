@@ -76,14 +76,34 @@ class Localisation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """What every stage needs."""
+class Case:
+    """What a tournament says alone: the same for every step of retests, so that it is worked out once.
+
+    `usual` are the places of those entries of `tournament` in which no suspected end takes part; `weighed` is every
+    candidate alone, `suspected` what the tournament is best explained by.
+    """
 
     effects: Effects
     layout: Layout
     rules: Rules
-    candidates: Mapping[Cause, float]
     nodes: int
+    candidates: Mapping[Cause, float]
+    tournament: Book
+    usual: Sequence[int]
+    weighed: Mapping[Cause, Weight]
+    suspected: Mapping[Cause, Weight]
+
+
+def opened(first: Sequence[Result], layout: Layout, rules: Rules) -> Case:
+    """The case that the results of a tournament make."""
+    effects = polish([result for result in first if isinstance(result, Sample)], layout)
+    causes = candidates(first, effects, layout, rules)
+    evidence = book(_entries(first, effects.level, layout), layout)
+    usual = _unsuspected(evidence, causes)
+    scale = Scale(evidence, usual, rules)
+    weighed = scale.weigh_all(causes, {})
+    nodes = len({end.node for result in first for end in (result.src, result.dst)})
+    return Case(effects, layout, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
 
 
 def verdict(
@@ -91,21 +111,19 @@ def verdict(
     layout: Layout | None = None,
     rules: Rules | None = None,
     expected_GBps: float | None = None,
+    case: Case | None = None,
 ) -> Localisation:
     """Who is slow, by all `results` so far: the tournament's (step 0) and the retests' (steps from 1).
 
     `suspects` are whom to measure again (:func:`ncclprobe.pairs.retests.plan`). `expected_GBps` is what a healthy pair
-    reaches; without it nobody can say that everything is slow.
+    reaches; without it nobody can say that everything is slow. `case` is what the tournament's results make
+    (:func:`opened`), for whoever asks again after each step.
     """
     layout, rules = layout or Layout(), rules or Rules()
-    first = [result for result in results if not result.step]
     again = [result for result in results if result.step]
-    effects = polish([result for result in first if isinstance(result, Sample)], layout)
-    nodes = len({end.node for result in first for end in (result.src, result.dst)})
-    case = _Case(effects, layout, rules, candidates(first, effects, layout, rules), nodes)
-    tournament = _entries(first, effects.level, layout)
-    suspected = _explain(tournament, case)
-    weights = _explain([*tournament, *_fair(again, suspected, case)], case) if again else suspected
+    case = case or opened([result for result in results if not result.step], layout, rules)
+    effects, suspected = case.effects, case.suspected
+    weights = _explain(_fair(again, suspected, case), case) if again else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     return Localisation(
         culprits=tuple(_culprit(cause, weights[cause]) for cause, how in decided.items() if how == "blamed"),
@@ -130,28 +148,24 @@ def _entries(results: Iterable[Result], level: Mapping[Way, float], layout: Layo
     return entries
 
 
-def _explain(entries: Sequence[Entry], case: _Case) -> dict[Cause, Weight]:
-    """What the entries are best explained by, the likeliest first."""
-    evidence = book(entries, case.layout)
-    return Scale(evidence, _unsuspected(evidence, case), case.rules).explain(case.candidates)
+def _explain(again: Sequence[Entry], case: Case) -> dict[Cause, Weight]:
+    """What the tournament and the retests are best explained by, the likeliest first."""
+    scale = Scale(book(again, case.layout, case.tournament), case.usual, case.rules)
+    return scale.explain(case.candidates, scale.weigh_all(case.candidates, case.weighed))
 
 
-def _unsuspected(evidence: Book, case: _Case) -> list[int]:
+def _unsuspected(evidence: Book, causes: Collection[Cause]) -> list[int]:
     """The places of the tournament's entries in which no suspected end takes part."""
-    nodes = {cause.nodes[0] for cause in case.candidates if cause.kind == "node"}
-    ends = {(cause.nodes[0], cause.rail) for cause in case.candidates if cause.kind == "rail"}
+    nodes = {cause.nodes[0] for cause in causes if cause.kind == "node"}
+    ends = {(cause.nodes[0], cause.rail) for cause in causes if cause.kind == "rail"}
 
     def usual(end: End) -> bool:
         return end not in ends if ends else end.node not in nodes  # without rails to tell apart there are none of them
 
-    return [
-        place
-        for place, entry in enumerate(evidence.entries)
-        if not entry.step and usual(entry.src) and usual(entry.dst)
-    ]
+    return [place for place, entry in enumerate(evidence.entries) if usual(entry.src) and usual(entry.dst)]
 
 
-def _fair(again: Sequence[Result], suspected: Collection[Cause], case: _Case) -> list[Entry]:
+def _fair(again: Sequence[Result], suspected: Collection[Cause], case: Case) -> list[Entry]:
     """The retests as evidence: beside what their controls reach, and without those whose partner fails its control."""
     evidence = book([Entry(r.src, r.dst, 0.0, r.step) for r in again], case.layout)
     about = {place for cause in suspected for place in evidence.covered(cause)}
@@ -174,7 +188,7 @@ def _fair(again: Sequence[Result], suspected: Collection[Cause], case: _Case) ->
     return _entries(kept, level, case.layout)
 
 
-def _decide(weight: Weight, cause: Cause, case: _Case) -> Literal["blamed", "suspected", "cleared"]:
+def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "suspected", "cleared"]:
     if weight.retests and weight.again <= 0:
         return "cleared"
     enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") else 1

@@ -55,35 +55,37 @@ class Scale:
     """Weighs causes by the entries of a book. `usual` are the places of entries that no suspected end takes part in."""
 
     def __init__(self, book: Book, usual: Collection[int], rules: Rules) -> None:
-        self._book, self._rules, self._usual = book, rules, set(usual)
+        self._book, self._rules, self._usual = book, rules, frozenset(usual)
         self._limit = math.log(rules.slow_ratio)
-        self._pool = sorted(book.entries[place].log_ratio for place in self._usual)
+        self._logs = [entry.log_ratio for entry in book.entries]
+        self._pool = sorted(self._logs[place] for place in self._usual)
 
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
         """What the entries that `cause` covers say, without those `taken` by another."""
         places = [place for place in self._book.covered(cause) if place not in taken]
         loss = self._loss(cause, places)
-        entries = [self._book.entries[place] for place in places]
         limit = max(loss / 2, self._limit) if cause.kind in _WIDE else loss / 2
-        slow = [entry.log_ratio <= limit for entry in entries]
         chance = self._chance(limit, places)
         for_it = math.log(self._rules.hit / chance)
         against = math.log((1 - self._rules.hit) / (1 - chance))
-        points = [for_it if each else against for each in slow]
-        again = [point for point, entry in zip(points, entries, strict=True) if entry.step]
+        entries = [self._book.entries[place] for place in places]
+        again = [entry.log_ratio <= limit for entry in entries if entry.step]
+        slow, slow_again = sum(self._logs[place] <= limit for place in places), sum(again)
         partners = {entry.dst.node if entry.src.node in cause.nodes else entry.src.node for entry in entries}
-        first = sum(points) - sum(again)
-        return Weight(loss, sum(slow), len(slow), len(partners), len(again), prior, first, sum(again))
+        first = (slow - slow_again) * for_it + (len(places) - len(again) - slow + slow_again) * against
+        then = slow_again * for_it + (len(again) - slow_again) * against
+        return Weight(loss, slow, len(places), len(partners), len(again), prior, first, then)
 
     def _loss(self, cause: Cause, places: Sequence[int]) -> float:
         """What is typical of the entries; of a wide cause what nearly all of its ends show."""
-        entries = [self._book.entries[place] for place in places]
         if cause.kind not in _WIDE:
-            return median_high(entry.log_ratio for entry in entries) if entries else 0.0
+            return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
         by_end: defaultdict[End, list[float]] = defaultdict(list)
-        for entry in entries:
+        leaf, entries = self._book.layout.leaf, self._book.entries
+        for place in places:
+            entry = entries[place]
             for end in (entry.src, entry.dst):
-                if not cause.leaf or self._book.layout.leaf.get(end.node) == cause.leaf:
+                if not cause.leaf or leaf.get(end.node) == cause.leaf:
                     by_end[end].append(entry.log_ratio)
         if len({end.node for end in by_end}) < 2:
             return 0.0
@@ -91,24 +93,37 @@ class Scale:
 
     def _chance(self, limit: float, places: Sequence[int]) -> float:
         """How often an entry that `cause` does not cover is as slow as that; by Laplace's rule, never quite 0 or 1."""
-        own = [self._book.entries[place].log_ratio for place in places if place in self._usual]
-        as_slow = bisect_right(self._pool, limit) - sum(log <= limit for log in own)
+        own = [self._logs[place] for place in places if place in self._usual]
+        as_slow = bisect_right(self._pool, limit) - sum([log <= limit for log in own])
         among = len(self._pool) - len(own)
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
-    def explain(self, candidates: Mapping[Cause, float]) -> dict[Cause, Weight]:
+    def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
+        """All of them, from the prior log odds of each; who has no more entries than `before` weighs the same."""
+        found = {}
+        for cause, prior in candidates.items():
+            known = before.get(cause)
+            same = known and len(list(self._book.covered(cause))) == known.tests
+            found[cause] = known if known and same else self.weigh(cause, prior)
+        return found
+
+    def explain(self, candidates: Mapping[Cause, float], weighed: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
         """The likeliest cause, then the likeliest of what it leaves unexplained, and so on while any is likely at all.
 
-        `candidates`: each with its prior log odds. Those whose samples are not slow, or speak against it, are left out.
+        `candidates`: each with its prior log odds; `weighed`: each by all that it covers. Those whose samples are not
+        slow, or speak against it, are left out.
         """
         taken: set[int] = set()
         chosen: dict[Cause, Weight] = {}
         order = {cause: number for number, cause in enumerate(sorted(candidates, key=str))}
-        heap = [(-self.weigh(cause, prior).log_odds, order[cause], cause) for cause, prior in candidates.items()]
+        weights = dict(weighed)
+        heap = [(-weight.log_odds, order[cause], cause) for cause, weight in weights.items()]
         heapq.heapify(heap)
         while heap:
             before, _, cause = heapq.heappop(heap)
-            weight = self.weigh(cause, candidates[cause], taken)
+            weight = weights[cause]
+            if not taken.isdisjoint(self._book.covered(cause)):  # else it is the same
+                weight = weights[cause] = self.weigh(cause, candidates[cause], taken)
             if not weight.slow or weight.loss > self._limit or weight.log_odds <= weight.prior:
                 continue
             if heap and -weight.log_odds > max(before, heap[0][0]) + 1e-9:

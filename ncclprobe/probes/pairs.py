@@ -3,18 +3,26 @@
 What is timed is timed on one clock: a round trip where the sender asks for a word back, or the receiver's own wait
 where both send at once. A pair that does not come through in time is lost, and with it the connections of its two
 ranks: gloo gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA
-stream stays behind a stuck kernel. The others never notice, for nobody sends to these two any more.
+stream stays behind a stuck kernel. The others never notice, for nobody sends to these two any more. Only a rank whose
+gloo peer is gone, and which therefore did not have to wait, keeps its other connections and plays on.
+
+After its timed transfers each direction makes one more, in which every byte depends on who sends it to whom and where
+it lies, into a buffer that was cleared; what came is compared.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+
+from ncclprobe.measured import Mismatch
+from ncclprobe.probes import Part
+from ncclprobe.probes.data import PERIOD, Pattern
 
 Kind = Literal["latency", "forth", "back", "both"]
 SAMPLES = 5
@@ -22,14 +30,44 @@ SAMPLES = 5
 _APART_S = 0.01
 """Between samples, so that one pause of a scheduler spoils one of them and not the median."""
 _PINGS, _WARM_UPS = 20, 2
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""How gloo says that only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one rank measured of a step: seconds per transfer, or why nothing came; nothing where it only answered."""
+    """What one rank measured of a step: seconds per transfer, or why nothing came; nothing where it only answered.
+
+    `wrong`: bytes that it received and that are not what was sent, None: it verified nothing; `mismatch` the first.
+    `fit`: whether this rank's connections are any use to others, its own pair being lost or not.
+    """
 
     seconds: tuple[float, ...] = ()
     why: str = ""
+    wrong: int | None = None
+    mismatch: Mismatch | None = None
+    fit: bool = True
+
+
+def as_json(told: Timed) -> dict[str, Any]:
+    """`told` as it travels."""
+    return asdict(told)
+
+
+def from_json(row: dict[str, Any]) -> Timed:
+    """What another rank told."""
+    mismatch = Mismatch(**row["mismatch"]) if row["mismatch"] else None
+    return Timed(tuple(row["seconds"]), row["why"], row["wrong"], mismatch, row["fit"])
+
+
+def pattern(src: int, dst: int, device: torch.device) -> Pattern:
+    """What `src` sends to `dst` when bytes are verified: squares modulo a prime, from another place for each pair.
+
+    Never zero, which is what the receiver's buffer held before.
+    """
+    first = (src * 8191 + dst * 131 + 4099) % 65521  # primes: no two pairs of a rank start alike
+    row = (1 + (torch.arange(first, first + PERIOD).square() % 65521) % 255).to(torch.uint8).to(device)
+    return Pattern(row.unsqueeze(0), row)
 
 
 class Wire:
@@ -55,13 +93,31 @@ class Wire:
                 if leads and kind != "latency" and number >= _WARM_UPS:
                     time.sleep(_APART_S)
                 seconds.append(step(peer, leads, until))
-            seconds = seconds[_WARM_UPS:]
+            if kind == "latency":
+                return Timed((median(seconds[_WARM_UPS:]) / 2,) if leads else ())
+            wrong = self._verify(peer, kind == "both" or leads, kind == "both" or not leads, until)
         except RuntimeError as error:  # torch's word for a wait that ran out and for a peer that is gone
-            self.lost = True
-            return Timed(why=str(error).strip().partition("\n")[0][:200] or "timed out")
-        if kind == "latency":
-            return Timed((median(seconds) / 2,) if leads else ())
-        return Timed(tuple(seconds) if leads or kind == "both" else ())
+            return self._given_up(str(error).strip().partition("\n")[0][:200] or "timed out")
+        return replace(wrong, seconds=tuple(seconds[_WARM_UPS:]) if leads or kind == "both" else ())
+
+    def _given_up(self, why: str) -> Timed:
+        gone = self._device.type == "cpu" and any(words in why for words in _PEER_GONE)
+        self.lost = self.lost or not gone
+        return Timed(why=why, fit=not self.lost)
+
+    def _verify(self, peer: int, sends: bool, receives: bool, until: float) -> Timed:
+        """One transfer more, in step with the peer's, and what it brought."""
+        if sends:
+            pattern(self._rank, peer, self._device).fill(self._out, 0)
+        if receives:
+            self._in.zero_()
+        self._move(self._out if sends else None, self._in if receives else None, peer, until)
+        if not receives:
+            return Timed()
+        parts, right = [Part(0, 0, len(self._in))], pattern(peer, self._rank, self._device)
+        wrong = right.wrong(self._in, parts)
+        first = right.first_wrong(self._in, parts, self._rank) if wrong else None
+        return Timed(wrong=wrong, mismatch=replace(first, source=peer) if first else None)
 
     def _buffers(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
         out, into = (torch.empty(nbytes, dtype=torch.uint8, device=self._device).zero_() for _ in range(2))

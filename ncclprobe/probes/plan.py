@@ -21,13 +21,14 @@ Beat = Callable[[str], None]
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
-_TORCH_REDOPS = {
+TORCH_REDOPS = {
     "sum": dist.ReduceOp.SUM,
     "prod": dist.ReduceOp.PRODUCT,
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
     "avg": dist.ReduceOp.AVG,
 }
+"""What torch calls the reductions of ncclprobe.ops."""
 
 
 class Exchange(Protocol):
@@ -98,7 +99,7 @@ class Bench:
 
     def slots(self, shape: Shape, place: Place, most: int = 1) -> list[Slot]:
         """Up to `most` places in memory for one call each."""
-        plan, redop = self.plan, _TORCH_REDOPS[self.plan.redop]
+        plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         views = self.buffers.slots(shape, place, plan.rank, most)
         return [Slot(send, recv, plan.rank, plan.ranks, redop) for send, recv in views]
 

@@ -24,13 +24,14 @@ def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> I
         both = [row for row in first if row.both]
         if both:
             yield _matrix("the same, both ways at once", both, ranks, lambda row: f"{row.GBps:#.3g}")
-        ends = {row.src: row.src_end for row in one_way} | {row.dst: row.dst_end for row in one_way}
+        rows_of_ends = sorted(one_way, key=lambda row: not row.inside)  # of a rank that has both, its end in the fabric
+        ends = {row.src: row.src_end for row in rows_of_ends} | {row.dst: row.dst_end for row in rows_of_ends}
         if any(ends[rank] != f"rank {rank}" for rank in ranks):
             yield _wrapped("ranks: ", ", ".join(f"{rank} is {ends[rank]}" for rank in ranks), width)
     elif one_way:
-        yield _worst(one_way, len(ranks))
+        yield from (_worst(chosen, len(ranks)) for chosen in (_split(one_way, False), _split(one_way, True)) if chosen)
     if found:
-        yield [line for text in _words(found) for line in _wrapped("pairs: ", text, width)]
+        yield [line for text in words(found) for line in _wrapped("pairs: ", text, width)]
 
 
 def _matrix(title: str, rows: Sequence[PairRow], ranks: Sequence[int], shown: Callable[[PairRow], str]) -> list[str]:
@@ -43,17 +44,24 @@ def _matrix(title: str, rows: Sequence[PairRow], ranks: Sequence[int], shown: Ca
     return lines
 
 
+def _split(rows: Sequence[PairRow], inside: bool) -> list[PairRow]:
+    return [row for row in rows if row.inside is inside]
+
+
 def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
     slowest = sorted(rows, key=lambda row: row.GBps)[:_WORST]
-    lines = [f"the slowest of {len(rows)} directions between {ranks} ranks, {size(rows[0].nbytes)}:"]
+    within = ", inside nodes" if rows[0].inside else ""
+    lines = [f"the slowest of {len(rows)} directions between {ranks} ranks{within}, {size(rows[0].nbytes)}:"]
     for row in slowest:
         lines.append(f"  {row.src_end} to {row.dst_end}: {row.GBps:#.3g} GB/s, latency {row.latency_us:.1f} us")
     return lines
 
 
-def _words(found: Localisation) -> Iterator[str]:
+def words(found: Localisation) -> Iterator[str]:
+    """Who is slow, and how sure that is, a sentence each."""
     tests = f"{found.tests} tests, {found.steps} rounds of retests"
     usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
+    yield from _alone(found)
     if found.everything:
         yield f"everything is slower than expected ({usual}; {tests})"
     elif not found.culprits:
@@ -67,6 +75,33 @@ def _words(found: Localisation) -> Iterator[str]:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
         yield f"lost: {src} to {dst}"
+    if found.aside:
+        yield "set aside: " + ", ".join(
+            each.end
+            + (f" (rank {each.rank})" if each.end != f"rank {each.rank}" else "")
+            + (", which is gone" if each.gone else "")
+            for each in found.aside
+        )
+    for bad in dict.fromkeys((each.src_end, each.dst_end) for each in found.wrong):
+        yield f"wrong bytes: {bad[0]} to {bad[1]}"
+    if not found.complete:
+        yield "not all pairs were measured: the run ended before"
+
+
+def _alone(found: Localisation) -> Iterator[str]:
+    """What nodes reach without any network."""
+    if found.own:
+        sized, rates = size(found.own[0].nbytes), sorted(found.own, key=lambda row: row.busbw_GBps)
+        shown = ", ".join(f"{row.node} {row.busbw_GBps:.3g}" for row in rates[:_WORST])
+        more = f" and {len(rates) - _WORST} faster ones" if rates[_WORST:] else ""
+        yield f"each node's own all_reduce of {sized}, bus bandwidth in GB/s: {shown}{more}"
+    if found.own_note:
+        yield found.own_note
+    for each in found.inside:
+        yield (
+            f"confirmed: {each.where} ({each.kind}): {100 * each.ratio:.0f} % of its peers' bandwidth, {each.tests} of "
+            f"{each.tests} times; no network is in it"
+        )
 
 
 def said(each: Blamed) -> str:

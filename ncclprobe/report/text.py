@@ -10,7 +10,7 @@ from ncclprobe.chosen import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.hostlist import fold
 from ncclprobe.measured import FirstCall
 from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
-from ncclprobe.report import pairs
+from ncclprobe.report import pairs, roads, training
 from ncclprobe.units import size
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ def render(
         [_headline(report)],
         _measurements(report.measurements) if rows else [],
         *pairs.blocks(report.pairs, report.localisation, width),
+        *roads.blocks(report, width),
+        *training.blocks(report.groups, report.steps, width),
         *_findings(report, width, style),
         _unknown(report, width, style),
         _skipped(report, verbose, width, style),
@@ -81,6 +83,8 @@ def quiet(report: Report) -> str:
 
 def printable(text: str) -> str:
     """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
+    if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -102,6 +106,7 @@ def measurement_header(first: Measurement) -> str:
     about = (
         f"{first.backend} {first.library.version}, {_plural(first.ranks, 'rank')} on {_plural(first.nodes, 'node')}, "
         f"{first.mode}, {first.dtype}, {_often(first)}, {size(first.footprint_bytes)} buffers"
+        + (f", over {first.transport.network}" if first.transport.network else "")
     )
     names = ("op", "size", "in", "time", "+-", "issue", "calls", "algbw", "busbw", "wrong", "verdict")
     units = ("", "(bytes)", "place", "(us)", "(%)", "(us)", "", "(GB/s)", "(GB/s)", "", "")

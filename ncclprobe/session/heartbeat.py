@@ -4,7 +4,7 @@ Silence is counted in periods of our own, never in wall time: a rank 0 that was 
 its own periods as well, and accuses nobody.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ncclprobe.model import Arrivals, Attendance, LostRank
@@ -46,6 +46,8 @@ class Register:
         self._since_symptom = 0
         self._estranged: dict[int, int | None] = {}
         self._absence_s = 0.0
+        self.aside: set[int] = set()
+        """The ranks that nobody waits for any more: whatever becomes of them is no news."""
 
     def hear(self, beats: Mapping[int, Beat]) -> None:
         """Take in what one period brought."""
@@ -87,7 +89,24 @@ class Register:
             return Arrivals(self.ranks, missing, self._waited * PERIOD_S)
         return None
 
-    def attendance(self, *, signalled: bool = False, out_of_time: bool = False) -> Attendance | None:
+    def deserted(self) -> frozenset[int]:
+        """The ranks but 0 that are silent or have said that they leave, set aside or not."""
+        return frozenset((*self.silent(SILENT_PERIODS), *self._leavers())) - {0}
+
+    def set_aside(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
+        """Wait for `ranks` no more; what was last known of each."""
+        self.aside |= {*ranks}
+        silent = self.silent(SILENT_PERIODS)
+
+        def why(beat: Beat) -> str:
+            stopped = f"its heartbeat stopped {self._quiet[beat.rank] * PERIOD_S:.0f} s ago"
+            return beat.left or (stopped if beat.rank in silent else "it did not answer, though its heart beats")
+
+        return self._lost([rank for rank in ranks if rank in self.last], why).lost
+
+    def attendance(
+        self, *, signalled: bool = False, out_of_time: bool = False, tolerant: bool = False
+    ) -> Attendance | None:
         """Who was lost, or None: so far nobody. Of three symptoms the first that shows is the answer.
 
         1. Silence: a heartbeat that does not change. It explains the others' failures, for a killed rank breaks its
@@ -97,8 +116,10 @@ class Register:
            earliest phase hold up the others; where all are in the same one, nobody is blamed (`stalled`).
 
         Whatever shows after rank 0 itself was absent, and before the others have come through that, is its own doing.
+        `tolerant`: the run can do without the others, so that 1 and 2 count of rank 0 alone.
         """
-        found = self._symptoms(signalled, out_of_time)
+        spared = {*self.last} - {0} if tolerant and not self._estranged else self.aside
+        found = self._symptoms(signalled, out_of_time, spared)
         if found and self._estranged:
             why = f"this rank itself stood still for {self._absence_s:.0f} s, and the others went on without it"
             return self._lost([0], lambda beat: why)
@@ -109,12 +130,13 @@ class Register:
         dumb = [rank for rank, beat in before.items() if not beat.left and self.last[rank].count == beat.count]
         return self._lost(dumb, lambda beat: "it had fallen silent when the run was ended") if dumb else None
 
-    def _symptoms(self, signalled: bool, out_of_time: bool) -> Attendance | None:
+    def _symptoms(self, signalled: bool, out_of_time: bool, spared: Collection[int]) -> Attendance | None:
         periods = _SILENT_AT_THE_END if out_of_time else SILENT_PERIODS
-        silent = self.silent(periods)
+        silent = [rank for rank in self.silent(periods) if rank not in spared]
         if silent:
             return self._lost(silent, lambda beat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
         leavers = [rank for rank in self._leavers() if not (signalled and self.last[rank].left.startswith("signal"))]
+        leavers = [rank for rank in leavers if rank not in spared]
         if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
             return self._lost(self._culprits(leavers), lambda beat: beat.left or "it did not come to a barrier of all")
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
@@ -132,9 +154,10 @@ class Register:
         return sorted(blamed - set(leavers)) or leavers
 
     def _stuck(self, periods: int) -> Attendance | None:
-        if self.missing() or min(self._same.values(), default=0) < periods:
+        same = [count for rank, count in self._same.items() if rank not in self.aside]
+        if self.missing() or min(same, default=0) < periods:
             return None
-        steps = {rank: beat.step for rank, beat in self.last.items()}
+        steps = {rank: beat.step for rank, beat in self.last.items() if rank not in self.aside}
         behind = [rank for rank, step in steps.items() if step < max(steps.values())]
         if not behind:
             return Attendance(self.ranks, stalled=self.last[0].phase)

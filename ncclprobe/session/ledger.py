@@ -18,7 +18,7 @@ from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import Band, judged, listed
-from ncclprobe.measured import FirstCall, Unmeasured
+from ncclprobe.measured import Again, Disturbance, Fingerprint, FirstCall, Unmeasured
 from ncclprobe.model import (
     Absent,
     Apart,
@@ -29,6 +29,7 @@ from ncclprobe.model import (
     Job,
     Judged,
     LaunchRow,
+    LostRank,
     Measurement,
     NodeEnvironment,
     NodeRow,
@@ -38,11 +39,13 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
+from ncclprobe.moved import GroupRow, StepRow
 from ncclprobe.paired import Localisation, PairRow
 from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.session import gaps
+from ncclprobe.session.asides import Asides
 from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
 from ncclprobe.session.trail import FOLDER, REPORT, ROWS
@@ -85,6 +88,8 @@ class Ledger:
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._rows: list[Measurement] = []
         self._pairs: list[PairRow] = []
+        self._groups: list[GroupRow] = []
+        self._steps: list[StepRow] = []
         self._localisation: Localisation | None = None
         self._saved_s = 0.0
         self._remarks = list(options.remarks)
@@ -93,10 +98,18 @@ class Ledger:
         self._code: int | None = None
         self._mute = False
         self._unmeasured: list[Unmeasured] = []
+        self.asides = Asides()
+        """What is found out beside rows."""
         self.first_call: FirstCall | None = None
         """What the first calls cost, once they are made."""
+        self.lost: tuple[LostRank, ...] = ()
+        """The ranks without which the run went on, and no other run would have."""
+        self.so_far: Callable[[], Localisation] | None = None
+        """What can be said of the pairs if the run ends before all are measured."""
         self.met = False
         """Whether all ranks have met: before that, nothing is known of them."""
+        self.fingerprint: Fingerprint | None = None
+        """What is measured on, once it was looked at."""
 
     def doubt(self, remark: str) -> None:
         """Something for which this run cannot be called good, whatever its numbers."""
@@ -105,6 +118,10 @@ class Ledger:
     def remark(self, text: str) -> None:
         """Something that the reader must know."""
         self._remarks.append(text)
+
+    def expect(self, bands: Sequence[Band]) -> None:
+        """Judge the rows to come by `bands` too, where nobody else speaks of them."""
+        self._bands = (*self._bands, *bands)
 
     def leave_out(self, asked: Unmeasured) -> None:
         """Something asked for that is not measured. That a size is too small to share is no doubt of the others."""
@@ -115,13 +132,32 @@ class Ledger:
         with self._lock:
             if self._code is not None:  # closed by another thread: the report is out
                 return
-            row = judged(row, self._bands)
+            row = judged(self.asides.told(row), self._bands)
             self._rows.append(row)
             with contextlib.suppress(UsageError):  # a disk that fills up does not end the sweep; close() will say so
                 self.save()
             if self._shows:
                 head = f"{as_text.measurement_header(row)}\n" if len(self._rows) == 1 else ""
                 self._print(lambda: print(f"{head}{as_text.measurement_row(row)}", flush=True))
+
+    def failing(self, most: int) -> list[tuple[str, int]]:
+        """The operations and sizes that fail so far, at most so many, the largest first."""
+        slow = sorted((row for row in self._rows if row.status == "fail"), key=lambda row: -row.nbytes)
+        return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
+
+    def add_again(self, row: Measurement) -> None:
+        """Take the repetition of a row that failed, and judge both."""
+        again = Again(row.busbw_GBps, row.time_us.mean, row.interval_us, row.batches)
+        with self._lock:
+            for place, old in enumerate(self._rows):
+                alike = (old.op, old.nbytes, old.place) == (row.op, row.nbytes, row.place)
+                if alike and old.status == "fail":
+                    self._rows[place] = judged(old, (), again=again)
+
+    def disturbed(self, found: Sequence[Disturbance]) -> None:
+        """Judge what fails anew: all this slowed the run down while it measured."""
+        with self._lock:
+            self._rows = [judged(row, (), disturbances=found) if row.status == "fail" else row for row in self._rows]
 
     def add_pair(self, row: PairRow) -> None:
         """Keep one direction of a pair."""
@@ -131,6 +167,13 @@ class Ledger:
                 self._saved_s = time.monotonic()
                 with contextlib.suppress(UsageError):
                     self.save()
+
+    def add_trained(self, row: GroupRow | StepRow) -> None:
+        """Keep a row of groups or of a training step."""
+        with self._lock:
+            (self._groups if isinstance(row, GroupRow) else self._steps).append(row)  # type: ignore[arg-type]
+            with contextlib.suppress(UsageError):
+                self.save()
 
     def expected_GBps(self, nbytes: int) -> float | None:
         """The least that --expect asks of a sendrecv of so many bytes."""
@@ -158,7 +201,10 @@ class Ledger:
         """Go on from what another process's book held when it was saved."""
         self._rows, self._unmeasured = list(report.measurements), list(report.unmeasured)
         self._pairs, self._localisation = list(report.pairs), report.localisation
+        self._groups, self._steps = list(report.groups), list(report.steps)
         self.first_call = report.first_call
+        self.asides.reopen(report)
+        self.fingerprint = report.fingerprint
         self._remarks = [remark for remark in report.remarks if remark not in (_RUNNING, UNJUDGED)]
         self.met = any(v.id == "run.init" and v.status is Status.PASS for v in report.checks)
         environment = report.environment.get(self.party.hosts[0], NodeEnvironment())
@@ -179,6 +225,8 @@ class Ledger:
             self._progress.stop()
             try:
                 self._write(report, REPORT)
+                if FOLDER not in os.environ:
+                    output.write_others(report, self._options)
             except UsageError as error:  # the others wait for a code, not for an exception
                 self._complain(str(error))
                 self._code = ExitCode.USAGE
@@ -188,12 +236,12 @@ class Ledger:
 
     @property
     def _shows(self) -> bool:
-        return not self._options.quiet and self._options.json != "-"
+        return not self._options.quiet and not output.on_stdout(self._options)
 
     def _show(self, report: Report) -> None:
         o = self._options
-        if o.json == "-":
-            if not self._print(lambda: as_json.write(report, "-")):
+        if alone := output.on_stdout(o):
+            if not self._print(lambda: output.write(alone, report, "-")):
                 self._code = ExitCode.BROKEN  # it was all that was asked for
             return
         if report.measurements and self._shows:
@@ -234,6 +282,8 @@ class Ledger:
     def _report(self, ending: Ending) -> Report:
         party, rows = self.party, tuple(self._rows)
         verdicts = engine.judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
+        if len({*party.hosts}) > 1:  # they are about all nodes, and their findings say which
+            verdicts = tuple(replace(verdict, node=None) for verdict in verdicts)
         left_out = tuple(self._unmeasured)
         doubts = [*self._doubts, *([ending.why] if ending.why else []), *self._unjudged(rows), *gaps.doubts(left_out)]
         status, code = engine.conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
@@ -250,9 +300,15 @@ class Ledger:
             measurements=rows,
             coverage=engine.coverage(verdicts),
             environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
+            fingerprint=self.fingerprint,
             first_call=self.first_call,
             pairs=tuple(self._pairs),
-            localisation=self._localisation,
+            roads=self.asides.roads,
+            copies=self.asides.copies,
+            affinity=self.asides.affinity,
+            groups=tuple(self._groups),
+            steps=tuple(self._steps),
+            localisation=self._found(ending),
             unmeasured=left_out,
             remarks=tuple(
                 dict.fromkeys(
@@ -264,6 +320,12 @@ class Ledger:
     def _unjudged(self, rows: Sequence[Measurement]) -> Iterator[str]:
         """Which of `rows` the file of expectations left unjudged, where that was not asked for."""
         judged, path = sum(row.expectation is not None for row in rows), self._options.expect
+        if self._options.training and not self._options.report_only:
+            yield "nothing judges groups and steps of training: give --report-only where the numbers are all you want"
+        if self._options.baseline and not path and rows and not self._options.report_only:
+            without = sum(row.expectation is None or row.expectation.basis != "baseline" for row in rows)
+            if without:
+                yield f"no baseline for {without} of {len(rows)} rows in {self._options.baseline}: keep a run with them"
         if not path or judged == len(rows):
             return
         if not judged:
@@ -276,7 +338,8 @@ class Ledger:
         judged, path = sum(row.expectation is not None for row in rows), self._options.expect
         if path and self._options.report_only and 0 < judged < len(rows):
             yield f"{judged} of {len(rows)} rows judged by {path}"
-        elif not path and rows and status is Status.UNKNOWN and not self._options.report_only:
+        alone = not (judged or path or self._options.baseline or self._options.report_only)
+        if alone and rows and status is Status.UNKNOWN:
             yield UNJUDGED
 
     def _facts(self, ending: Ending) -> dict[type, object]:
@@ -289,24 +352,38 @@ class Ledger:
         apart = Absent("the ranks had not met when the run ended")
         return {
             Arrivals: ending.arrivals or (Arrivals(self.party.ranks) if self.met else apart),
-            Attendance: ending.attendance or (Attendance(self.party.ranks) if self.met else apart),
+            Attendance: self._attendance(ending) or apart,
             Verified: Verified(verified) if verified else Absent(nothing or "no row's data was verified"),
             Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
-            Localisation: self._localisation or Absent(no_pairs),
+            Localisation: self._found(ending) or Absent(no_pairs),
             Apart: Apart(skewed, self.party.hosts) if skewed else Absent(nothing or "no call is short enough for that"),
+            **self.asides.facts(),
         }
+
+    def _attendance(self, ending: Ending) -> Attendance | None:
+        """Who stayed, and who of the others was set aside or ended the run; None: not even the start is known."""
+        found = ending.attendance or (Attendance(self.party.ranks) if self.met else None)
+        return replace(found, lost=(*self.lost, *found.lost)) if found else None
+
+    def _found(self, ending: Ending) -> Localisation | None:
+        """The localisation; at an early end as much of it as the pairs measured so far give."""
+        early = self.so_far if self._pairs and ending.why != _RUNNING else None
+        return self._localisation or (early() if early else None)
 
     def _asked(self) -> tuple[Check, ...]:
         """The checks of this run: none of one rank. With --report-only, and no --expect, numbers need no judge."""
-        if self.party.ranks == 1:
+        if self.party.ranks == 1 and self._options.aside != "copies":
             return ()
+        beside = self.asides.unasked(self._options.aside, report_only=self._options.report_only)
+        if self._options.training is not None:
+            return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", "run.pairs", *beside))
         if self._options.pairs is not None:
             few = self._localisation is not None and self._localisation.nodes < 3 and not self._localisation.lost
             lone = ("run.pairs",) if few and self._options.report_only else ()
-            return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", *lone))
+            return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", *lone, *beside))
         judged_any = any(row.expectation for row in self._rows)
         unasked = ("run.band",) if self._options.report_only and not (self._options.expect or judged_any) else ()
-        return engine.selected(self._checks, ignore=("run.pairs", *unasked))
+        return engine.selected(self._checks, ignore=("run.pairs", *unasked, *beside))
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
         hosts = dict.fromkeys(self.party.hosts)

@@ -5,6 +5,7 @@ import difflib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from ncclprobe import output, stats
@@ -13,6 +14,7 @@ from ncclprobe.expect import bands
 from ncclprobe.model import Mode
 from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
 from ncclprobe.pairs import rounds
+from ncclprobe.session import asides, training
 from ncclprobe.session.seat import Backend
 from ncclprobe.units import parse_size, size
 
@@ -43,7 +45,7 @@ exit codes:
   4  something fails, or with --fail-on warn warns"""
 
 
-_END = "128M"
+_END, _GROUPS_END = "128M", "16M"
 _PRECISION, _BUDGET_S = 0.02, 2.0
 _ITERS = 20
 _MOST_CHARACTERS = 32
@@ -56,7 +58,9 @@ class Options:
     """A checked command line. Names are those of the options; `argv` is what was typed.
 
     `sizes` are the bytes that -b, -e and -f lead to, `remarks` what the reader must know of how they were understood.
-    `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs.
+    `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs; `training`
+    is what of real training to play instead, if anything; `aside` what to measure within nodes instead, `road` whether
+    to find out which way the bytes went.
     `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
     """
 
@@ -73,13 +77,23 @@ class Options:
     mode: Mode | None
     backend: Backend | None
     pairs: int | None
+    training: training.Training | None
+    aside: asides.Aside | None
+    road: bool
     nproc: int | None
     expect: str | None
+    baseline: str | None
+    repeat: int
     tolerance: float
     report_only: bool
     timeout_s: float
     phase_timeout_s: float
     json: str | None
+    junit: str | None
+    markdown: str | None
+    html: str | None
+    prometheus: str | None
+    nodes_out: Path | None
     fail_on: str
     quiet: bool
     verbose: bool
@@ -99,13 +113,18 @@ def parse(argv: Sequence[str]) -> Options:
     _known("--redop", given.redop, REDOPS)
     if given.warmup < 0:
         raise UsageError(f"-w {given.warmup}: must be at least 0")
-    pair_end, given.end = given.end, given.end or _END
-    steps = _steps(given) if given.pairs is None else _pair_sizes(given, pair_end)
+    asked = training.asked(given)
+    pair_end, given.end = given.end, given.end or (_GROUPS_END if asked or given.aside else _END)
+    steps = _pair_sizes(given, pair_end) if given.pairs is not None else _steps(given)
+    if asked or given.aside:
+        steps = (_bytes("-e", given.end),)
     ours: dict[str, Any] = {
         "argv": tuple(argv),
         "ops": _ops(given.op),
         "sizes": steps,
-        "remarks": _missed_end(given, steps) if given.pairs is None else (),
+        "training": asked,
+        "aside": asides.asked(given),
+        "remarks": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
         "mode": _mode(given),
         **_sampling(given),
     }
@@ -116,6 +135,8 @@ def parse(argv: Sequence[str]) -> Options:
 def _parser() -> argparse.ArgumentParser:
     parser = output.Parser("bandwidth", _ABOUT, _MORE)
     _what_to_measure(parser)
+    training.arguments(parser)
+    asides.arguments(parser)
     _how_to_judge(parser)
     output.arguments(parser)
     return parser
@@ -159,6 +180,10 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
 def _how_to_judge(parser: argparse.ArgumentParser) -> None:
     add, positive = parser.add_argument, output.positive
     add("--expect", metavar="FILE", help="judge by these bands: TOML as below, or an earlier JSON report")
+    add("--baseline", metavar="PATH",
+        help="judge by what the command baseline kept of this machine: its file, or a folder of them")  # fmt: skip
+    add("--repeat", type=int, choices=range(4), default=1, metavar="N",
+        help="measure what is too slow up to N times more; it fails if it stays so (default: %(default)s)")  # fmt: skip
     add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
         help="how far below its expectation a number may lie if FILE does not say (default: %(default)s)")  # fmt: skip
     add(

@@ -15,15 +15,19 @@ from typing import Any, NoReturn
 from ncclprobe.errors import HostError, ProbeError, UsageError
 from ncclprobe.expect.bands import Band
 from ncclprobe.host import Host
-from ncclprobe.measured import Unmeasured
-from ncclprobe.session import group, trail
+from ncclprobe.session import asides, group, trail, training
+from ncclprobe.session.asides import Aside
+from ncclprobe.session.expecting import expecting
+from ncclprobe.session.known import know
 from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.session.options import Options
 from ncclprobe.session.progress import Progress
+from ncclprobe.session.roads import Roads
 from ncclprobe.session.seat import Backend, Devices, Seat, choose_backend, device_index
 from ncclprobe.session.store import Exchange, connect, resolve
 from ncclprobe.session.terms import Card, Terms, agree
 from ncclprobe.session.trail import Trail
+from ncclprobe.session.training import Training
 from ncclprobe.session.watch import Ending, Limits, Voices, Watch, leave
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
@@ -54,6 +58,7 @@ class Rank:
         self._options, self._seat, self._host = options, seat, host
         self._hostname = socket.gethostname()
         self._backend: Backend | None = None  # once its group is made
+        self._gpu: str | None = None  # the identity of the GPU that it measures with
         self._broken = False  # whether this rank's part of the group hangs on a lost pair
         self._progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         self._trail = _trail(seat.rank, self._hostname)
@@ -100,10 +105,15 @@ class Rank:
         self._watch.beat("wait for the other ranks")
         exchange = Exchange(store, self._seat, slack_s)
         terms = self._settle(exchange, torch)
+        self._expect(exchange, terms)
         group_s = self._open_group(terms.backend)
         device = f"cuda:{self._device}" if terms.backend == "nccl" else "cpu"
         self._first_calls(group_s, exchange, device)
-        if self._options.pairs is None:
+        if self._options.training is not None:
+            self._train(self._options.training, exchange, terms, device)
+        elif self._options.aside is not None:
+            self._aside(self._options.aside, exchange, terms, device)
+        elif self._options.pairs is None:
             self._sweep(exchange, terms, device)
         else:
             self._pairs(exchange, terms, device)
@@ -116,6 +126,7 @@ class Rank:
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._ledger.close() if self._seat.rank == 0 else None)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
+        self._watch.dismiss(code)
         return int(code)
 
     def _torch(self) -> Any:
@@ -147,6 +158,17 @@ class Rank:
             raise UsageError(terms.error)
         return terms
 
+    def _expect(self, exchange: Exchange, terms: Terms) -> None:
+        """Learn what to judge the rows by, where no file says it."""
+        self._watch.beat("learn what to expect")
+        hosts = self._ledger.party.hosts  # of all ranks on rank 0, elsewhere this one's
+        if self._seat.rank == 0:
+            know(self._ledger, self._options.baseline, self._host)
+        found = expecting(self._options, terms, exchange, self._seat, self._host, hosts)
+        self._ledger.expect(found.bands)
+        if found.remark:
+            self._ledger.remark(found.remark)
+
     def _card(self, torch: Any) -> Card:
         """What this rank tells the others of itself before anything is measured."""
         usable = torch.cuda.device_count()
@@ -161,16 +183,15 @@ class Rank:
         if backend == "gloo" and self._options.mode == "graph":
             why = "--graph captures calls of NCCL in a CUDA graph, and this would measure gloo; leave it out"
             return Card(self._hostname, self._plan_digest(), versions, error=why)
-        gpu = None
         if backend == "nccl":
-            gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
-        return Card(self._hostname, self._plan_digest(), versions, backend, gpu, remark)
+            self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
+        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""
         o = self._options
         calls = (o.iters, o.warmup, o.batches, o.precision, o.budget_s)
-        plan = (o.ops, o.sizes, calls, o.dtype, o.redop, o.mode, o.pairs)
+        plan = (o.ops, o.sizes, calls, o.dtype, o.redop, o.mode, o.pairs, o.training, o.aside, o.road)
         return zlib.crc32(repr(plan).encode())
 
     def _open_group(self, backend: Backend) -> float:
@@ -209,32 +230,30 @@ class Rank:
         self._ledger.first_call = first_calls(group_s, place, clock_of(place), exchange, self._watch.beat)
 
     def _pairs(self, exchange: Exchange, terms: Terms, device: str) -> None:
-        """The tournament of pairs: rank 0 leads it, the others follow."""
-        import torch
+        from ncclprobe.session import pairing
 
-        from ncclprobe.probes import tournament
-        from ncclprobe.probes.pairs import Wire
+        book, watch = self._ledger, self._watch
+        party = pairing.Party(self._options, self._seat, self._host, self._gpu, terms.backend, device)
+        self._broken = not pairing.play(party, exchange, book, watch)
 
-        asked = self._options.sizes
-        sizes = (asked[0], asked[1] if len(asked) > 1 else tournament.DEFAULT_NBYTES[terms.backend])
-        self._watch.beat("pairs, buffers")
-        wire = Wire(self._seat.rank, torch.device(device), sizes)
-        limit_s = self._options.phase_timeout_s / 2
-        table = tournament.Table(self._seat.rank, wire, exchange, self._watch.beat, sizes, limit_s)
-        if self._seat.rank:
-            tournament.follow(table)
-        else:
-            book, rounds = self._ledger, self._options.pairs or None
-            expected = book.expected_GBps(sizes[1])
-            book.localise(tournament.lead(table, book.party.hosts, book.add_pair, rounds, expected))
-        self._broken = wire.lost
+    def _train(self, asked: Training, exchange: Exchange, terms: Terms, device: str) -> None:
+        """Groups and steps of training, instead of single collectives."""
+        plan, hosts = self._plan(terms, device), self._ledger.party.hosts
+        for row in training.play(asked, plan, hosts, self._host, exchange, self._watch.beat):
+            if self._seat.rank == 0:
+                self._ledger.add_trained(row)
 
-    def _sweep(self, exchange: Exchange, terms: Terms, device: str) -> None:
-        from ncclprobe.probes import sweep
+    def _aside(self, asked: Aside, exchange: Exchange, terms: Terms, device: str) -> None:
+        """What is measured within nodes, instead of collectives."""
+        plan, beat, book = self._plan(terms, device), self._watch.beat, self._ledger
+        if remark := asides.play(asked, plan, self._seat, self._hostname, self._host, exchange, beat, book.asides):
+            book.remark(remark)
+
+    def _plan(self, terms: Terms, device: str) -> Any:
         from ncclprobe.probes.plan import Plan
 
         options = self._options
-        plan = Plan(
+        return Plan(
             ops=options.ops,
             sizes=options.sizes,
             rank=self._seat.rank,
@@ -251,10 +270,17 @@ class Rank:
             budget_s=options.budget_s,
             mode=options.mode or "queued",
         )
-        for row in sweep.run(plan, exchange, self._watch.beat, host=self._host):
-            if self._seat.rank:
-                continue
-            if isinstance(row, Unmeasured):
-                self._ledger.leave_out(row)
-            else:
-                self._ledger.add(row)
+
+    def _sweep(self, exchange: Exchange, terms: Terms, device: str) -> None:
+        from ncclprobe.session import again
+
+        plan, book, options = self._plan(terms, device), self._ledger, self._options
+        roads = Roads(self._seat, self._host, exchange, self._watch.beat, terms.backend, book.party.hosts)
+        if options.road:
+            roads.ahead(plan, options.phase_timeout_s / 2)
+            book.asides.told = roads.told
+        again.sweep(plan, exchange, self._watch.beat, self._host, book, options.repeat)
+        if options.road:
+            book.asides.roads = roads.count(plan)
+        if roads.remark:
+            book.remark(roads.remark)

@@ -7,7 +7,7 @@ rank 0 serves it on MASTER_PORT. Everything of ours lies under one key prefix, a
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -76,26 +76,59 @@ class Exchange:
     """Ranks hand their numbers to rank 0, and rank 0 its decisions to all, over the store: never the measured group.
 
     Each wait has `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in order.
+    Rank 0 may go on without some: nobody waits again for who is set `aside`, and whatever such a rank still says is
+    not heard.
     """
 
     def __init__(self, store: Store, seat: Seat, deadline_s: float) -> None:
         self._store, self._seat, self._deadline_s = store, seat, deadline_s
         self._round = 0
         self._shared: list[str] = []  # which all have read once all have answered again
+        self.aside: set[int] = set()
+        """On rank 0: the ranks that did not answer when :meth:`gather` waited for them."""
 
     def collect(self, value: Any) -> list[Any] | None:
-        """All ranks' JSON values on rank 0, by rank; None elsewhere."""
-        names = [self._name(rank) for rank in range(self._seat.ranks)]
-        self._round += 1
-        self._put(names[self._seat.rank], value)
+        """All ranks' JSON values on rank 0, by rank; None elsewhere. Of a rank set aside, None."""
+        names = self._answer(value)
         if self._seat.rank:
             return None
-        self._wait(names)
-        values = [json.loads(text) for text in self._store.multi_get(names)]
-        for name in (*names, *self._shared):
+        self._wait(list(names.values()))
+        heard = self._take(names)
+        return [heard.get(rank) for rank in range(self._seat.ranks)]
+
+    def gather(
+        self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple
+    ) -> dict[int, Any] | None:
+        """As :meth:`collect`, of the ranks that answer within `deadline_s`; the others are set aside, and so is at once
+        who is `gone` by then without an answer.
+        """
+        names = self._answer(value)
+        if self._seat.rank:
+            return None
+        late, pause_s = time.monotonic() + deadline_s, _FIRST_POLL_S
+        while not self._store.check(list(names.values())):
+            over = time.monotonic() > late
+            for rank in [each for each in names if over or each in gone()]:
+                if not self._store.check([names[rank]]):
+                    self.aside.add(rank)
+                    del names[rank]
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)
+        return self._take(names)
+
+    def _answer(self, value: Any) -> dict[int, str]:
+        """Give this rank's answer; the keys under which those of all lie that are not set aside."""
+        names = {rank: self._name(rank) for rank in range(self._seat.ranks) if rank not in self.aside}
+        self._put(self._name(self._seat.rank), value)
+        self._round += 1
+        return names
+
+    def _take(self, names: Mapping[int, str]) -> dict[int, Any]:
+        texts = self._store.multi_get(list(names.values()))
+        for name in (*names.values(), *self._shared):
             self._store.delete_key(name)
         self._shared.clear()
-        return values
+        return {rank: json.loads(text) for rank, text in zip(names, texts, strict=True)}
 
     def share(self, value: Any) -> Any:
         """Rank 0's JSON value on every rank; what the others pass is not looked at."""

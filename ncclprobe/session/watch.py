@@ -15,6 +15,7 @@ The main thread may sit in a collective that never returns, so everything here r
     a rank silent, failed or standing still  rank 0's pulse      run.hang-attrib: rank, host, phase   4
     all ranks stuck in one phase             rank 0's pulse      run.hang-attrib: the phase, no rank  4
     rank 0 stood still, and others left      rank 0's pulse      run.hang-attrib: rank 0 itself       4
+    silent or failed in a tournament         rank 0's pulse      the same, when the others are done   4
     a signal, or --timeout ran out           rank 0's pulse      a remark                             3
     rank 0 has decided one of these          the others' pulses  nothing: rank 0 speaks               rank 0's
     rank 0 has fallen silent                 the others' pulses  a line, by one rank of each node     4
@@ -23,6 +24,9 @@ The main thread may sit in a collective that never returns, so everything here r
     before the store: --phase-timeout        any guard           rank 0 a remark, others a line       rank 0 3, 4
     --timeout ran out, rank 0 says nothing   any guard           rank 0 a remark, others a line       3
     a signal before the store was reached    any guard           rank 0 a remark                      3
+
+While pairs are measured the run is *tolerant*: it goes on without a rank, which the tournament sets aside as soon as it
+knows that no answer will come. A signal, the end of the time or rank 0's own failure end it as ever.
 """
 
 import contextlib
@@ -33,11 +37,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from ncclprobe.model import Arrivals, Attendance, ExitCode
+from ncclprobe.model import Arrivals, Attendance, ExitCode, LostRank
 from ncclprobe.session.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
 from ncclprobe.session.seat import Seat
 from ncclprobe.session.store import Store, key
@@ -109,6 +113,7 @@ class Watch:
         self._preparing = True
         self._signal, self._since_signal = "", 0
         self._absent_s = 0.0
+        self._deserted: frozenset[int] = frozenset()
         self._wake, self._over = threading.Event(), threading.Event()
         self._ending = threading.Lock()
         self._pulse_age_s = 0.0
@@ -117,6 +122,8 @@ class Watch:
         patience = max(1, round(limits.phase_s / PERIOD_S))
         self._register = Register(seat.ranks, patience)
         self._zero = Register(1, patience)  # what the others hear of rank 0
+        self.tolerant = False
+        """Whether the run can do without a rank: who is lost is then said by :meth:`deserted`, and ends nothing."""
         self.late_s = 0.0
         """How long this rank took to prepare: by so much may others come later than it, from the same file system."""
 
@@ -151,6 +158,19 @@ class Watch:
         self._voices.phase(phase)
         if self._own and not self._left:
             self._write(self._own)  # at once, so that a loss is not reported one phase late
+
+    def deserted(self) -> frozenset[int]:
+        """On rank 0: the ranks that will answer no more, as far as their hearts show."""
+        return self._deserted
+
+    def set_aside(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
+        """On rank 0: accuse `ranks` no more, whatever becomes of them; what was last known of each."""
+        return self._register.set_aside(ranks)
+
+    def dismiss(self, code: int) -> None:
+        """On rank 0, when all that were waited for have `code`: tell it to those set aside, if they still listen."""
+        if self._register.aside and self._own:
+            self._dismiss(self._own, code, sorted(self._register.aside - self._deserted))
 
     def failed(self, reason: str, blames: tuple[int, ...] = ()) -> NoReturn:
         """This rank cannot go on: say so, and wait for rank 0 to find out why. `blames`: whom it waited for."""
@@ -255,7 +275,7 @@ class Watch:
         beat = Beat(self._seat.rank, self._host, os.getpid(), self._count, self._step, self._phase, left, self._blames)
         store.set(key(self._seat, f"beat/{beat.rank}"), json.dumps(asdict(beat)))
 
-    def _hear(self, store: Store, ranks: range) -> dict[int, Beat]:
+    def _hear(self, store: Store, ranks: Sequence[int]) -> dict[int, Beat]:
         names = {rank: key(self._seat, f"beat/{rank}") for rank in ranks}
         if not store.check(list(names.values())):
             names = {rank: name for rank, name in names.items() if store.check([name])}
@@ -269,7 +289,9 @@ class Watch:
         arrivals = register.arrivals(out_of_time, late=round(self.late_s / PERIOD_S))
         if arrivals:
             self._leave(Ending(arrivals=arrivals), store)
-        attendance = register.attendance(signalled=bool(self._signal), out_of_time=out_of_time)
+        self._deserted = register.deserted()
+        tolerant = self.tolerant and not (self._signal or out_of_time)
+        attendance = register.attendance(signalled=bool(self._signal), out_of_time=out_of_time, tolerant=tolerant)
         if attendance:
             self._leave(Ending(attendance=attendance), store)
         if out_of_time:
@@ -331,7 +353,7 @@ class Watch:
             self._last_words(ending)
         code = self._voices.conclude(ending)
         if store:
-            self._dismiss(store, code)
+            self._dismiss(store, code, range(1, self._seat.ranks))
         self._voices.abort()
         leave(code)
 
@@ -346,10 +368,9 @@ class Watch:
                 sys.stderr.write(f"ncclprobe: rank {self._seat.rank} on {self._host}: {ending.why}\n")
         leave(ending.code)
 
-    def _dismiss(self, store: Store, code: int) -> None:
+    def _dismiss(self, store: Store, code: int, others: Sequence[int]) -> None:
         """Tell the others to leave with `code`, and give those that still beat a moment to read it."""
         store.set(key(self._seat, "end"), str(code))
-        others = range(1, self._seat.ranks)
         until = time.monotonic() + _FAREWELL_S
         while time.monotonic() < until:
             beats = self._hear(store, others)

@@ -6,9 +6,22 @@ import pytest
 
 from ncclprobe import engine
 from ncclprobe.checks import run
-from ncclprobe.checks.run import _BAND, _LATECOMER, _PUNCTUAL, _ROW, _apart
+from ncclprobe.checks.run import _BAD_NIC, _BAND, _LATECOMER, _NOBODY, _PUNCTUAL, _ROW, _SLOW_INSIDE, _apart
 from ncclprobe.measured import Mismatch, Skew
-from ncclprobe.model import Apart, Finding, Job, Judged, Measurement, Snapshot, Status, Verdict, Verified
+from ncclprobe.model import (
+    Apart,
+    Attendance,
+    Finding,
+    Job,
+    Judged,
+    LostRank,
+    Measurement,
+    Snapshot,
+    Status,
+    Verdict,
+    Verified,
+)
+from ncclprobe.paired import Aside, Localisation, LostPair, WrongBytes
 
 FAILED = replace(_ROW, expectation=_BAND, status="fail", interval_us=(19.8, 20.2))
 NOISE = replace(_ROW, expectation=_BAND, status="noise", interval_us=(15.0, 25.0))
@@ -109,3 +122,57 @@ def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     skew = Skew(8, 4000.0, 100.0, 5000.0, (5000.0, 100.0), (6, 0))
     row = replace(_ROW, ranks=2, skew=skew)
     assert [f.subject for f in run.straggler.run(Apart((row,), ("a", "b")))] == ["rank 0"]
+
+
+def said_of(found: Localisation) -> list[Finding]:
+    return list(run.pairs.run(found))
+
+
+def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
+    node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
+    inside, pair = said_of(replace(_NOBODY, kind="node", culprits=(node,), inside=(_SLOW_INSIDE,)))
+    assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
+    assert "30 % of what its peers reach" in inside.message
+    assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
+    (other,) = said_of(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)))
+    assert "inside" not in other.message
+
+
+def test_a_node_that_lost_little_inside_only_warns() -> None:
+    (finding,) = said_of(replace(_NOBODY, inside=(replace(_SLOW_INSIDE, ratio=0.7),)))
+    assert finding.severity.value == "warn"
+
+
+def test_a_culprit_of_a_single_node_is_a_rank_and_its_node_is_the_host() -> None:
+    rank = replace(_BAD_NIC, where="rank 3", kind="node", nodes=("rank 3",), rail=None, hosts=("h",))
+    (finding,) = said_of(replace(_NOBODY, kind="node", culprits=(rank,)))
+    assert (finding.subject, finding.nodes) == ("rank 3", ("h",))
+
+
+def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
+    wrong = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
+    (finding,) = said_of(replace(_NOBODY, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
+    assert (finding.subject, finding.severity.value) == ("n0 to n1 (mlx5_1)", "fail")
+    assert finding.evidence == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
+    assert finding.message.startswith("12 bytes")
+
+
+def test_a_lost_pair_says_who_was_set_aside() -> None:
+    aside = (Aside(2, "n2 (eth0)", "gone", gone=True),)
+    (finding,) = said_of(replace(_NOBODY, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, aside=aside))
+    assert finding.message.endswith("set aside: n2 (eth0)")
+
+
+@pytest.mark.parametrize(
+    "found", [replace(_NOBODY, complete=False), replace(_NOBODY, nodes=2)], ids=["cut short", "two nodes"]
+)
+def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
+    (verdict,) = engine.judge((Snapshot("n0", {Localisation: found}),), (run.pairs,), Job())
+    assert verdict.status.value == "unknown"
+
+
+def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
+    (lost,) = run.hang_attrib.run(Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)))
+    assert lost.nodes == ("node7",)
+    (late,) = run.straggler.run(_apart(_LATECOMER))
+    assert late.nodes == ("n1",)

@@ -63,6 +63,8 @@ class Fabric:
 
 def fair_share(routes: Sequence[Route], capacity: Mapping[Link, float]) -> list[float]:
     """The max-min fair rate of each flow: fill all alike, stop those whose link is full, go on with the others."""
+    if (alone := _unshared(routes, capacity)) is not None:
+        return alone
     rates = [0.0] * len(routes)
     flows: defaultdict[Link, set[int]] = defaultdict(set)
     for flow, route in enumerate(routes):
@@ -79,3 +81,17 @@ def fair_share(routes: Sequence[Route], capacity: Mapping[Link, float]) -> list[
                 left[link] -= share
         flows = defaultdict(set, {link: those for link, those in flows.items() if those})
     return rates
+
+
+def _unshared(routes: Sequence[Route], capacity: Mapping[Link, float]) -> list[float] | None:
+    """What each flow would get alone, where all together fit through every link; else None."""
+    if not all(routes):
+        return None
+    wanted = [min([capacity[link] for link in route]) for route in routes]
+    left = dict[Link, float]()
+    for route, rate in zip(routes, wanted, strict=True):
+        for link in route:
+            left[link] = rest = left.get(link, capacity[link]) - rate
+            if rest < -_ALIKE:
+                return None
+    return wanted

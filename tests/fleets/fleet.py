@@ -77,7 +77,7 @@ class Fleet:
 
     def _send(self, flows: Sequence[tuple[End, End]], step: int) -> Iterator[Result]:
         routes = [self.fabric.route(src, dst, self._draw) for src, dst in flows]
-        for link in {link for route in routes for link in route} - self._carries.keys():
+        for link in {link for route in routes for link in route if link not in self._carries}:
             left = [fault.left for fault in self.faults if fault.slows(link, self.fabric)]
             self._carries[link] = self.fabric.capacity(link) * min(left, default=1.0)
         for (src, dst), rate in zip(flows, fair_share(routes, self._carries), strict=True):

@@ -26,7 +26,7 @@ def test_fleets_and_recorded_pairs_are_searched(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = out.read_text()
     assert "Fleets of 8 nodes with 2 rails, noise quiet, 2 seeds each" in text
-    assert "| 8 | quiet | 2 | 0 | 0.0 % | 0 | 7.0 |" in text
+    assert "| 8 | quiet | 2 | 0 | 0.0 % | 0.0 – 65.8 % | 0 | 7.0 |" in text
     assert "| lab, sendrecv, 1 GPUs per node | 15 | nobody | 6 of 6 | 15 of 15 | 0 |" in text
 
 

@@ -1,6 +1,7 @@
-"""One rank of a real gloo group that plays pairs, two of which never get through; rank 0 prints rows and localisation.
+"""One rank of a real gloo group that plays pairs, with something planted; rank 0 prints rows and localisation.
 
-Run by test_pairs.py as ``python gloo_pairs.py RANK RANKS STORE_FILE SILENT DEAF``: rank SILENT says nothing to DEAF.
+Run by test_pairs.py as ``python gloo_pairs.py RANK HOSTS STORE_FILE PLANTED ONE OTHER``, HOSTS naming the host of each
+rank. PLANTED is `silent`: rank ONE says nothing to OTHER; or `flip`: of what ONE sends to OTHER one byte is wrong.
 """
 
 import json
@@ -13,25 +14,38 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.paired import PairRow
-from ncclprobe.probes import tournament
-from ncclprobe.probes.pairs import Kind, Timed, Wire
+from ncclprobe.pairs.samples import Rules
+from ncclprobe.probes import pairs, tournament
+from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.data import Pattern
+from ncclprobe.probes.own import own_collectives, turn_of
+from ncclprobe.probes.pairs import Kind, Timed, Wire, pattern
 from ncclprobe.session.seat import Seat
 from ncclprobe.session.store import Exchange
 
-RANK, RANKS, SILENT, DEAF = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
+RANK, HOSTS, PLANTED = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[4]
+RANKS, ONE, OTHER = len(HOSTS), int(sys.argv[5]), int(sys.argv[6])
 DEADLINE_S = 1.5
 SIZES = (8, 64 << 10)
 
 
 class SilentWire(Wire):
-    """A wire on which rank SILENT does not answer DEAF, as behind a path that swallows everything."""
+    """A wire on which rank ONE does not answer OTHER, as behind a path that swallows everything."""
 
     def play(self, kind: Kind, first: int, second: int, deadline_s: float) -> Timed:
         """Nothing for that pair until its deadline."""
-        if RANK == SILENT and {first, second} == {SILENT, DEAF}:
+        if RANK == ONE and {first, second} == {ONE, OTHER}:
             time.sleep(deadline_s)
             return Timed()
         return super().play(kind, first, second, deadline_s)
+
+
+def flipped(src: int, dst: int, device: torch.device) -> Pattern:
+    """What is sent, with its sixth byte of each period wrong where it goes from ONE to OTHER."""
+    right = pattern(src, dst, device)
+    if (RANK, src, dst) == (ONE, ONE, OTHER):
+        right.rows[0, 5] ^= 1
+    return right
 
 
 def main() -> None:
@@ -42,15 +56,20 @@ def main() -> None:
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )
-    wire = SilentWire(RANK, torch.device("cpu"), SIZES)
+    device = torch.device("cpu")
+    wire = (SilentWire if PLANTED == "silent" else Wire)(RANK, device, SIZES)
+    if PLANTED == "flip":
+        pairs.pattern = flipped
+    turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
+    own, slow, note = own_collectives(HOSTS, turn, exchange, SIZES[1], Rules())
     table = tournament.Table(RANK, wire, exchange, lambda phase: None, SIZES, DEADLINE_S)
-    said: dict[str, object] = {}
+    said: dict[str, object] = {"own": [asdict(row) for row in own], "slow": [each.node for each in slow], "note": note}
     if RANK:
         tournament.follow(table)
     else:
         rows: list[PairRow] = []
-        found = tournament.lead(table, ["h"] * RANKS, rows.append)
-        said = {"rows": [asdict(row) for row in rows], "found": asdict(found)}
+        found = tournament.lead(table, HOSTS, rows.append)
+        said |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
     print(json.dumps({**said, "lost": wire.lost}))
     exchange.collect(None)
 

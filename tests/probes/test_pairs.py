@@ -1,4 +1,4 @@
-"""Pairs on real ranks of which two never get through: that ends their round, and nobody else's."""
+"""Pairs on real ranks: two that never get through, which ends no other rank's part; wrong bytes; own collectives."""
 
 import contextlib
 import json
@@ -10,28 +10,29 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.pairs.rails import seating
 from ncclprobe.pairs.samples import End
-from ncclprobe.probes.tournament import ends
 
 DEADLINE_S = 60
 RANKS, SILENT, DEAF = 5, 2, 1
 ROOT = Path(__file__).parents[2]
 
 
-def played(store: Path) -> list[dict[str, Any]]:
+def played(store: Path, hosts: str, planted: str, one: int, other: int) -> list[dict[str, Any]]:
     """What every rank printed, by rank."""
+    count = len(hosts.split(","))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     program = Path(__file__).with_name("gloo_pairs.py")
     processes = [
         subprocess.Popen(
-            [sys.executable, program, str(rank), str(RANKS), store, str(SILENT), str(DEAF)],
+            [sys.executable, program, str(rank), hosts, store, planted, str(one), str(other)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        for rank in range(RANKS)
+        for rank in range(count)
     ]
     try:
         answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
@@ -40,12 +41,12 @@ def played(store: Path) -> list[dict[str, Any]]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(err for _, err in answers)
+    assert [process.returncode for process in processes] == [0] * count, "\n".join(err for _, err in answers)
     return [json.loads(out) for out, _ in answers]
 
 
 def test_a_pair_that_hangs_is_named_and_set_aside_and_the_others_play_on(tmp_path: Path) -> None:
-    said = played(tmp_path / "store")
+    said = played(tmp_path / "store", ",".join("h" * RANKS), "silent", SILENT, DEAF)
     found, rows = said[0]["found"], said[0]["rows"]
     lost = {(each["src"], each["dst"]) for each in found["lost"]}
     assert lost == {(f"rank {SILENT}", f"rank {DEAF}"), (f"rank {DEAF}", f"rank {SILENT}")}
@@ -57,6 +58,25 @@ def test_a_pair_that_hangs_is_named_and_set_aside_and_the_others_play_on(tmp_pat
     assert all(row["GBps"] > 0 and row["latency_us"] > 0 and len(row["samples_us"]) == 5 for row in rows)
 
 
+def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
+    said = played(tmp_path / "store", "a,a,b,b,c,c", "flip", 0, 4)
+    found, rows = said[0]["found"], said[0]["rows"]
+    assert [(row["node"], row["ranks"], row["nbytes"]) for row in said[0]["own"]] == [
+        ("a", 2, 65536), ("b", 2, 65536), ("c", 2, 65536)
+    ]  # fmt: skip
+    assert all(row["busbw_GBps"] > 0 and len(row["samples_us"]) == 7 for row in said[0]["own"])
+    assert said[0]["note"] == ""
+    first = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and row["inside"]]
+    assert sorted(first) == [(rank, rank ^ 1) for rank in range(6)]
+    across = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and not row["inside"]]
+    assert sorted(across) == sorted(pair for pair in permutations(range(6), 2) if (pair[0] - pair[1]) % 2 == 0)
+    assert {(each["src"], each["dst"], each["first"]["offset"]) for each in found["wrong"]} == {(0, 4, 5)}
+    first_bits = found["wrong"][0]["first"]
+    assert int(first_bits["expected_bits"], 16) ^ int(first_bits["got_bits"], 16) == 1
+    assert found["wrong"][0]["wrong"] == len(range(5, 65536, 1021))
+    assert (found["lost"], found["aside"]) == ([], [])
+
+
 def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:
-    assert ends(["h", "h"]) == (End("rank 0"), End("rank 1"))
-    assert ends(["a", "a", "b", "b"]) == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+    assert seating(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
+    assert seating(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))

@@ -1,0 +1,215 @@
+"""Published runs as the expectation sees them: which links the machine of a row has, as far as the row says."""
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ncclprobe.expect import gpus
+from ncclprobe.expect.system import Fabric, Network, Shape, System
+
+OPS = {"alltoall": "all_to_all"}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
+_NICS = re.compile(r"(\d+)x ?(\d+)Gb")
+_ONE_NIC = re.compile(r"(\d+)(?:GbE| Gb/s)")
+_NETWORKS: tuple[tuple[str, Network], ...] = (
+    ("TCPXO", "tcpxo"),
+    ("IPoIB", "sockets"),
+    ("TCP", "sockets"),
+    ("sockets", "sockets"),
+    ("EFA", "efa"),
+    ("Slingshot", "slingshot"),
+    ("RoCE", "roce"),
+    ("IB ", "ib"),
+    ("EDR", "ib"),
+)
+_ALIASES = {
+    "NVIDIA A100-SXM4 (ND A100 v4)": "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100-SXM4 (40/80GB not stated)": "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100-SXM4": "NVIDIA A100-SXM4-40GB",
+    "Tesla V100-SXM2": "Tesla V100-SXM2-32GB",
+    "Tesla V100 32GB class (name not in the result file)": "Tesla V100-PCIE-32GB",
+}
+NO_NVLS = ("no NVLS", "NVLS_ENABLE=0", "NVLS off", "NVLS disabled")
+MEANT = {
+    "TCP sockets (no TCPXO)": "TCPXO 8x200Gb",
+    "RoCE 1x200Gb": "RoCE 4x200Gb",
+    "4x200Gb": "IB 4x200Gb",
+    "Omni-Path 4x100Gb": "IB 4x100Gb",
+}
+"""What a sick run should have used: its own words are those of the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published number. `nbytes` and `time_us` are null where the row has none, `family` is who published it."""
+
+    system: System
+    shape: Shape
+    op: str
+    nbytes: int | None
+    busbw_GBps: float
+    time_us: float | None
+    nccl: tuple[int, int, int] | None
+    healthy: str
+    kind: str
+    sweep: str
+    family: str
+    settings: str
+    note: str
+    forced: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Which machine, how many of them."""
+        return f"{self.system.name}, {self.shape.nodes}x{self.shape.gpus[0]}"
+
+
+def outliers(path: Path) -> frozenset[tuple[str, int]]:
+    """Sweeps and sizes whose time stands out of its own sweep (a first call, an interruption), by its index."""
+    with path.open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    return frozenset(
+        (row["sweep_id"], int(nbytes)) for row in cells for nbytes in row["outlier_sizes"].split(";") if nbytes
+    )
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The collectives among the published rows whose GPU is known. Copies and latencies are not collectives."""
+    with path.open(newline="") as file:
+        for cells in csv.DictReader(file):
+            found = _row(cells)
+            if found:
+                yield found
+
+
+def _row(cells: dict[str, str]) -> Row | None:
+    collective, gpu = cells["collective"], _ALIASES.get(cells["gpu"], cells["gpu"])
+    if collective not in COLLECTIVES or gpu not in gpus.table() or cells["kind"] not in ("sweep", "peak"):
+        return None
+    if not cells["nodes"] or not cells["busbw_GBps"] or float(cells["busbw_GBps"]) <= 0:
+        return None
+    if float(cells["busbw_GBps"]) < 1 and re.search(r"latency (=|from)", cells["derived_fields"]):
+        return None  # a time computed from two decimals
+    per_node, nodes = int(cells["gpus_per_node"]), int(cells["nodes"])
+    system = _system(gpus.table()[gpu], cells, per_node)
+    settings = f"{cells['settings']} {cells['note']} {cells['fabric']}"
+    forced = tuple(a for a in ("ring", "nvlstree", "tree") if f"algo={a}" in settings.lower())[:1]
+    forced = ("ring",) if "NCCL_TREE_THRESHOLD=0" in settings else forced
+    return Row(
+        system,
+        Shape((per_node,) * nodes),
+        OPS.get(collective, collective),
+        int(float(cells["size_bytes"])) if cells["size_bytes"] else None,
+        float(cells["busbw_GBps"]),
+        float(cells["latency_us"]) if cells["latency_us"] else None,
+        _version(cells["nccl_version"]),
+        cells["healthy"],
+        cells["kind"],
+        cells["sweep_id"],
+        family(cells["source_url"]),
+        cells["settings"],
+        cells["note"],
+        forced,
+    )
+
+
+def family(url: str) -> str:
+    """Who published it: the owner and name of a repository, or the host of a page, or the text that stands there."""
+    found = re.match(r"https?://github\.com/([^/]+/[^/]+?)(?:/(?:issues|pull)/(\d+))?(?:/|$|#)", url)
+    if found:
+        return f"{found[1]}#{found[2]}" if found[2] else found[1]
+    host = re.match(r"https?://([^/]+)", url)
+    return host[1] if host else url.partition(" (")[0][:60]
+
+
+def _version(text: str) -> tuple[int, int, int] | None:
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+
+
+def _system(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> System:
+    fabric, nodes = cells["fabric"], int(cells["nodes"])
+    text, sick = f"{fabric} {cells['machine']} {cells['settings']}", cells["healthy"] == "no"
+    joined = _joined(gpu, fabric, cells["machine"])
+    whole = _whole(gpu, cells, per_node)
+    rack = per_node * min(nodes, 16 if "racks" in text else nodes) if "MNNVL" in fabric else whole
+    system = System(
+        name=cells["machine"],
+        gpu=gpu.name,
+        compute_capability=gpu.compute_capability,
+        gpus=whole,
+        nvlinks=gpu.nvlinks if joined != "none" else 0,
+        nvlink_GBps=gpu.nccl_nvlink_GBps if joined != "none" else 0.0,
+        fabric=joined,
+        domain_gpus=rack if joined != "none" else 0,
+        nvls=joined == "nvswitch" and gpu.nvls and not any(word in text for word in NO_NVLS),
+        pcie_GBps=gpu.c2c_GBps or gpu.nccl_pcie_GBps or 12.0,
+        p2p=gpu.p2p is not False and "no P2P" not in text and "P2P disabled" not in text,
+        processor="amd" if "EPYC" in text else "unknown",
+        sockets=2 if "dual" in text or "across sockets" in text else 1,
+        gdr=sick or "no GDR" not in text,
+        source="the row itself",
+    )
+    return _with_nics(system, MEANT.get(fabric, fabric) if sick else fabric, nodes)
+
+
+def _joined(gpu: gpus.Gpu, fabric: str, machine: str) -> Fabric:
+    if "PCIe" in fabric and "NVSwitch" not in fabric:
+        return "none"
+    if "bridge" in fabric or "NVLink pair" in machine:
+        return "pairs"
+    if not gpu.nvlinks or gpu.wiring == "bridge":
+        return "none"
+    if gpu.name.startswith("Tesla V100-SXM2"):
+        return "mesh" if "Jean Zay" in machine or "2x4" in machine else "cube-mesh"
+    return "nvswitch" if gpu.compute_capability >= 80 or "SXM3" in gpu.name else "mesh"
+
+
+def _whole(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> int:
+    """GPUs of the node: where the row says that a part of them took part, all of them."""
+    stated = re.search(r"of (\d+) GPUs|of (\d+)\)|^(\d+)x ", cells["machine"])
+    number = int(next(filter(None, stated.groups()))) if stated else per_node
+    if int(cells["nodes"]) > 1:
+        return per_node  # its NICs are given as those in use
+    return max(per_node, number if number <= 16 else per_node)
+
+
+def _with_nics(system: System, fabric: str, nodes: int) -> System:
+    if nodes < 2:
+        return system
+    network = next((kind for word, kind in _NETWORKS if word in f"{fabric} "), None)
+    several, one = _NICS.search(fabric), _ONE_NIC.search(fabric)
+    if several:
+        return replace(system, nics=int(several[1]), nic_gbps=float(several[2]), network=network)
+    if "2xEDR" in fabric or "4xEDR" in fabric:
+        return replace(system, nics=int(fabric[fabric.index("x") - 1]), nic_gbps=100.0, network="ib")
+    if network == "sockets":
+        return replace(system, nics=1, nic_gbps=float(one[1]) if one else 100.0, network=network, gdr=False)
+    return replace(system, nics=system.gpus, nic_gbps=400.0, network="ib") if fabric == "IB NDR" else system
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One published copy in one direction, and the link that carried it."""
+
+    machine: str
+    what: str
+    GBps: float
+    fabric: str
+    healthy: str
+    gpu: str
+
+
+def copies(path: Path) -> Iterator[Copied]:
+    """The copies between GPU and host, and from GPU to GPU, one direction at a time."""
+    with path.open(newline="") as file:
+        for cells in csv.DictReader(file):
+            what = cells["collective"]
+            plain = re.match(r"(h2d|d2h|d2d|p2p)_", what) and not re.search(
+                "bidir|total|latency|concurrent|total", what
+            )
+            if cells["kind"] == "copy" and plain and cells["algbw_GBps"]:
+                rate = float(cells["algbw_GBps"])
+                yield Copied(cells["machine"], what, rate, cells["fabric"], cells["healthy"], cells["gpu"])

@@ -1,0 +1,73 @@
+"""Which of two NICs the bytes took, by the NICs' own counters, between hosts of the lab."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.model import Status
+
+from . import Lab, why_not
+from .hosts import Host
+from .ranks import Ended, bandwidth
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+
+SIZE = ["-b", "2M", "-e", "2M", "-n", "4", "--batches", "2", "-w", "1", "--report-only"]
+
+
+@contextmanager
+def detour(host: Host, peer: Host) -> Iterator[None]:
+    """What goes to the peer's first card leaves over the second."""
+    way = f"{peer.address(0)}/32 via {peer.address(1)} dev eth1 src {host.address(0)}"
+    host.ip(f"route add {way}")
+    try:
+        yield
+    finally:
+        host.ip(f"route del {way}")
+
+
+def sent_bytes(host: Host) -> dict[str, int]:
+    """By interface, as iproute2 has it from the kernel over netlink."""
+    rows = json.loads(host.run(["ip", "-s", "-j", "link"]).out)
+    return {row["ifname"]: row["stats64"]["tx"]["bytes"] for row in rows if row["ifname"] != "lo"}
+
+
+def strays(done: Ended) -> list[tuple[str, tuple[str, ...]]]:
+    return [(f.subject, f.nodes) for v in done.told.checks if v.id == "run.road" for f in v.findings]
+
+
+def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> None:
+    with Lab(hosts=2, nics=2) as lab, ExitStack() as faults:
+        faults.enter_context(detour(lab["n0"], lab["n1"]))
+        faults.enter_context(detour(lab["n1"], lab["n0"]))
+        done = bandwidth(lab, tmp_path / "report.json", *SIZE)
+    (road,) = done.told.roads
+    assert road.stray == ("n0 eth1", "n1 eth1")
+    assert sorted(strays(done)) == [("n0 eth1", ("n0",)), ("n1 eth1", ("n1",))]
+    assert {row.transport.network for row in done.told.measurements} == {"gloo tcp eth0"}
+
+
+def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: Path) -> None:
+    """As where two cards are in one subnet: what n0 sends leaves over eth1, what comes back does not."""
+    with Lab(hosts=2, nics=2) as lab, detour(lab["n0"], lab["n1"]):
+        done = bandwidth(lab, tmp_path / "report.json", *SIZE)
+    (road,) = done.told.roads
+    assert "n0 eth1" in road.stray
+
+
+def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_path: Path) -> None:
+    with Lab(hosts=2, nics=2) as lab:
+        before = sent_bytes(lab["n0"])
+        done = bandwidth(lab, tmp_path / "report.json", *SIZE, cards=2)
+        after = sent_bytes(lab["n0"])
+    (road,) = done.told.roads
+    whole = {name: after[name] - before[name] for name in before}
+    shares = {nic.nic: nic.share for nic in road.nics if nic.node == "n0"}
+    assert set(shares) == {"eth0", "eth1"}
+    for name, share in shares.items():
+        assert share == pytest.approx(whole[name] / sum(whole.values()), abs=0.02)
+    assert not road.stray
+    assert {v.status for v in done.told.checks if v.id == "run.road"} == {Status.PASS}

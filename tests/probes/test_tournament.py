@@ -1,0 +1,216 @@
+"""Rank 0's side of a tournament whose ranks are simulated: what is lost, slow inside or corrupted, and who plays on.
+
+planted                                  expected
+───────────────────────────────────────  ─────────────────────────────────────────────────────────────────────
+nothing                                  every pair once, inside and between; nobody named, nobody set aside
+a rank gone before its next pair         it alone is set aside, and its partners play all their other pairs
+a rank gone in a pair, partner unharmed  the pair is lost; the rank alone is set aside
+the same, partner's connections lost     both are set aside
+a path that swallows everything          both are set aside, neither is gone
+a slow pair inside a node                named, with its node, by ranks
+a byte flipped on the way                source, target, offset and bits
+the run ends in the middle               what was measured so far, and that it is not complete
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ncclprobe.measured import Mismatch
+from ncclprobe.paired import Localisation, PairRow
+from ncclprobe.pairs.rails import Nic, seating
+
+pytest.importorskip("torch")
+
+from ncclprobe.probes.pairs import Timed
+from ncclprobe.probes.tournament import Leader
+
+HOSTS = ["a", "a", "b", "b", "c", "c", "d", "d"]
+NBYTES = 1 << 20
+Answer = Callable[[str, int, int], dict[int, Timed]]
+FLIPPED = Mismatch(4, 17, 0, "7", "6", "0x07", "0x06")
+
+
+def healthy(kind: str, first: int, second: int, rate: float = 1e9) -> dict[int, Timed]:
+    """What both ranks of a pair tell of a step; a word takes no time."""
+    if kind == "latency":
+        return {first: Timed((0.0,)), second: Timed()}
+    times = (NBYTES / rate,) * 5
+    sends, comes = (second, first) if kind == "back" else (first, second)
+    if kind == "both":
+        return {first: Timed(times, wrong=0), second: Timed(times, wrong=0)}
+    return {sends: Timed(times), comes: Timed(wrong=0)}
+
+
+@dataclass
+class Fleet:
+    """Stands for the ranks: answers every step at once. `gone`: who answers no more, from the step of that number."""
+
+    answer: Answer = healthy
+    gone: dict[int, int] = field(default_factory=dict)
+    sizes: tuple[int, int] = (8, NBYTES)
+    told: list[Any] = field(default_factory=list)
+    stop_after: int | None = None
+
+    @property
+    def exchange(self) -> "Fleet":
+        return self
+
+    def share(self, value: Any) -> Any:
+        self.told.append(value)
+        return value
+
+    def step(self, said: Any) -> dict[int, Timed]:
+        if self.stop_after is not None and len(self.told) > self.stop_after:
+            raise RuntimeError("the run ends")
+        rows = {rank: Timed() for rank in range(len(HOSTS))}
+        for first, second in said["pairs"]:
+            rows |= self.answer(said["kind"], first, second)
+        return {rank: row for rank, row in rows.items() if len(self.told) < self.gone.get(rank, 10**9)}
+
+    def leader(self, rows: list[PairRow], dropped: list[int], hosts: Sequence[str] = HOSTS) -> Leader:
+        nics = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(hosts))]
+
+        def note(ranks: Collection[int]) -> None:
+            dropped.extend(ranks)
+
+        return Leader(self, seating(hosts, nics), rows.append, None, note)  # type: ignore[arg-type]
+
+
+def played(fleet: Fleet) -> tuple[Localisation, list[PairRow], list[int]]:
+    rows: list[PairRow] = []
+    dropped: list[int] = []
+    return fleet.leader(rows, dropped).play(), rows, dropped
+
+
+def one_way(rows: list[PairRow], inside: bool) -> list[tuple[int, int]]:
+    return sorted((row.src, row.dst) for row in rows if not row.both and not row.step and row.inside is inside)
+
+
+def between(without: Collection[int] = ()) -> list[tuple[int, int]]:
+    """The pairs of ranks on equal rails of two nodes."""
+    ranks = [rank for rank in range(len(HOSTS)) if rank not in without]
+    return sorted((src, dst) for src, dst in permutations(ranks, 2) if src % 2 == dst % 2)
+
+
+def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
+    fleet = Fleet()
+    found, rows, dropped = played(fleet)
+    assert one_way(rows, inside=False) == between()
+    assert one_way(rows, inside=True) == sorted((r, r ^ 1) for r in range(len(HOSTS)))
+    assert {row.src_end for row in rows if not row.inside} == {
+        f"{host}{rail} (mlx5_{number})" for host in "abcd" for number, rail in enumerate(("", " rail 1"))
+    }
+    assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
+    assert (found.kind, found.inside, found.aside, found.lost, found.wrong, dropped) == ("nobody", (), (), (), (), [])
+    assert set(found.level_GBps) == {"one way", "both ways at once", "inside a node, one way"}
+    assert fleet.told[-1] == {"over": True}
+    assert found.complete
+
+
+@pytest.mark.parametrize("since", [0, 9])
+def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
+    found, rows, dropped = played(Fleet(gone={3: since}))
+    assert dropped == [3]
+    assert [(each.rank, each.gone) for each in found.aside] == [(3, True)]
+    played_pairs = one_way(rows, inside=False)
+    assert [pair for pair in played_pairs if 3 not in pair] == between(without=[3])
+    assert (played_pairs == between(without=[3])) is (since == 0)
+
+
+@pytest.mark.parametrize("fit", [True, False])
+def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit: bool) -> None:
+    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+        if {first, second} == {0, 2}:
+            return {0: Timed(why="Connection closed by peer", fit=fit)}
+        return healthy(kind, first, second)
+
+    fleet = Fleet(answer)
+    honest = fleet.step
+    at: list[int] = []
+
+    def step(said: Any) -> dict[int, Timed]:
+        rows = honest(said)
+        if [0, 2] in said["pairs"]:
+            at.append(1)
+        return {rank: row for rank, row in rows.items() if not (at and rank == 2)}
+
+    fleet.step = step  # type: ignore[method-assign]
+    found, rows, dropped = played(fleet)
+    assert dropped == [2]
+    assert {(lost.src, lost.dst) for lost in found.lost} == {
+        ("a (mlx5_0)", "b (mlx5_0)"), ("b (mlx5_0)", "a (mlx5_0)")
+    }  # fmt: skip
+    assert [(each.rank, each.end, each.gone) for each in found.aside] == (
+        [(2, "b (mlx5_0)", True)] if fit else [(0, "a (mlx5_0)", False), (2, "b (mlx5_0)", True)]
+    )
+    others = set(between(without=[2] if fit else [0, 2]))
+    assert others <= set(one_way(rows, inside=False))
+
+
+def test_a_path_that_swallows_everything_sets_both_ends_aside() -> None:
+    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+        if {first, second} == {1, 5}:
+            return {1: Timed(why="timed out", fit=False), 5: Timed()}
+        return healthy(kind, first, second)
+
+    found, rows, dropped = played(Fleet(answer))
+    assert dropped == []
+    assert [(each.rank, each.gone, each.why) for each in found.aside] == [
+        (1, False, "timed out"), (5, False, "timed out")
+    ]  # fmt: skip
+    assert set(between(without=[1, 5])) <= set(one_way(rows, inside=False))
+
+
+def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
+    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+        return healthy(kind, first, second, 2e8 if (first, second) == (4, 5) else 1e9)
+
+    found, rows, _ = played(Fleet(answer))
+    (slow,) = found.inside
+    assert (slow.where, slow.kind, slow.node, slow.ranks) == ("rank 4 with rank 5 inside c", "pair", "c", (4, 5))
+    assert slow.ratio == pytest.approx(0.2)
+    assert slow.tests == 3
+    assert (found.kind, found.culprits, found.suspects) == ("nobody", (), ())
+    assert sum(row.inside and (row.src, row.dst) == (4, 5) and not row.both for row in rows) == 3
+
+
+def test_what_is_slow_inside_only_once_is_nobodys_fault() -> None:
+    seen: list[str] = []
+
+    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+        slow = (first, second) == (4, 5) and kind not in seen
+        seen.append(kind if slow else "")
+        return healthy(kind, first, second, 2e8 if slow else 1e9)
+
+    found, _, _ = played(Fleet(answer))
+    assert found.inside == ()
+
+
+def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -> None:
+    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+        rows = healthy(kind, first, second)
+        if (kind, first, second) == ("forth", 0, 4):
+            rows[4] = Timed(wrong=3, mismatch=FLIPPED)
+        return rows
+
+    found, rows, _ = played(Fleet(answer))
+    (wrong,) = found.wrong
+    assert (wrong.src, wrong.dst, wrong.src_end, wrong.dst_end) == (0, 4, "a (mlx5_0)", "c (mlx5_0)")
+    assert (wrong.wrong, wrong.first) == (3, FLIPPED)
+    assert [(row.src, row.dst, row.both) for row in rows if row.wrong] == [(0, 4, False)]
+
+
+def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all() -> None:
+    rows: list[PairRow] = []
+    leader = Fleet(stop_after=10).leader(rows, [])
+    assert not leader.so_far().complete
+    with pytest.raises(RuntimeError, match="the run ends"):
+        leader.play()
+    found = leader.so_far()
+    assert not found.complete
+    assert found.tests > 0
+    assert found.culprits == ()

@@ -1,0 +1,100 @@
+"""Copies are judged by their link, an affinity by rounds in turn; what nobody expected anything of stays unjudged."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_lab
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.copies import host_copy
+from ncclprobe.moved import CopyRow
+from ncclprobe.session import affinity, copies, options, places
+
+GEN5 = {"host": host_copy(5, 16)}
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[rank_lab.Lab]:
+    found = rank_lab.Lab(tmp_path)
+    yield found
+    found.clear()
+
+
+def copy(median: float, low: float, high: float, **more: Any) -> CopyRow:
+    row = {"node": "n0", "rank": 0, "kind": "h2d", "device": "GPU0", "nbytes": copies.NBYTES, "samples": 7, **more}
+    return CopyRow(GBps=median, min_GBps=low, max_GBps=high, **row)
+
+
+def test_a_slot_at_half_its_width_fails_under_load() -> None:
+    row = copies.judged(copy(26.9, 26.8, 27.0), GEN5)
+    assert row.status == "fail"
+    assert "Gen5 x16" in row.why
+
+
+@pytest.mark.parametrize("case", [{"near": False}, {"together": True}, {"kind": "both"}, {"kind": "d2d"}])
+def test_of_the_far_node_of_all_together_and_of_both_ways_nothing_is_expected(case: dict[str, Any]) -> None:
+    row = copy(27.0, 26.0, 28.0, **case)
+    assert copies.judged(row, GEN5) == row
+
+
+def test_a_copy_that_is_now_fast_now_slow_is_noise_and_one_hiccup_is_none() -> None:
+    assert copies.judged(copy(48.0, 40.0, 54.0), GEN5).status == "noise"
+    assert copies.judged(copy(53.0, 31.0, 54.0), GEN5).status == "pass"
+
+
+def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
+    """The machine slows down while it is measured: both sides do, and the ratio does not."""
+    as_is = [0.002 * (1 + turn) for turn in range(12)]
+    row = affinity.row(3, "n0", "0", "0-7", as_is, [value / 2 for value in as_is], "words")
+    assert (row.ratio, row.interval) == (2.0, (2.0, 2.0))
+
+
+def test_the_words_name_the_node_of_every_local_rank() -> None:
+    cards = [{"node": "n0", "local": local, "numa": local // 2, "wrong": True} for local in range(4)]
+    said = affinity.how(cards[3], cards, "8-15", 2)
+    assert "--cpunodebind=1 --membind=1" in said
+    assert "map_ldom:0,0,1,1" in said
+    assert "numactl --physcpubind=0-7" in affinity.how(cards[0], cards, "0-7", 1)
+
+
+def test_what_taskset_took_away_a_process_may_have_back() -> None:
+    assert places._allowed() >= set(CPUS)
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+@pytest.mark.parametrize("more", [["--pairs"], ["--groups", "tp=2"], ["--workload", "ddp"]])
+def test_one_thing_at_a_time(more: list[str]) -> None:
+    with pytest.raises(UsageError, match="give one at a time"):
+        options.parse(["--copies", *more])
+
+
+def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.Lab) -> None:
+    own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies", "--report-only"]
+    run = lab.start([*own, "--json", str(lab.report_path)])
+    assert run.wait() == 0, run.err
+    rows = lab.report().copies
+    assert {(row.kind, row.device) for row in rows} >= {("host", "cpu"), ("host", "cpu memcpy")}
+    assert all(row.status == "unjudged" and row.min_GBps > 0 for row in rows)
+    assert "within host" in run.out
+
+
+PINNED = f"""
+import os, runpy
+os.sched_setaffinity(0, [{CPUS[0]}])
+runpy.run_module("ncclprobe", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two processors, to be pinned to one of them")
+def test_ranks_pinned_to_a_busy_processor_are_compared_with_free_ones(lab: rank_lab.Lab) -> None:
+    lab.start(["-c", f"import os\nos.sched_setaffinity(0, [{CPUS[0]}])\nwhile True: pass"])
+    own = ["bandwidth", "--backend", "gloo", "--nproc", "2", "--affinity", "-e", "64K", "--json", str(lab.report_path)]
+    run = lab.start(["-c", PINNED, *own])
+    assert run.wait() == 0, run.err
+    rows = lab.report().affinity
+    assert [(row.rank, row.cpus) for row in rows] == [(0, str(CPUS[0])), (1, str(CPUS[0]))]
+    assert all(row.ratio > 0 and row.interval and "numactl" in row.words for row in rows)

@@ -1,0 +1,98 @@
+"""What a run is judged by where nobody gave it a file."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ncclprobe import observe
+from ncclprobe.host import Host, load
+from ncclprobe.model import Collector
+from ncclprobe.registry import discover
+from ncclprobe.session import expecting as module
+from ncclprobe.session.expecting import Expecting, expecting
+from ncclprobe.session.links import slowest_link
+from ncclprobe.session.options import parse
+from ncclprobe.session.seat import Seat
+from ncclprobe.session.store import Exchange
+from ncclprobe.session.terms import Terms
+
+CAPTURES = Path(__file__).resolve().parents[1] / "captures"
+SEAT = Seat("torchrun", 0, 8, 0, 8, 1, "127.0.0.1", 29500)
+HERE = ("node",) * 8
+
+
+class Alone:
+    """An exchange in which rank 0 finds `others` beside itself, and every node's card is `card`."""
+
+    def __init__(self, *others: Mapping[str, Any]) -> None:
+        self.others, self.rounds = others, 0
+
+    def collect(self, value: Any) -> list[Any]:
+        self.rounds += 1
+        return [json.loads(json.dumps(value)), *self.others]
+
+    def share(self, value: Any) -> Any:
+        return json.loads(json.dumps(value))
+
+
+def judged_by(
+    monkeypatch: pytest.MonkeyPatch, capture: str, *argv: str, hosts: tuple[str, ...] = HERE, backend: str = "nccl"
+) -> Expecting:
+    collectors = discover("ncclprobe.facts", Collector)
+    snapshot = observe.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
+    monkeypatch.setattr(observe, "observed", lambda *_: (snapshot, {}))
+    terms = Terms(cast(Any, backend), len(set(hosts)))
+    exchange = cast(Exchange, Alone())
+    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), hosts)
+
+
+def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged_by(monkeypatch, "hgx-h100", "-b", "8", "-e", "1G", "--op", "all_reduce,all_to_all")
+    assert {band.op for band in found.bands} == {"all_reduce", "all_to_all"}
+    assert "DGX H100" in found.remark
+    (largest,) = [band for band in found.bands if band.low_bytes == 1 << 29 and band.op == "all_reduce"]
+    assert 300 < largest.expectation.low < 450
+
+
+def test_nccl_on_a_machine_that_nobody_named_is_judged_by_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged_by(monkeypatch, "rtx4090-2", hosts=("node",) * 2)
+    assert found.bands
+    assert "as they are now" in found.remark
+
+
+def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged_by(monkeypatch, "rtx4090-2")
+    assert not found.bands
+    assert "nothing is expected" in found.remark
+
+
+@pytest.mark.parametrize("argv", [("--report-only",), ("--expect", "bands.toml"), ("--pairs",)])
+def test_a_file_or_numbers_alone_or_pairs_leave_nothing_to_expect(
+    monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+) -> None:
+    assert judged_by(monkeypatch, "hgx-h100", *argv) == Expecting()
+
+
+def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged_by(monkeypatch, "hgx-h100", backend="gloo") == Expecting()
+
+
+def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncclprobe.session import links
+
+    card = {"node": "n0", "interface": "eth0", "gbps": 10.0, "virtual": False}
+    slow = {"node": "n1", "interface": "eth1", "gbps": 1.0, "virtual": False}
+    monkeypatch.setattr(links, "interface", lambda *_: None)
+    monkeypatch.setattr(links, "_card", lambda *_: card)
+    exchange = cast(Exchange, Alone(slow, cast(Any, None)))
+    link = slowest_link(exchange, SEAT, cast(Host, None), "n0")
+    assert link is not None
+    assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
+    monkeypatch.setattr(links, "slowest_link", lambda *_: link)
+    found = module.expecting(parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), ("n0", "n1"))
+    assert found.bands
+    assert all(band.low_bytes >= 1 << 20 for band in found.bands)
+    assert all(band.expectation.value < 0.125 for band in found.bands)

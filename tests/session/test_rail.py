@@ -1,0 +1,55 @@
+"""Which NIC carries each rank's bytes, from captured machines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe import observe
+from ncclprobe.host import load
+from ncclprobe.model import Collector
+from ncclprobe.pairs.rails import Nic
+from ncclprobe.registry import discover
+from ncclprobe.session import rail
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+def looked_at(name: str) -> dict[str, Any]:
+    snapshot = observe.of_capture(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
+    return rail.of_snapshot(snapshot)
+
+
+def of_ranks(name: str) -> list[Nic | None]:
+    """The NIC of each rank of one captured node with a rank per GPU, in the order of its GPUs."""
+    node = looked_at(name)
+    cards = [{"gpu": gpu} for gpu in node["near"]]
+    return list(rail.nics(["h"] * len(cards), [{**cards[0], "node": node}, *cards[1:]]))
+
+
+def test_each_gpu_of_an_hgx_has_the_nic_of_its_own_switch() -> None:
+    assert of_ranks("hgx-h100") == [Nic(f"mlx5_{number}", number) for number in range(8)]
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "aws-p4d", "hgx-h200"])
+def test_no_rank_has_a_nic_that_nccl_does_not_take_and_near_ones_are_taken_in_turn(name: str) -> None:
+    found, node = of_ranks(name), looked_at(name)
+    assert all(nic is None or node["nics"][nic.index] == nic.name for nic in found)
+    near = [tuple(each) for each in node["near"].values()]
+    for nics in set(near):
+        turns = [nic.name for nic, own in zip(found, near, strict=True) if nic and own == nics]
+        assert len(set(turns)) == min(len(turns), len(nics))
+
+
+def test_with_gloo_all_ranks_of_a_node_have_its_one_interface() -> None:
+    node = {"nics": ["eth0"], "near": {"": ["eth0"]}}
+    cards: list[dict[str, Any]] = [
+        {"gpu": None, "node": node},
+        {"gpu": None},
+        {"gpu": None, "node": {"nics": [], "near": {}}},
+    ]
+    assert rail.nics(["a", "a", "b"], cards) == (Nic("eth0", 0), Nic("eth0", 0), None)
+
+
+def test_a_node_that_nobody_looked_at_has_no_known_nic() -> None:
+    assert rail.nics(["a", "b"], [{"gpu": "x"}, {"gpu": None}]) == (None, None)

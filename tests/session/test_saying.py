@@ -1,0 +1,117 @@
+"""The pass in which NCCL speaks: a process and a log file each, ended at a deadline. A script stands in for NCCL."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from ncclprobe.nccl.log import Log
+from ncclprobe.session import saying
+from ncclprobe.session.saying import Task, said
+from ncclprobe.session.seat import Seat
+
+TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
+SPEAKS = """
+import os, sys, json
+assert json.loads(sys.argv[1])["calls"] == [["all_reduce", [1024]]]
+assert os.environ["NCCL_DEBUG"] == "INFO"
+lines = ["Using network Socket", "NET/Socket : Using [0]eth1:10.1.0.1<0>",
+         "Channel 00 : 0[7000] -> 1[7000] [send] via NET/Socket/0",
+         "AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"]
+with open(os.environ["NCCL_DEBUG_FILE"], "w") as file:
+    file.write("".join(f"n0:1:1 [0] NCCL INFO {line}\\n" for line in lines))
+"""
+REFUSES = "import sys; sys.exit('CUDA error: out of memory')"
+HANGS = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(77)"])
+time.sleep(77)
+"""
+
+
+def play(script: str, deadline_s: float = 20.0) -> tuple[Log | None, str]:
+    return said(TASK, (sys.executable, "-c", script), deadline_s)
+
+
+def test_what_nccl_wrote_into_its_file_is_read() -> None:
+    heard, why = play(SPEAKS)
+    assert heard is not None
+    assert (heard.network, heard.devices(), why) == ("Socket", ("eth1",), "")
+    assert saying._unpacked(saying._packed(heard)).choices == heard.choices
+
+
+def test_a_process_that_fails_says_why_and_leaves_the_road_unknown() -> None:
+    assert play(REFUSES) == (None, "CUDA error: out of memory")
+
+
+def test_a_process_that_hangs_ends_at_the_deadline_with_all_its_children() -> None:
+    heard, why = play(HANGS, deadline_s=0.5)
+    assert (heard, why) == (None, "it had not ended after 0.5 s")
+    until = time.monotonic() + 5.0
+    while time.monotonic() < until and _sleepers():
+        time.sleep(0.05)
+    assert not _sleepers()
+
+
+def _sleepers() -> list[int]:
+    """Processes of that script that still run: their environment names a log file of ours."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+            if process.status() != psutil.STATUS_ZOMBIE and any("time.sleep(77)" in word for word in line):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_measured_rank_itself_is_never_made_to_speak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)
+    assert saying.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
+    assert "NCCL_DEBUG" not in os.environ
+
+
+class Nobody:
+    """The exchange of one rank."""
+
+    def collect(self, value: Any) -> list[Any]:
+        return [value]
+
+    def share(self, value: Any) -> Any:
+        return value
+
+
+PLAN = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
+SEAT = Seat("manual", 0, 1, 0, 1, 1, "127.0.0.1", 0)
+
+
+def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
+    heard = saying.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
+    assert heard is not None
+    (log,), remark = heard
+    assert (log.devices(), remark) == (("eth1",), "")
+    nothing = saying.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
+    assert nothing is not None
+    assert nothing[0] == ()
+    assert "rank 0: CUDA error: out of memory" in nothing[1]
+
+
+def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
+    """Over gloo, which has nothing to say but takes the same calls."""
+    code = "from ncclprobe.session import sayer; sayer.main('gloo')"
+    calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
+    port = saying._free_port()
+    tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
+    argv = [[sys.executable, "-c", code, json.dumps(asdict(task))] for task in tasks]
+    ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]
+    said = [process.communicate(timeout=60.0)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said

@@ -1,0 +1,134 @@
+"""``ncclprobe baseline``: files in, a site's expectation out, and what is refused on the way."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.__main__ import main
+from ncclprobe.baseline import load
+from ncclprobe.checks.run import _ROW
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.bands import Band
+from ncclprobe.measured import Fingerprint
+from ncclprobe.model import Expectation, Report, Status, Tool
+from ncclprobe.nccl_tests import render_json, render_text
+from ncclprobe.report import json as as_json
+from ncclprobe.session.known import compare_with
+from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.options import parse
+
+MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
+
+
+def report(*rates: float, **changes: Any) -> Report:
+    rows = tuple(replace(_ROW, busbw_GBps=rate, nbytes=1 << (20 + n), **changes) for n, rate in enumerate(rates))
+    return Report(
+        tool=Tool("ncclprobe", "0"), started="2026-01-02T03:04:05+00:00", duration_s=1.0, command="",
+        status=Status.PASS, exit_code=0, measurements=rows, fingerprint=MACHINE,
+    )  # fmt: skip
+
+
+def saved(path: Path, one: Report) -> str:
+    as_json.write(one, str(path))
+    return str(path)
+
+
+def test_runs_are_kept_under_the_fingerprint_of_their_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [saved(tmp_path / f"{n}.json", report(100 + n, 200)) for n in range(3)]
+    assert main(["baseline", *runs, "-o", str(tmp_path / "site.json")]) == 0
+    (site,) = load(str(tmp_path / "site.json")).values()
+    assert [row.busbw_GBps for row in site.rows] == [101, 200]
+    assert site.print() == MACHINE
+    assert "2 rows of 3 runs written to" in capsys.readouterr().out
+
+
+def test_what_the_report_itself_expected_more_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    band = Expectation(400.0, 350.0, "GB/s", "model", "links", "model")
+    path = saved(tmp_path / "a.json", report(100, expectation=band, status="pass"))
+    assert main(["baseline", path, "-o", str(tmp_path / "site.json")]) == 3
+    assert "this machine should reach 350 at least" in capsys.readouterr().out
+    assert not (tmp_path / "site.json").exists()
+
+
+def test_a_machine_by_name_sets_the_least(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = replace(report(1.0), measurements=(replace(_ROW, nbytes=1 << 30, busbw_GBps=20.0),))
+    path = saved(tmp_path / "a.json", slow)
+    assert main(["baseline", path, "--machine", "dgx-h100", "-o", str(tmp_path / "s.json")]) == 3
+    assert "20 GB/s, and this machine should reach" in capsys.readouterr().out
+
+
+def test_an_old_run_of_nccl_tests_is_a_baseline(tmp_path: Path) -> None:
+    own = report(91.75, time_us=replace(_ROW.time_us, mean=20.0))
+    (tmp_path / "a.json").write_text(render_json(own, own.measurements))
+    (tmp_path / "a.log").write_text(render_text(own, own.measurements))
+    for name in ("a.json", "a.log"):
+        assert main(["baseline", str(tmp_path / name), "-o", str(tmp_path / "site.json")]) == 0
+        (site,) = load(str(tmp_path / "site.json")).values()
+        assert site.rows[0].busbw_GBps == pytest.approx(91.75, rel=1e-3)
+
+
+def test_the_file_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baseline", saved(tmp_path / "a.json", report(100)), "-o", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "ncclprobe.baseline/1"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "hello\n", "\x00\x01"])
+def test_a_file_of_another_kind_is_refused_in_one_line(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_text(text)
+    assert main(["baseline", str(tmp_path / "x"), "-o", str(tmp_path / "s.json")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+class Book(Ledger):
+    """A ledger that shows what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(parse([]), Party("none", 8, ("n0",), "nccl"))
+
+    @property
+    def said(self) -> tuple[list[str], list[str], tuple[Band, ...]]:
+        return self._doubts, self._remarks, tuple(self._bands)
+
+
+def sites(tmp_path: Path, fingerprint: Fingerprint | None = MACHINE) -> str:
+    path = saved(tmp_path / "run.json", replace(report(100), fingerprint=fingerprint))
+    (tmp_path / "sites").mkdir()
+    assert main(["baseline", path, "-o", str(tmp_path / "sites" / "s.json")]) == 0
+    return str(tmp_path / "sites")
+
+
+def test_a_folder_gives_the_baseline_of_this_machine_and_says_what_changed(tmp_path: Path) -> None:
+    book, folder = Book(), sites(tmp_path)
+    compare_with(book, load(folder), folder, replace(MACHINE, software={"nccl": "2.29.1"}))
+    doubts, remarks, bands = book.said
+    assert (doubts, len(bands)) == ([], 1)
+    assert remarks[0].endswith("was taken: nccl: 2.28.9 -> 2.29.1")
+
+
+def test_no_baseline_is_no_pass(tmp_path: Path) -> None:
+    book, folder = Book(), sites(tmp_path)
+    compare_with(book, load(folder), folder, Fingerprint({"gpu": "8 x NVIDIA A100"}))
+    doubts, _, bands = book.said
+    assert bands == ()
+    assert doubts[0].startswith("no baseline: ")
+    assert doubts[0].endswith("gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100 (baseline -> now)")
+
+
+def test_a_baseline_without_a_machine_judges_and_says_so(tmp_path: Path) -> None:
+    book, folder = Book(), sites(tmp_path, None)
+    compare_with(book, load(folder), folder, MACHINE)
+    doubts, remarks, bands = book.said
+    assert (doubts, len(bands)) == ([], 1)
+    assert "does not say of which machine" in remarks[0]
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no baseline"):
+        load(str(tmp_path))

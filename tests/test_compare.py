@@ -1,0 +1,123 @@
+"""``ncclprobe compare``: what is slower beyond noise, what is new, and what must not be called either."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.__main__ import main
+from ncclprobe.checks.run import _ROW
+from ncclprobe.measured import Fingerprint
+from ncclprobe.model import (
+    Measurement,
+    NodeEnvironment,
+    Report,
+    Status,
+    TimeStats,
+    Tool,
+    Verdict,
+    fail,
+    warn,
+)
+from ncclprobe.nccl_tests import render_text
+from ncclprobe.report import json as as_json
+
+
+def row(busbw: float, half: float = 0.01, **changes: Any) -> Measurement:
+    interval = (20 * (1 - half), 20 * (1 + half))
+    return replace(_ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=interval, **changes)
+
+
+def report(*rows: Measurement, **changes: Any) -> Report:
+    return replace(
+        Report(
+            tool=Tool("ncclprobe", "0"), started="2026-01-02T03:04:05+00:00", duration_s=1.0, command="",
+            status=Status.PASS, exit_code=0, measurements=rows,
+            fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100"}, None, {"torch": "2.7"}),
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def compare(tmp_path: Path, old: Report, new: Report, *options: str) -> int:
+    as_json.write(old, str(tmp_path / "old.json"))
+    as_json.write(new, str(tmp_path / "new.json"))
+    return main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options])
+
+
+@pytest.mark.parametrize(
+    ("busbw", "half", "change", "code"),
+    [
+        (100, 0.01, "same", 0),
+        (95, 0.01, "same", 0),
+        (70, 0.01, "slower", 4),
+        (70, 0.4, "unsure", 3),
+        (150, 0.01, "faster", 0),
+    ],
+)
+def test_a_row_is_slower_only_beyond_its_noise(
+    tmp_path: Path, busbw: float, half: float, change: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, report(row(100)), report(row(busbw, half)), "--json") == code
+    (found,) = json.loads(capsys.readouterr().out)["rows"]
+    assert found["change"] == change
+    assert found["low"] < found["share"] < found["high"]
+
+
+def test_rows_measured_in_other_ways_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(tmp_path, report(row(100)), report(row(50, mode="blocking"))) == 3
+    said = capsys.readouterr().out
+    assert "nothing to compare" in said
+    assert "only in the new: all_reduce 1 MiB (float32, in place, 8 ranks, blocking, nccl)" in said
+
+
+def test_findings_environment_and_fingerprint_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = Verdict("ib.state", "n0", Status.WARN, "t", findings=(warn("mlx5_0:1", "is down"),))
+    fresh = Verdict("nvl.links", "n0", Status.WARN, "t", findings=(warn("GPU3", "lost a link"),))
+    old = report(row(100), checks=(gone,), environment={"n0": NodeEnvironment({"nccl": "2.26"})})
+    new = report(
+        row(100),
+        checks=(fresh,),
+        environment={"n0": NodeEnvironment({"nccl": "2.28"})},
+        fingerprint=Fingerprint({"gpu": "7 x NVIDIA H100"}),
+    )
+    assert compare(tmp_path, old, new) == 0
+    said = capsys.readouterr().out
+    assert "new: warn nvl.links on n0: GPU3: lost a link" in said
+    assert "fixed: warn ib.state on n0: mlx5_0:1: is down" in said
+    assert "changed: gpu: 8 x NVIDIA H100 -> 7 x NVIDIA H100" in said
+    assert "changed: nccl: 2.26 -> 2.28" in said
+
+
+def test_a_new_failure_fails_and_an_old_one_does_not(tmp_path: Path) -> None:
+    sick = Verdict("nvl.links", "n0", Status.FAIL, "t", findings=(fail("GPU3", "lost a link"),))
+    assert compare(tmp_path, report(row(100)), report(row(100), checks=(sick,))) == 4
+    assert compare(tmp_path, report(row(100), checks=(sick,)), report(row(100), checks=(sick,))) == 0
+
+
+def test_wrong_data_fails_and_its_rate_counts_for_nothing(tmp_path: Path) -> None:
+    assert compare(tmp_path, report(row(100)), report(row(200, wrong=1))) == 4
+
+
+def test_a_baseline_brings_its_own_noise(tmp_path: Path) -> None:
+    as_json.write(report(row(100)), str(tmp_path / "a.json"))
+    assert main(["baseline", str(tmp_path / "a.json"), "-o", str(tmp_path / "site.json")]) == 0
+    for busbw, code in ((85.0, 0), (70.0, 4)):
+        as_json.write(report(row(busbw)), str(tmp_path / "b.json"))
+        assert main(["compare", str(tmp_path / "site.json"), str(tmp_path / "b.json"), "-q"]) == code
+
+
+def test_a_run_of_nccl_tests_is_compared_with_ours(tmp_path: Path) -> None:
+    slow = replace(row(91.75), busbw_GBps=45.9, algbw_GBps=26.2, time_us=TimeStats(40.0), interval_us=(39.8, 40.2))
+    (tmp_path / "old.log").write_text(render_text(report(), (row(91.75),)))
+    for new, code in ((row(91.75), 0), (slow, 4)):
+        as_json.write(report(new), str(tmp_path / "b.json"))
+        assert main(["compare", str(tmp_path / "old.log"), str(tmp_path / "b.json"), "-q"]) == code
+
+
+def test_the_report_command_writes_for_tools_that_expect_nccl_tests(tmp_path: Path) -> None:
+    as_json.write(report(row(91.75)), str(tmp_path / "a.json"))
+    assert main(["report", str(tmp_path / "a.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")]) == 0
+    assert json.loads((tmp_path / "n.json").read_text())["version"] == 3

@@ -1,0 +1,154 @@
+"""``ncclprobe expect``, as its user types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect import machines
+from ncclprobe.expected import main
+
+CAPTURES = Path(__file__).parent / "captures"
+LARGE = ("-b", "1G", "-e", "4G")
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(argv) == 0
+    return capsys.readouterr().out
+
+
+def data(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(said(capsys, *argv, "--json"))
+    return found
+
+
+def test_a_named_machine_of_sixteen_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--machine", "a3-megagpu-8g", "--nodes", "16", "--op", "all_reduce")
+    assert "16 x 8 NVIDIA H100 80GB HBM3" in text
+    assert "8 NICs x 200 Gb/s (tcpxo" in text
+    assert "200 GB/s of NICs per node, of which 0.94 is normal" in text
+    assert "source: " in text
+    assert " NIC " in text
+    assert " latency " in text
+
+
+def test_a_capture_is_recognised_and_judged_as_its_type(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, str(CAPTURES / "aws-p4d.jsonl"), "--nodes", "2", *LARGE)
+    assert found["machine"] == "p4d.24xlarge"
+    assert found["ranks"] == 16
+
+
+def test_a_capture_that_no_type_describes_is_taken_by_its_links(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, str(CAPTURES / "rtx4090-2.jsonl"), *LARGE)
+    assert found["machine"] is None
+    assert "as they are now" in str(found["why"])
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    assert {row["decides"] for row in rows} <= {"PCIe", "inter-socket"}
+
+
+def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(CAPTURES / "laptop.jsonl")]) == 3
+    text = capsys.readouterr().out
+    assert "nothing is expected of GPUs here" in text
+    assert "judged by the slowest link" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "least", "most"),
+    [
+        (("--nic-rate", "200"), 0.4, 0.55),
+        (("--nics", "7"), 0.08, 0.15),
+        (("--no-gdr",), 0.3, 0.7),
+        (("--tcp",), 0.9, 1.0),
+    ],
+)
+def test_a_fault_costs_what_it_takes_away(
+    capsys: pytest.CaptureFixture[str], change: tuple[str, ...], least: float, most: float
+) -> None:
+    found = data(capsys, "--machine", "dgx-h100", "--nodes", "4", *change, *LARGE)
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    assert all(least <= row["cost"] <= most for row in rows)
+    assert all(row["changed_GBps"] < row["expectation"]["value"] for row in rows)
+
+
+def test_a_forced_ring_shows_what_the_switches_give(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--machine", "dgx-h100", "--algo", "ring", *LARGE)
+    assert "what if: NCCL_ALGO=Ring" in text
+    assert "is right here" in text
+    assert "run once more with NCCL_ALGO=Ring" in text
+
+
+def test_a_ring_of_plain_nvlink_is_not_explained_away(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is right here" not in said(capsys, "--machine", "dgx-a100", *LARGE)
+
+
+def test_nodes_may_differ_in_their_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data(capsys, "--machine", "dgx-a100", "--gpus-per-node", "8,8,4", *LARGE)["gpus_per_node"] == [8, 8, 4]
+    assert "3 nodes with 8,8,4" in said(capsys, "--machine", "dgx-a100", "--gpus-per-node", "8,8,4", *LARGE)
+
+
+def test_another_release_of_nccl_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "NCCL 2.12.0" in said(capsys, "--machine", "dgx-h100", "--nccl", "2.12", *LARGE)
+
+
+LOG = """n:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 6, bw 20.0/20.0, type NVL/PIX, sameChannels 1
+n:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 6, bw 20.0/20.0, type NVL/PIX, sameChannels 1
+"""
+
+
+def test_what_nccl_wrote_of_its_search_takes_the_place_of_ours(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text(LOG)
+    ours, theirs = (
+        data(capsys, str(CAPTURES / "rtx4090-2.jsonl"), "-b", "4G", "-e", "4G", *more)["rows"]
+        for more in ((), ("--graphs", str(log)))
+    )
+    assert isinstance(ours, list)
+    assert isinstance(theirs, list)
+    assert theirs[0]["model"]["model_GBps"] == pytest.approx(120, rel=0.05)
+    assert ours[0]["model"]["model_GBps"] < 30
+
+
+def test_the_list_names_every_type_and_the_beliefs_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    listing = said(capsys, "--list")
+    assert all(machine.name in listing for machine in machines.table().values())
+    assert "https://" in said(capsys, "--beliefs")
+    assert data(capsys, "--beliefs")["beliefs"]
+
+
+def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = data(capsys, "--machine", "dgx-h100", "--nodes", "2", "--op", "all", *LARGE)["rows"]
+    assert isinstance(rows, list)
+    assert len({row["op"] for row in rows}) == 9
+    assert all(row["expectation"]["source"] and row["expectation"]["why"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (("--machine", "dgx-h10"), "dgx-h10"),
+        (("--machine", "dgx-h100", "x.jsonl"), "give one"),
+        (("no-such-file.jsonl",), "no-such-file"),
+        (("--machine", "dgx-h100", "--op", "allreduce"), "allreduce"),
+        (("--machine", "dgx-h100", "--gpus-per-node", "9"), "9"),
+        (("--machine", "dgx-h100", "--gpus-per-node", "8,8", "--nodes", "3"), "3"),
+        (("--machine", "dgx-h100", "--gpus-per-node", "8;8"), "8;8"),
+        (("--machine", "dgx-h100", "--gpus-per-node", "1"), "one GPU"),
+        (("--machine", "dgx-h100", "--nodes", "99999999"), "99999999"),
+        (("--machine", "dgx-h100", "--nic-rate", "-3"), "-3"),
+        (("--machine", "dgx-h100", "--nic-rate", "nan"), "nan"),
+        (("--machine", "dgx-h100", "--nics", "1000"), "1000"),
+        (("--machine", "dgx-h100", "--nccl", "newest"), "newest"),
+        (("--machine", "dgx-h100", "-b", "2G", "-e", "1G"), "-b"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(argv: tuple[str, ...], names: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        main(argv)
+    assert names in str(refused.value)
+    assert "\n" not in str(refused.value)
