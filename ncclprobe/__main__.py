@@ -20,8 +20,11 @@ COMMANDS = {
     "bandwidth": ("bandwidth", "measure collectives across ranks and judge the numbers"),
     "capture": ("capture", "write what was asked and answered on this machine, to be judged anywhere"),
     "topo": ("topo", "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file"),
+    "expect": ("expected", "what this machine, a named or a captured one should reach, why, and what a fault costs"),
     "checks": ("catalogue", "every check there is; --json"),
     "explain": ("explain", "one check: the problem, why it matters, how it is decided, how to fix it"),
+    "baseline": ("baseline", "keep runs as what this site expects of machines with the same fingerprint"),
+    "compare": ("compare", "two runs side by side, judged with their noise: what is slower, new or gone"),
     "report": ("show", "render a saved JSON report; exits with the report's own code"),
 }
 """Each command: the module whose ``main(argv)`` returns the exit code, and its purpose. Only the one asked for is

@@ -18,7 +18,7 @@ from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.host import Host
 from ncclprobe.model import ExitCode
 from ncclprobe.report import json as as_json
-from ncclprobe.session import selflaunch, trail
+from ncclprobe.session import selflaunch, solo, trail
 from ncclprobe.session.ledger import Ledger, Party
 from ncclprobe.session.options import Options, parse
 from ncclprobe.session.rank import Rank, devices
@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = parse(argv)
         expected = _expected(options.expect, options.tolerance)
+        _readable(options.baseline)
         if options.nproc is not None and trail.FOLDER not in os.environ:
             return _start_ranks(options, options.nproc, launch, expected)
         seat = take_seat(launch, os.environ)
@@ -70,6 +71,14 @@ def _expected(path: str | None, tolerance: float) -> tuple[bands.Band, ...]:
     return bands.from_toml(text, path, tolerance)
 
 
+def _readable(baseline: str | None) -> None:
+    """Whether what --baseline names can be read, found out before any rank is started. Raises UsageError."""
+    if baseline is not None:
+        from ncclprobe.baseline import load
+
+        load(baseline)
+
+
 def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequence[bands.Band]) -> int:
     if launch.kind != "none":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
@@ -93,6 +102,8 @@ def _alone(options: Options, launch: Launch) -> int:
     """
     gpus = devices(_this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
+    if options.aside == "copies":
+        return solo.copies(options, launch.kind, _this_host(), backend)
     if options.pairs is not None:
         raise UsageError(f"--pairs needs two ranks or more, and this is one; {_how_to_be_more(backend, gpus)}")
     ledger = Ledger(options, Party(launch.kind, 1, (socket.gethostname(),), backend))

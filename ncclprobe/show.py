@@ -21,7 +21,12 @@ def main(argv: Sequence[str]) -> int:
     if not options.file:
         raise UsageError("report: name a JSON report, or ask for --schema")
     report = as_json.read(options.file)
-    output.deliver(redactor.report(report) if redactor else report, options)
+    report = redactor.report(report) if redactor else report
+    if options.nccl_tests:
+        from ncclprobe.nccl_tests.writer import save
+
+        save(report, options.nccl_tests)
+    output.deliver(report, options)
     return report.exit_code
 
 
@@ -29,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = output.Parser("report", "Render a saved report again; exits with the code that the report carries.")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
+    parser.add_argument("--nccl-tests", type=output.destination, metavar="PATH",
+                        help="also write its rows as nccl-tests would: JSON (-J), or its table to a .txt or .log; "
+                        "one file per operation")  # fmt: skip
     output.arguments(parser)
     output.redaction(parser)
     return parser

@@ -19,10 +19,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Expectation, Measurement, Report
+from ncclprobe.expect import verdict
+from ncclprobe.measured import Again, Disturbance
+from ncclprobe.model import Expectation, Measurement, Mode, Place, Report
 from ncclprobe.ops import OPS
 from ncclprobe.units import parse_size, size
 
@@ -44,22 +46,40 @@ _KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a row was measured: what must be equal for two rows of one operation and size to be comparable at all."""
+
+    ranks: int
+    nodes: int
+    dtype: str
+    redop: str | None
+    place: Place
+    mode: Mode
+    backend: str
+
+
+def conditions(row: Measurement) -> Conditions:
+    """Those of `row`."""
+    return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)
+
+
+@dataclass(frozen=True, slots=True)
 class Band:
     """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
 
-    `like` is the earlier row that a baseline comes from: it speaks only for rows measured in the same way.
+    `like` is how the rows were measured that a baseline comes from: it speaks only for rows measured in the same way.
     """
 
     op: str
     low_bytes: int
     high_bytes: int
     expectation: Expectation
-    like: Measurement | None = None
+    like: Conditions | None = None
 
     def covers(self, row: Measurement) -> bool:
         """Whether this band says anything about `row`."""
         same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
-        return same_size and (self.like is None or _conditions(row) == _conditions(self.like))
+        return same_size and (self.like is None or conditions(row) == self.like)
 
     def __str__(self) -> str:
         """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
@@ -78,20 +98,24 @@ def _range(low: int, high: int) -> str:
     return f"from {size(low)}" + ("" if high == sys.maxsize else f" to {size(high)}")
 
 
-def judged(row: Measurement, bands: Sequence[Band]) -> Measurement:
-    """`row` with its expectation and verdict; unchanged where nothing was expected of it.
-
-    Judged by the median's interval: it fails or passes where both ends do, and is noise where they disagree, or where
-    too few samples leave no interval (ncclprobe.stats).
-    """
-    found = next((band.expectation for band in bands if band.covers(row)), None)
+def judged(
+    row: Measurement,
+    bands: Sequence[Band],
+    *,
+    again: Again | None = None,
+    disturbances: Sequence[Disturbance] = (),
+) -> Measurement:
+    """`row` with its expectation and verdict (:mod:`ncclprobe.expect.verdict`); as it is where nobody expected any."""
+    found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row
-    if row.interval_us is None:
-        return replace(row, expectation=found, status="noise")
-    reaches = {row.busbw_GBps * row.time_us.mean / end_us >= found.low for end_us in row.interval_us}
-    status: Literal["noise", "pass", "fail"] = "noise" if len(reaches) > 1 else "pass" if True in reaches else "fail"
-    return replace(row, expectation=found, status=status)
+    said = verdict.judge(row, found, again=again or row.again, disturbances=disturbances)
+    return replace(row, expectation=found, status=said.status, doubt=said.why, again=again or row.again)
+
+
+def typical_GBps(row: Measurement) -> float:
+    """Bus bandwidth by the median time, which verdicts go by; by the mean where that is all there is."""
+    return row.busbw_GBps * row.time_us.mean / (row.time_us.median or row.time_us.mean)
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
@@ -103,16 +127,13 @@ def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tupl
     if not usable:
         raise UsageError(f"{path}: holds no measurement that could be a baseline")
     why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"
-    return tuple(Band(m.op, m.nbytes, m.nbytes, _baseline(m.busbw_GBps, tolerance, why, path), m) for m in usable)
+    return tuple(
+        Band(m.op, m.nbytes, m.nbytes, _baseline(m.busbw_GBps, tolerance, why, path), conditions(m)) for m in usable
+    )
 
 
 def _baseline(value: float, tolerance: float, why: str, path: str) -> Expectation:
     return Expectation(value, value * (1 - tolerance), "GB/s", "baseline", why, path)
-
-
-def _conditions(row: Measurement) -> tuple[object, ...]:
-    """What must be equal for two rows to be comparable at all."""
-    return row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend
 
 
 def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:

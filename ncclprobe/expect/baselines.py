@@ -1,0 +1,221 @@
+"""A site's own expectation: what its machines did when they were well, with the noise that they had.
+
+``ncclprobe.baseline/1`` is a JSON file with one row per operation, size and way of measuring. Runs are merged: the
+value is the median over runs, the noise their median absolute deviation. How far below the value a number may lie is
+the largest of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as of normal noise), how well single
+runs knew their medians, and a floor that shrinks with the number of runs, for few of them say little of their spread.
+
+A baseline is only as good as the day it was taken: rows that failed, were noise or carried wrong data are refused, and
+so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+import msgspec
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.bands import Band, Conditions, conditions, typical_GBps
+from ncclprobe.expect.fingerprint import changes
+from ncclprobe.measured import Fingerprint
+from ncclprobe.model import Expectation, Measurement, Mode, Place
+from ncclprobe.nccl_tests.rows import Run
+from ncclprobe.units import size
+
+SCHEMA = "ncclprobe.baseline/1"
+MAX_BYTES = 64 << 20
+NOISE_SIGMAS = 3.0
+_MAD_TO_SIGMA = 1.4826
+_FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
+"""From so many runs on, at least such a share may be missing: one run says nothing of what the next will do."""
+_MOST_NOISE = 0.5
+"""What would have to lose half to be noticed is no expectation."""
+Allowed = Callable[[Measurement], float | None]
+"""The least GB/s that a model allows a row; None where it cannot say."""
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run that went into a baseline."""
+
+    source: str
+    started: str
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is expected of one operation and size. `noise` is the share of the value that may be missing."""
+
+    op: str
+    nbytes: int
+    place: Place
+    mode: Mode
+    backend: str
+    dtype: str
+    redop: str | None
+    ranks: int
+    nodes: int
+    busbw_GBps: float
+    mad_GBps: float
+    noise: float
+    runs: int
+
+    def conditions(self) -> Conditions:
+        """How it was measured."""
+        return Conditions(self.ranks, self.nodes, self.dtype, self.redop, self.place, self.mode, self.backend)
+
+
+class Print(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fingerprint as the file holds it."""
+
+    machine: dict[str, str] = {}
+    topology: str | None = None
+    software: dict[str, str] = {}
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A baseline file."""
+
+    tool: str
+    written: str
+    fingerprint: Print | None
+    runs: list[Origin]
+    rows: list[Row]
+    schema: Literal["ncclprobe.baseline/1"] = "ncclprobe.baseline/1"
+
+    def print(self) -> Fingerprint | None:
+        """Of the machine that the runs were made on."""
+        mine = self.fingerprint
+        return Fingerprint(mine.machine, mine.topology, mine.software) if mine else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of some runs: the rows kept, and which were refused and why."""
+
+    rows: tuple[Row, ...]
+    refused: tuple[str, ...]
+    flagged: tuple[str, ...] = ()
+
+
+def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: bool = False) -> Kept:
+    """Merge `runs`. With `accept_low`, rows below what is `allowed` are kept and flagged. Raises UsageError."""
+    _refuse_strangers(runs)
+    refused: list[str] = []
+    values: dict[tuple[str, int, Conditions], list[Measurement]] = {}
+    for run in runs:
+        if run.failed:
+            refused.append(f"{run.source}: {run.failed}")
+            continue
+        for row in run.rows:
+            why = _unfit(row)
+            if why:
+                refused.append(f"{run.source}: {row.op} {size(row.nbytes)}: {why}")
+            else:
+                values.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
+    rows: list[Row] = []
+    flagged: list[str] = []
+    for rowset in values.values():
+        kept, problem, low = _merged(rowset, allowed)
+        if problem and not (low and accept_low):
+            refused.append(problem)
+        else:
+            rows.append(kept)
+            flagged += [problem] if problem else []
+    return Kept(tuple(rows), tuple(refused), tuple(flagged))
+
+
+def _refuse_strangers(runs: Sequence[Run]) -> None:
+    """Raises UsageError where two runs are of machines or software that differ."""
+    known = [run for run in runs if run.fingerprint]
+    for run in known[1:]:
+        changed = changes(known[0].fingerprint, run.fingerprint)
+        if changed:
+            words = "; ".join(changed[:3])
+            raise UsageError(f"{run.source}: not of the same machine and software as {known[0].source}: {words}")
+
+
+def _unfit(row: Measurement) -> str:
+    """Why `row` says nothing of a healthy machine; empty: it may."""
+    if row.wrong:
+        return f"{row.wrong} elements were wrong"
+    if row.status in ("fail", "noise"):
+        return "the run itself called it slow" if row.status == "fail" else "the run itself called it noise"
+    return "" if row.busbw_GBps > 0 else "no bandwidth was measured"
+
+
+def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
+    """The row that `rows` become, why it is no expectation (empty: it is), and whether that is for being low."""
+    first, rates = rows[0], [typical_GBps(row) for row in rows]
+    value = median(rates)
+    mad = median(abs(rate - value) for rate in rates)
+    within = median(row.precision or 0.0 for row in rows)
+    floor = next(share for least, share in _FLOORS if len(rows) >= least)
+    noise = max(floor, NOISE_SIGMAS * _MAD_TO_SIGMA * mad / value, within)
+    kept = Row(
+        first.op,
+        first.nbytes,
+        first.place,
+        first.mode,
+        first.backend,
+        first.dtype,
+        first.redop,
+        first.ranks,
+        first.nodes,
+        round(value, 6),
+        round(mad, 6),
+        round(noise, 4),
+        len(rows),
+    )
+    name = f"{first.op} {size(first.nbytes)}, {first.place} of place" if first.place == "out" else ""
+    name = name or f"{first.op} {size(first.nbytes)}, in place"
+    if noise > _MOST_NOISE:
+        return kept, f"{name}: too noisy, {noise:.0%} would have to be missing before anybody noticed", False
+    least = allowed(first) if allowed else None
+    if least is not None and value < least:
+        return kept, f"{name}: {value:.4g} GB/s, and this machine should reach {least:.4g} at least", True
+    return kept, "", False
+
+
+def bands(site: Site, path: str) -> tuple[Band, ...]:
+    """What `site`, read from `path`, expects."""
+    return tuple(Band(row.op, row.nbytes, row.nbytes, _expected(row, path), row.conditions()) for row in site.rows)
+
+
+def _expected(row: Row, path: str) -> Expectation:
+    runs = "1 run" if row.runs == 1 else f"the median of {row.runs} runs"
+    why = f"{runs} of this site, less the {row.noise:.0%} that is noise"
+    confidence: Literal["high", "medium", "low"] = "high" if row.runs >= _FLOORS[0][0] else "medium"
+    return Expectation(row.busbw_GBps, row.busbw_GBps * (1 - row.noise), "GB/s", "baseline", why, path, confidence)
+
+
+def render(site: Site) -> str:
+    """`site` as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(site), indent=2).decode() + "\n"
+
+
+def parse(text: str, path: str) -> Site:
+    """The baseline in `text`. Raises UsageError for anything unknown, doubled, out of range or not finite."""
+    try:
+        document = json.loads(text, object_pairs_hook=_no_doubles, parse_constant=_no_constant)
+        site: Site = msgspec.convert(document, type=Site)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path}: not a {SCHEMA} file: {str(error)[:200]}") from None
+    for number, row in enumerate(site.rows, start=1):
+        if not (0 < row.busbw_GBps < 1e6 and 0 <= row.noise < 1 and row.nbytes > 0 and row.runs > 0 and row.ranks > 0):
+            raise UsageError(f"{path}: row {number}: a number is out of its range")
+    return site
+
+
+def _no_doubles(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key[:40]!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number")

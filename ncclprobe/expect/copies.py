@@ -1,0 +1,133 @@
+"""What a copy between a GPU and its host, or between two GPUs, reaches: link rate times what payload is left of it."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ncclprobe.expect.network import Confidence
+from ncclprobe.expect.system import System
+from ncclprobe.model import Expectation
+
+_NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth, README"
+_GTS: Mapping[int, float] = MappingProxyType({1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0})
+"""Gigatransfers per second and lane of each generation (PCI Express Base Specification)."""
+_CODE: Mapping[int, float] = MappingProxyType(
+    {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 0.945}
+)
+"""Bits left of a transfer by the line code; Gen6 by its flits: 242 of 256 bytes."""
+_PAYLOAD = {
+    3: (0.83, 0.77, "P100 12.2 to 12.9, 2080 Ti 13.1 of 15.75 GB/s"),
+    4: (
+        0.83,
+        0.78,
+        "A100 25.9 to 26.3 of 31.5 GB/s, mean of 1,939 nodes (https://github.com/microsoft/superbench-results)",
+    ),
+    5: (0.86, 0.79, "H100 and H200 51 to 55.4 of 63 GB/s (https://github.com/Azure/AI-benchmarking-guide)"),
+}
+"""Of a slot, copying from pinned memory of the near NUMA node: what is left after packet headers and flow control."""
+_UNSEEN = (0.82, 0.70, "generations 3 to 5 reach 0.77 to 0.90; nothing is published of this one")
+_WRONG_NODE = "memory of the wrong NUMA node costs up to two thirds, so allocate near the GPU"
+
+_C2C = {
+    (1, 9): (
+        450.0,
+        344.0,
+        330.0,
+        "Grace Hopper: 342 to 346 of 450 GB/s (https://github.com/NVIDIA/nvbandwidth/issues/23)",
+    ),
+    (1, 10): (
+        450.0,
+        368.0,
+        345.0,
+        "one GPU per Grace: 359 to 377 of 450 GB/s (https://github.com/stas00/ml-engineering)",
+    ),
+    (2, 10): (450.0, 202.0, 185.0, "two GPUs share one Grace: 193 to 211 of 450 GB/s is normal (Azure and OCI)"),
+}
+"""By GPUs per Grace and major compute capability: link, value, low, source."""
+
+_COPY_ENGINE = {
+    8: (0.92, 0.86, "A100 276 of 300 GB/s (https://github.com/NVIDIA/nccl-tests/issues/212)"),
+    9: (0.88, 0.80, f"H200 396 of 450 GB/s ({_NVBANDWIDTH})"),
+    10: (0.84, 0.77, "GB200 and GB300 746 to 776 of 900 GB/s (Oracle's GB300 results)"),
+}
+"""NVLink, GPU to GPU, by major compute capability: of the datasheet's rate in one direction."""
+_DATASHEET_LINK: Mapping[int, float] = MappingProxyType({7: 25.0, 8: 25.0, 9: 25.0, 10: 50.0})
+
+
+def pcie_line_GBps(generation: int, width: int) -> float | None:
+    """What a slot carries in one direction before packet headers: 31.5 for Gen4 x16. None: no such generation."""
+    rate = _GTS.get(generation)
+    return None if rate is None or width <= 0 else rate * width * _CODE[generation] / 8
+
+
+def host_copy(generation: int, width: int) -> Expectation | None:
+    """A copy from pinned host memory or to it, one direction at a time, over a slot of `generation` and `width`."""
+    line = pcie_line_GBps(generation, width)
+    if line is None:
+        return None
+    value, low, seen = _PAYLOAD.get(generation, _UNSEEN)
+    why = f"PCIe Gen{generation} x{width} carries {line:.4g} GB/s, of which {value:g} is payload; {_WRONG_NODE}"
+    confidence: Confidence = "high" if generation in _PAYLOAD and width == 16 else "medium"
+    return Expectation(line * value, line * low, "GB/s", "datasheet", why, seen, confidence)
+
+
+def c2c_copy(gpus_per_host: int, compute_capability: int) -> Expectation | None:
+    """A copy over NVLink-C2C between a GPU and its Grace, one direction; None where no such machine is published."""
+    known = _C2C.get((gpus_per_host, compute_capability // 10))
+    if known is None:
+        return None
+    line, value, low, source = known
+    why = f"NVLink-C2C of {line:g} GB/s, shared by {gpus_per_host} of the Grace's GPUs"
+    return Expectation(value, low, "GB/s", "published", why, source, "medium")
+
+
+def nvlink_copy(system: System) -> Expectation | None:
+    """A copy by the copy engine from one GPU to another over all their NVLinks, one direction.
+
+    In a mesh a pair of GPUs has only its share of the links. None without NVLink, or of an unknown generation.
+    """
+    major = system.compute_capability // 10
+    if system.nvlinks < 1 or major not in _COPY_ENGINE or system.fabric in ("none", "cube-mesh"):
+        return None
+    peers = system.gpus - 1 if system.fabric == "mesh" else 1
+    links = system.nvlinks // max(1, peers)
+    line = links * _DATASHEET_LINK[major]
+    value, low, source = _COPY_ENGINE[major]
+    why = f"{links} NVLinks of {_DATASHEET_LINK[major]:g} GB/s to one peer, {value:g} of which a copy engine reaches"
+    return Expectation(line * value, line * low, "GB/s", "datasheet", why, source, "medium")
+
+
+def p2p_pcie_copy(generation: int, width: int, *, same_socket: bool = True, p2p: bool = True) -> Expectation | None:
+    """A copy from GPU to GPU without NVLink: over PCIe alone, across sockets, or (`p2p` false) through host memory."""
+    line = pcie_line_GBps(generation, width)
+    if line is None:
+        return None
+    if not p2p:
+        value, low, how = 0.60, 0.50, "through host memory, as where the driver offers no P2P"
+        source = "RTX 4090, 5090 and H100 with P2P off: 18 to 22 and 36 to 39 GB/s (p2pBandwidthLatencyTest)"
+    elif same_socket:
+        value, low, how = 0.84, 0.78, "P2P below one socket"
+        source = "A6000, RTX PRO 6000: 25.8 of 31.5, 53 to 56.6 of 63 GB/s (https://github.com/voipmonitor/rtx6kpro)"
+    else:
+        value, low, how = 0.70, 0.60, "P2P across sockets"
+        source = "20.6 to 22.6 of 31.5, 39 to 51 of 63 GB/s (https://github.com/voipmonitor/rtx6kpro)"
+    why = f"PCIe Gen{generation} x{width} carries {line:.4g} GB/s, {value:g} of it {how}"
+    return Expectation(line * value, line * low, "GB/s", "datasheet", why, source, "medium")
+
+
+def slot(pcie_GBps: float) -> tuple[int, int] | None:
+    """Generation and width of the x16 slot that NCCL counts as `pcie_GBps` (x16: 3, 6, 12, 24, 48, 96).
+
+    A narrower slot of a newer generation counts, and carries, the same. None: no slot counts so.
+    """
+    counted = {3 * 2**n: n + 1 for n in range(6)}
+    return (counted[int(pcie_GBps)], 16) if pcie_GBps in counted else None
+
+
+_SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
+
+
+def generation(speed: str) -> int | None:
+    """Of the kernel's words for a link's speed (``16.0 GT/s PCIe``); None where they are others."""
+    found = _SPEED.match(speed)
+    return next((g for g, rate in _GTS.items() if found and float(found[1]) == rate), None)

@@ -1,0 +1,83 @@
+"""NCCL's own model of one call, split into the time of its hops and the time of its bytes."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import cast
+
+from ncclprobe.expect.cost import FUNCTIONS, Forced, best, table
+from ncclprobe.expect.graphs import Graph, Graphs
+from ncclprobe.expect.network import Confidence
+from ncclprobe.expect.search import graphs
+from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuning import Algorithm
+from ncclprobe.model import Absent
+
+_EFA_US = ((90, 35.0), (0, 75.0))
+"""What AWS's plugin tells NCCL of the latency of its network, by the GPU beside it: EFA v1 (aws-ofi-nccl,
+src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 75 of v2 too, but a p5's whole
+all-reduce takes 65 us. NCCL's own plugin for IB and RoCE says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
+
+    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call.
+    """
+
+    latency_us: float
+    transfer_us: float
+    base_us: float
+    efficiency: float
+    algorithm: str
+    protocol: str
+    channels: int
+    confidence: Confidence = "medium"
+
+
+def modelled(
+    system: System,
+    shape: Shape,
+    op: str,
+    nbytes: int,
+    version: Version,
+    algorithm: str | None = None,
+    told: Graphs | None = None,
+) -> Modelled | None:
+    """NCCL's choice; None where it has no model of `op`, its search cannot be told, or it has no `algorithm`.
+
+    `told` are graphs that NCCL itself wrote, in place of the search.
+    """
+    if op not in FUNCTIONS:
+        return None
+    found = told or _graphs(system, shape, version)
+    if isinstance(found, Absent):
+        return None
+    forced = Forced(cast(Algorithm, algorithm)) if algorithm else None
+    cost = best(found, system, shape, op, nbytes, version, forced)
+    if cost is None:
+        return None
+    most = max(each.algbw_GBps for each in table(found, system, shape, op, nbytes, version, forced))
+    return Modelled(
+        cost.latency_us,
+        nbytes / cost.algbw_GBps / 1e3,
+        cost.base_us,
+        cost.algbw_GBps / most,
+        cost.algorithm,
+        cost.protocol,
+        cost.channels,
+    )
+
+
+@lru_cache(maxsize=256)
+def _graphs(system: System, shape: Shape, version: Version) -> Graphs | Absent:
+    found = graphs(system, shape, version)
+    if isinstance(found, Absent) or system.network != "efa":
+        return found
+    waits = next(latency for oldest, latency in _EFA_US if system.compute_capability >= oldest)
+    nvls = _later(found.nvls, waits) if found.nvls else None
+    return replace(found, ring=_later(found.ring, waits), tree=_later(found.tree, waits), nvls=nvls)
+
+
+def _later(graph: Graph, latency_us: float) -> Graph:
+    return replace(graph, latency_inter_us=graph.latency_inter_us or latency_us)

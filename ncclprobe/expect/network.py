@@ -1,0 +1,201 @@
+"""What the NICs of the nodes allow a collective, and what healthy clusters reach of it: no search, no algorithm.
+
+With g ranks per node, n ranks in all and L the NICs of one node together, the least traffic through those NICs is
+``busbw (n-g)/(n-1)`` in an all-reduce, whatever the algorithm, so ``busbw <= L (n-1)/(n-g)`` in every run, healthy or
+not. A ring crosses each node's NICs once per direction and stays below L itself. With two nodes a tree comes close to
+the first limit and not to the second: 21 published two-node runs lie above L, none of three nodes or more does.
+
+Where one NVLink fabric joins several nodes, they count as one node here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from ncclprobe.expect.system import Network, Shape, System
+
+Confidence = Literal["high", "medium", "low"]
+
+COMMON = 0.78
+"""The low mark as a share of the value. Tuned clusters reach 0.91 to 0.98 of line rate, defaults on 8 NICs commonly
+0.80 to 0.86, and nobody calls those bad (https://github.com/NVIDIA/nccl-tests/issues/309); repeats of one test on one
+healthy cluster fall 10 % apart. So a lost rail of eight cannot be told from a default at this place: pairs can."""
+_PCIE_PAYLOAD = 1.1
+"""What a slot carries of what NCCL counts for it: copies reach 26.3 where NCCL counts 24, and 52.8 where it counts 48
+(https://github.com/NVIDIA/nvbandwidth, README)."""
+_THROUGH_HOST, _THROUGH_HOST_GBps, _THROUGH_HOST_LOW = 0.7, 25.0, 0.6
+"""Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned, OCI's GB200; Azure's GB300);
+the low mark as a share of that: 6.0 of 12.5 was seen."""
+_NEEDS_GDR = ("ib", "roce", "efa", "slingshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """Which share of the NICs' line rate healthy clusters reach with one kind of network, `low` what still passes."""
+
+    value: float
+    low: float
+    confidence: Confidence
+    source: str
+
+
+_GCP = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
+_TUNED = (
+    "https://github.com/NVIDIA/nccl-tests/issues/309: 366 of 400 GB/s; "
+    "https://github.com/Azure/aks-rdma-infiniband: 187 of 200"
+)
+_CLOUD_ROCE = (
+    "https://cloud.google.com/ai-hypercomputer/docs: A3 Ultra 329 to 336 and A4 366 to 375 of 400 GB/s; "
+    "https://github.com/oracle-quickstart/oci-hpc: 190 of 200"
+)
+_AWS = (
+    "https://github.com/stas00/ml-engineering, network: 365 (p5en) and 382 (p6-b200) of 400 GB/s with 4 nodes; "
+    "https://github.com/aws-samples/awsome-distributed-training: p4de 42 of 50"
+)
+_TCPX = f"{_GCP}: 71 of 100 GB/s; https://github.com/dstackai/dstack: 50 of 100"
+_TCPXO = f"{_GCP}: 188 of 200 GB/s; https://github.com/GoogleCloudPlatform/cluster-health-scanner accepts 150"
+_ALPS = "https://github.com/NVIDIA/nccl/issues/1272: 92.5 of 100 GB/s"
+
+FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
+    {
+        "ib": Fraction(0.92, 0.92 * COMMON, "high", _TUNED),
+        "roce": Fraction(0.90, 0.90 * COMMON, "medium", _CLOUD_ROCE),
+        "efa": Fraction(0.91, 0.91 * COMMON, "high", _AWS),
+        "tcpx": Fraction(0.71, 0.50, "medium", _TCPX),
+        "tcpxo": Fraction(0.94, 0.75, "high", _TCPXO),
+        "slingshot": Fraction(0.92, 0.92 * COMMON, "medium", _ALPS),
+        None: Fraction(0.85, 0.50, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
+    }
+)
+"""Of three nodes or more, or of any collective that is a ring. Sockets are in :mod:`ncclprobe.expect.sockets`."""
+
+SENDRECV = Fraction(0.50, 0.30, "low", "https://github.com/xxrjun/nccl-tests-cluster: 15 to 26 of 50 GB/s; "
+                    "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25")  # fmt: skip
+"""Of one NIC: each rank sends to the next, and few channels carry it. The published runs differ threefold."""
+_ROOTED = ("gather", "scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the network lets a collective reach, as bus bandwidth in GB/s.
+
+    `hard_GBps`: no run can exceed it, or it is not the run it is said to be. `value_GBps` is what a healthy cluster
+    reaches, `low_GBps` what still passes. `rule` is ``ring``, ``two nodes``, ``all to all`` or ``one NIC``.
+    """
+
+    hard_GBps: float
+    value_GBps: float
+    low_GBps: float
+    rule: str
+    why: str
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """The job as the network sees it: `count` groups of nodes that NVLink joins, the fullest of them with `ranks`.
+
+    `line_GBps` is the sum of the NICs of the poorest group, `nic_GBps` what one of its ranks has of it.
+    """
+
+    count: int
+    ranks: int
+    line_GBps: float
+    nic_GBps: float
+
+
+@lru_cache(maxsize=256)
+def domains(system: System, shape: Shape) -> Domains:
+    """How `shape` falls apart into groups that only the network joins."""
+    together = max(1, system.domain_gpus // system.gpus) if system.gpus else 1
+    groups = [shape.gpus[at : at + together] for at in range(0, shape.nodes, together)]
+    lines = [sum(_line_GBps(system, gpus) for gpus in group) for group in groups]
+    poorest = min(range(len(groups)), key=lines.__getitem__)
+    return Domains(len(groups), max(map(sum, groups)), lines[poorest], lines[poorest] / max(1, sum(groups[poorest])))
+
+
+def _line_GBps(system: System, gpus: int) -> float:
+    """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
+    nics = system.nics * min(1.0, gpus / system.gpus)
+    line = nics * system.nic_gbps / 8
+    return min(line, gpus * system.pcie_GBps * _PCIE_PAYLOAD) if system.gdr else line
+
+
+def limit(system: System, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False) -> Limit | None:
+    """What the network of `system` allows `op`; None where it has no part in it, or where nothing is known of it.
+
+    `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: NCCL is held to rings.
+    """
+    parts = domains(system, shape)
+    if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
+        return None
+    share = FRACTIONS[system.network]
+    if op == "sendrecv":
+        found = _one_nic(system, SENDRECV)
+    elif op == "all_to_all" or op in _ROOTED:
+        found = _all_to_all(shape, parts, share)
+    elif op == "all_reduce" and parts.count == 2 and _takes_tree(system) and not ring:
+        found = _two_nodes(shape, parts, share)
+    else:
+        found = _ring(shape, parts, share)
+    return _within(_slowed(found, system), node_GBps)
+
+
+def _takes_tree(system: System) -> bool:
+    """Whether two nodes reduce in a tree: an A100 stays on rings (187 to 192 of 200 GB/s), but for EFA's own tuner."""
+    return system.compute_capability // 10 != 8 or system.network == "efa"
+
+
+def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+    line = parts.line_GBps
+    why = f"{line:g} GB/s of NICs per node, of which {share.value:.2g} is normal"
+    hard = line * crossing(shape, parts)
+    return Limit(hard, line * share.value, line * share.low, "ring", why, share.source, share.confidence)
+
+
+def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+    hard = parts.line_GBps * crossing(shape, parts)
+    value = min(share.value, 0.9)  # 0.84 to 0.94 of this limit: 338 of 375, 683 of 750, 703 of 750, 78.3 of 93.75
+    why = (
+        f"{parts.line_GBps:g} GB/s of NICs per node, which two nodes cross with {(1 / crossing(shape, parts)):.2f} "
+        f"of the bus bandwidth, {value:.2g} of that"
+    )
+    return Limit(hard, hard * value, hard * value * COMMON, "two nodes", why, share.source, share.confidence)
+
+
+def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+    hard = parts.nic_GBps * crossing(shape, parts)
+    why = f"{parts.nic_GBps:g} GB/s of NIC per GPU, which carries what goes to other nodes, {share.value:.2g} of that"
+    return Limit(hard, hard * share.value, hard * share.low, "all to all", why, share.source, share.confidence)
+
+
+def _one_nic(system: System, share: Fraction) -> Limit:
+    nic = system.nic_gbps / 8
+    why = f"one NIC of {nic:g} GB/s, of which {share.low:.2g} to 0.97 is published"
+    return Limit(nic, nic * share.value, nic * share.low, "one NIC", why, share.source, share.confidence)
+
+
+def crossing(shape: Shape, parts: Domains) -> float:
+    """Bus bandwidth per byte that must cross the NICs of the fullest group: (n-1)/(n-g)."""
+    return (shape.ranks - 1) / (shape.ranks - parts.ranks)
+
+
+def _slowed(found: Limit, system: System) -> Limit:
+    """Where the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by other means than GPUDirect RDMA."""
+    if system.gdr or system.network not in _NEEDS_GDR:
+        return found
+    slow = min(_THROUGH_HOST, _THROUGH_HOST_GBps / (system.nic_gbps / 8))
+    value = found.value_GBps * slow
+    why = f"{found.why}, and {slow:.2g} of that because without GPUDirect every byte passes through host memory"
+    return Limit(found.hard_GBps, value, value * _THROUGH_HOST_LOW, found.rule, why, found.source, "low")
+
+
+def _within(found: Limit, node_GBps: float | None) -> Limit:
+    if node_GBps is None or node_GBps >= found.value_GBps:
+        return found
+    why = f"what one node alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
+    low = min(found.low_GBps, node_GBps * COMMON)
+    return Limit(found.hard_GBps, node_GBps, low, "one node", why, found.source, found.confidence)

@@ -1,0 +1,110 @@
+"""What TCP allows: gloo on processors, and NCCL without RDMA. Never compared with a number of a GPU.
+
+The slowest link on the path decides. Its speed is what the interface reports, unless it is virtual: a veth or a
+bridge reports 10 Gb/s whatever is below it, so there only a measured stream counts.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ncclprobe.model import Expectation
+
+GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
+"""Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
+whole input and takes a slice, its all_gather copies as much again: 3 to 4 times slower over the same link
+(ProcessGroupGloo.cpp), so neither is held to it; the rest of them nobody has published."""
+_STREAM_GBps = 1.1
+"""One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
+_STREAM_LOW_GBps = 0.5
+_SHARED_CORES_GBps = 0.15
+"""What still passes where ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over loopback."""
+_LINE = 0.88
+"""Of the line rate, where the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
+_LINE_LOW = 0.45
+"""Lowest that passes: a link at half its speed, or one direction shared with another job, is below it."""
+_NCCL_NODE_GBps, _NCCL_LOW_GBps = 4.5, 2.0
+"""All streams of one node with NCCL's defaults: 4.5 to 5.2 GB/s over 100GbE
+(https://github.com/NVIDIA/nccl/issues/450), 3.2 over IPoIB, 4 of an A3 Mega without TCPXO."""
+_NCCL_LINE, _NCCL_LINE_LOW = 0.75, 0.45
+"""Of links so slow that the processor keeps up: 0.6 of 32 Gb/s
+(https://github.com/NVIDIA/nccl/issues/209), 0.77 of 10."""
+_OF_STREAM, _OF_STREAM_LOW = 0.8, 0.4
+"""Of a measured TCP stream: gloo copies and reduces between its messages."""
+LEAST_NBYTES = 1 << 20
+"""Below it latency decides, and of the latency of TCP nothing is known here."""
+
+Speed = Literal["reported", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
+
+    gbps: float
+    where: str
+    known: Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
+
+    node: str
+    interface: str
+    gbps: float | None
+    virtual: bool | None = False
+
+
+def slowest(roads: Sequence[Road]) -> Link | None:
+    """The slowest of `roads` by what their interfaces report; None where one of them is virtual or says nothing.
+
+    One that is not known may be the slowest, so then nothing can be expected of the whole.
+    """
+    if not roads or any(road.virtual is not False or not road.gbps for road in roads):
+        return None
+    least = min(roads, key=lambda road: road.gbps or 0.0)
+    return Link(least.gbps or 0.0, f"{least.interface} of {least.node}", "reported")
+
+
+def typical(rates_gbps: Sequence[float]) -> Link | None:
+    """What a path of this job carries: the median of measured streams. None below three: then none is an outlier.
+
+    The median and not the least, which would make the norm of the very path that is sick.
+    """
+    known = [rate for rate in rates_gbps if rate > 0]
+    if len(known) < 3:
+        return None
+    return Link(statistics.median(known), f"the median of {len(known)} paths between nodes", "measured")
+
+
+def gloo(op: str, nbytes: int, link: Link) -> Expectation | None:
+    """Bus bandwidth of gloo over `link`; None for what cannot be held to it (:data:`GLOO_OPS`), or is small."""
+    if op not in GLOO_OPS or nbytes < LEAST_NBYTES:
+        return None
+    line = link.gbps / 8
+    if link.known == "measured":
+        value, low = min(line * _OF_STREAM, _STREAM_GBps), min(line * _OF_STREAM_LOW, _SHARED_CORES_GBps)
+        why = f"a TCP stream carries {line:.3g} GB/s ({link.where}), of which gloo reaches {value:.3g}"
+        return Expectation(value, low, "GB/s", "model", why, "TCP streams measured by this run", "low")
+    value, low = min(line * _LINE, _STREAM_GBps), min(line * _LINE_LOW, _STREAM_LOW_GBps)
+    bound = "the wire" if line * _LINE < _STREAM_GBps else "one core per stream"
+    why = f"{link.where} reports {link.gbps:g} Gb/s, {line:.3g} GB/s; {bound} decides, at {value:.3g} GB/s"
+    source = "https://github.com/pytorch/gloo/issues/21 and /248: 0.88 of 1GbE, 1.1 GB/s of 40GbE"
+    return Expectation(value, low, "GB/s", "datasheet", why, source, "low")
+
+
+def nccl(op: str, link: Link) -> Expectation | None:
+    """Bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
+
+    An all-to-all shares the link among the ranks of a node and is not judged here.
+    """
+    if op in ("all_to_all", "gather", "scatter"):
+        return None
+    line = link.gbps / 8
+    value, low = min(line * _NCCL_LINE, _NCCL_NODE_GBps), min(line * _NCCL_LINE_LOW, _NCCL_LOW_GBps)
+    bound = "the wire" if line * _NCCL_LINE < _NCCL_NODE_GBps else "the processors, not the wire,"
+    why = f"TCP sockets over {link.where}, {link.gbps:g} Gb/s: {bound} decides, at {value:.3g} GB/s"
+    source = "https://github.com/NVIDIA/nccl/issues/450 (4.5 to 5.2 GB/s of 100GbE) and /209 (0.6 of 32 Gb/s)"
+    return Expectation(value, low, "GB/s", "datasheet", why, source, "low")

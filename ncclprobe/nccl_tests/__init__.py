@@ -1,0 +1,14 @@
+"""What nccl-tests writes, read as our own rows, and our rows written as it would: JSON (``-J``) and text tables.
+
+The formats were read from nccl-tests a0b82b2 (2.19.6), src/util.cu, and from the headers of its older versions. A
+reader takes what those wrote: booleans as text, columns that come and go, several runs in one log, other programs'
+lines between. What nccl-tests does not say is not made up: a row's ``issue_us`` and ``footprint_bytes`` are then 0 and
+its ``slowest_rank`` is -1.
+"""
+
+from ncclprobe.nccl_tests.records import parse_json
+from ncclprobe.nccl_tests.rows import Run
+from ncclprobe.nccl_tests.texts import parse_text
+from ncclprobe.nccl_tests.writer import render_json, render_text
+
+__all__ = ["Run", "parse_json", "parse_text", "render_json", "render_text"]

@@ -1,0 +1,181 @@
+"""From one line of nccl-tests to a row of ours: names, units and arithmetic."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ncclprobe.errors import UsageError
+from ncclprobe.measured import Fingerprint
+from ncclprobe.model import Library, Measurement, Mode, Place, TimeStats
+from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
+
+DTYPES = {
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "char": ("int8", 1),
+    "int": ("int32", 4),
+    "int8": ("int8", 1),
+    "uint8": ("uint8", 1),
+    "int32": ("int32", 4),
+    "uint32": ("uint32", 4),
+    "int64": ("int64", 8),
+    "uint64": ("uint64", 8),
+    "f8e4m3": ("f8e4m3", 1),
+    "f8e5m2": ("f8e5m2", 1),
+}
+"""Its data types (test_typenames, src/common.cu): our name and the bytes per element. ``char`` and ``int`` are old."""
+_OURS = {"alltoall": "all_to_all"}
+_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
+_KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
+MOST_ROWS = 100_000
+"""Rows of one file: a thousand runs of a hundred lines."""
+_APART = 0.05
+"""How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
+_SURE_GBps = 1.0  # below this two decimals say too little to compare with
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
+
+    `failed` is why its numbers are no measure of health, by its own words: wrong data. Empty: it does not say so.
+    """
+
+    source: str
+    started: str
+    rows: tuple[Measurement, ...]
+    fingerprint: Fingerprint | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all rows of a run share."""
+
+    op: str
+    ranks: int
+    nodes: int
+    mode: Mode
+    iters: int
+    nccl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One placement of one line, as printed. `cpu`: the time is the host's time to hand a call over (``-C``)."""
+
+    nbytes: int
+    count: int
+    dtype: str
+    redop: str
+    place: Place
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+    cpu: bool = False
+
+
+def op_name(program: str) -> str:
+    """Our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty where it is no such program."""
+    name, perf, _ = program.replace("\\", "/").rpartition("/")[2].partition("_perf")
+    return _OURS.get(name, name) if perf and name.replace("_", "").isalpha() else ""
+
+
+def program(op: str) -> str:
+    """The name of nccl-tests' program for our `op`."""
+    return f"{_THEIRS.get(op, op)}_perf"
+
+
+def version(code: int) -> str:
+    """``2.28.9`` of 22809, as NCCL_VERSION_CODE packs it (before 2.9: 2804 is 2.8.4)."""
+    big = code >= 10_000
+    major, rest = divmod(code, 10_000 if big else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def measurement(line: Line, setup: Setup) -> Measurement | None:
+    """`line` as a row of ours; None where nothing was moved (size 0) or timed. Raises ValueError for what cannot be."""
+    if line.dtype not in DTYPES:
+        raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
+    numbers = (line.time_us, line.algbw, line.busbw)
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise ValueError("a time or bandwidth is negative or no number")
+    if not line.nbytes or not line.time_us:
+        return None
+    dtype, _ = DTYPES[line.dtype]
+    mean_us, algbw, busbw = _speeds(line, setup)
+    return Measurement(
+        op=setup.op,
+        place=line.place,
+        mode=setup.mode,
+        backend="nccl",
+        library=Library("nccl", setup.nccl),
+        dtype=dtype,
+        redop=None if line.redop in ("none", "") else line.redop,
+        nbytes=line.nbytes,
+        count=line.count,
+        ranks=setup.ranks,
+        nodes=setup.nodes,
+        iters=setup.iters,
+        batches=1,
+        footprint_bytes=0,
+        time_us=TimeStats(mean_us),
+        issue_us=line.time_us if line.cpu else 0.0,
+        slowest_rank=-1,
+        algbw_GBps=algbw,
+        busbw_GBps=busbw,
+        wrong=line.wrong,
+    )
+
+
+def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
+    """Microseconds, algorithm and bus bandwidth: from the time, which has more digits than the bandwidths printed.
+
+    Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
+    is all there is. Raises ValueError where the two contradict each other: then this is another operation.
+    """
+    op = _KNOWN.get(setup.op)
+    if line.cpu and line.algbw > 0:
+        return line.nbytes / line.algbw / 1e3, line.algbw, line.busbw
+    if op is None:
+        return line.time_us, line.algbw, line.busbw
+    algbw, busbw = op.bandwidth(_shape(line), setup.ranks, line.time_us * 1e-6)
+    for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
+        if printed > _SURE_GBps and abs(printed - derived) > _APART * printed:
+            raise ValueError(
+                f"{printed:g} GB/s is printed, and {setup.op} over {setup.ranks} ranks would be {derived:.4g} in "
+                f"{line.time_us:g} us"
+            )
+    return line.time_us, algbw, busbw
+
+
+def _shape(line: Line) -> Shape:
+    return Shape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
+
+
+def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:
+    """The one operation that `lines` can be of, by their counts, roots and bandwidths. Raises ValueError."""
+    fits = [name for name, op in _KNOWN.items() if all(_fits(op, *each, ranks) for each in zip(lines, roots))]  # noqa: B905
+    if len(fits) != 1:
+        words = f"it may be {' or '.join(fits)}" if fits else "its numbers fit none"
+        raise ValueError(f"it does not say which operation was measured, and {words}")
+    return fits[0]
+
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
+    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != (op.name in _ROOTED):
+        return False
+    if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
+        return False
+    return line.algbw <= _SURE_GBps or abs(line.busbw / line.algbw - op.bus_factor(ranks)) < _APART
+
+
+def refused(path: str, where: str, error: Exception) -> UsageError:
+    """What to raise for `error` in a line of `path`."""
+    return UsageError(f"{path}: {where}: {error}")

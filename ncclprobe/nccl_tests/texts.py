@@ -1,0 +1,226 @@
+"""The text tables of nccl-tests, found in whatever log they stand in.
+
+A table's own header names its columns, so that older and newer versions are read alike (``-I`` and ``-S`` add some,
+``error`` became ``#wrong``, ``root`` came later); lines of other programs between the rows are passed over, and so are
+the marks that launchers put before each line (``[1,0]<stdout>:``, ``0: ``).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ncclprobe.errors import UsageError
+from ncclprobe.measured import Fingerprint
+from ncclprobe.model import Measurement, Mode, Place
+from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, fitting, measurement, op_name, refused, version
+
+_MOST_PER_LINE = 1024
+"""Characters of a line that can be a row or a header: anything longer is another program's."""
+_MARK = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d+: |[\w.-]+: (?=[ #]))")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_DEVICE = re.compile(r"#\s+Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s+Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.*\S)")
+_PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?![\w.])")
+_LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
+_ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
+_OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_LABELS = ("size", "count", "type", "redop", "root")
+_TIMES = ("time", "cputime")
+
+
+@dataclass(slots=True)
+class _Section:
+    """What is known of the run whose lines are being read."""
+
+    op: str = ""
+    nccl: str = "unknown"
+    mode: Mode = "queued"
+    iters: int = 1
+    ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
+    columns: tuple[str, ...] = ()
+    lines: list[Line] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    wrong: int = 0
+    ended: bool = False
+
+
+def parse_text(text: str, path: str) -> tuple[Run, ...]:
+    """The runs in a log, in their order. Raises UsageError where it has none, or a row cannot be what it says."""
+    runs: list[Run] = []
+    section, read = _Section(), 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if len(raw) > _MOST_PER_LINE:
+            continue
+        line = _MARK.sub("", _ANSI.sub("", raw), count=1).rstrip()
+        if _begins(line, section):
+            runs += _run(section, path)
+            section = _Section(nccl=section.nccl)
+        try:
+            read += _take(line, section)
+        except ValueError as error:
+            raise refused(path, f"line {number}", error) from None
+        if read > MOST_ROWS:
+            raise UsageError(f"{path}: more than {MOST_ROWS} rows of nccl-tests: split the log")
+    runs += _run(section, path)
+    if not runs:
+        raise UsageError(f"{path}: holds no table of nccl-tests (a header with size, count, type … and rows below it)")
+    return tuple(runs)
+
+
+def _begins(line: str, section: _Section) -> bool:
+    """Whether a new run begins here: after the rows of another its table ended, or another program is started."""
+    if not section.lines:
+        return False
+    started = "Collective test starting:" in line or line.startswith(("# nThread", "# nccl-tests version"))
+    return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
+
+
+def _take(line: str, section: _Section) -> int:
+    """Learn what `line` says; returns how many rows it held. Raises ValueError."""
+    columns = _columns(line)
+    if columns:
+        section.columns = columns
+    elif section.columns and line.lstrip()[:1].isdigit():
+        return _row(line, section)
+    else:
+        _about(line, section)
+    return 0
+
+
+def _columns(line: str) -> tuple[str, ...]:
+    """The names of a header's columns; empty where `line` is none."""
+    words = line.lstrip("# \t").split()
+    if words[:3] != ["size", "count", "type"] or not set(words) & set(_TIMES):
+        return ()
+    return tuple(word for word in words if word != "timestamp")
+
+
+def _about(line: str, section: _Section) -> None:
+    device, bounds, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
+    if device and len(section.ranks) < MOST_ROWS:
+        section.ranks.append((device[2] or "0", device[3], device[4]))
+    if bounds:
+        section.wrong, section.ended = int(bounds[1]), True
+    if library:
+        section.nccl = library[2] or version(int(library[1]))
+    if iters := _ITERS.search(line):
+        section.iters = int(iters[1])
+    if "Blocking Enabled" in line:
+        section.mode = "blocking"
+    elif re.search(r"graph: [1-9]", line):
+        section.mode = "graph"
+    if not section.lines and (named := _PROGRAM.search(line)):
+        section.op = op_name(named[1]) or section.op
+
+
+def _row(line: str, section: _Section) -> int:
+    """Take the placements of a row. A line with other numbers of words than the header has columns is no row."""
+    words = _STAMP.sub("", line).split()
+    starts = [index for index, name in enumerate(section.columns) if name in _TIMES]
+    labels, bodies = section.columns[: starts[0]], [section.columns[starts[0] :]]
+    if len(starts) == 2:
+        bodies = [section.columns[starts[0] : starts[1]], section.columns[starts[1] :]]
+    places: tuple[Place, ...] = ("out", "in")
+    if len(starts) == 2 and len(words) == len(labels) + len(bodies[1]):  # out of place was left blank
+        bodies, places = bodies[1:], ("in",)
+    missing = len(labels) + sum(map(len, bodies)) - len(words)
+    if missing:  # old versions print nothing where an operation has no reduction or no root
+        optional = [name for name in labels if name in ("redop", "root")]
+        labels = tuple(name for name in labels if name not in optional[:missing]) if missing > 0 else ()
+    if len(words) != len(labels) + sum(map(len, bodies)) or not words[1].isdigit():
+        return 0
+    said = dict(zip(labels, words, strict=False))
+    at = len(labels)
+    for place, body in zip(places, bodies, strict=False):
+        section.lines.append(_line(said, dict(zip(body, words[at:], strict=False)), place))
+        section.roots.append(_root(said.get("root", "-1")))
+        at += len(body)
+    return len(bodies)
+
+
+def _root(text: str) -> int:
+    return int(text) if re.fullmatch(r"-?\d{1,6}", text) else -1
+
+
+def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
+    cpu = "cputime" in body
+    return Line(
+        nbytes=_whole(said["size"]),
+        count=_whole(said["count"]),
+        dtype=said["type"],
+        redop=said.get("redop", "none"),
+        place=place,
+        time_us=_number(body["cputime" if cpu else "time"]),
+        algbw=_number(body.get("algbw", "0")),
+        busbw=_number(body.get("busbw", "0")),
+        wrong=_wrong(body),
+        cpu=cpu,
+    )
+
+
+def _wrong(body: dict[str, str]) -> int | None:
+    """``#wrong`` counts elements; ``error``, of old versions, is a relative error, of which only 0 can be told."""
+    text = body.get("#wrong", body.get("error", "N/A")).rstrip("*")
+    if text == "N/A":
+        return None
+    number = _number(text)
+    return int(number) if "#wrong" in body else 0 if number == 0 else None
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"-?\d{1,18}(?:\.\d{0,9})?(?:e[+-]?\d{1,3})?", text):
+        raise ValueError(f"{text[:20]!r} is no number")
+    return float(text)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise ValueError(f"{text[:20]!r} is no size or count")
+    return int(text)
+
+
+def _run(section: _Section, path: str) -> Iterator[Run]:
+    """The run that `section` has become; nothing where it has no rows. Raises UsageError."""
+    if not section.lines:
+        return
+    try:
+        ranks = _ranks(section)
+        op = section.op or fitting(section.lines, section.roots, ranks)
+        nodes = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
+        setup = Setup(op, ranks, nodes, section.mode, section.iters, section.nccl)
+        rows = [row for line in section.lines if (row := measurement(line, setup))]
+    except ValueError as error:
+        raise refused(path, section.op or "its table", error) from None
+    failed = f"{section.wrong} values were wrong (out of bounds)" if section.wrong else ""
+    yield Run(path, "", tuple(_suspected(rows, section)), fingerprint(section.ranks, section.nccl), failed)
+
+
+def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
+    """Rows as they are; where only the summary knows of wrong data, none of them counts as verified."""
+    unknown = section.wrong and not any(row.wrong for row in rows)
+    for row in rows:
+        yield replace(row, wrong=None) if unknown else row
+
+
+def _ranks(section: _Section) -> int:
+    """Of one communicator: the GPUs listed in the first one's group, or what counts tell. Raises ValueError."""
+    if section.ranks:
+        return sum(group == section.ranks[0][0] for group, _, _ in section.ranks)
+    line = max(section.lines, key=lambda each: each.busbw)
+    ratio = line.busbw / line.algbw if line.algbw > 0 else 0.0
+    if section.op == "all_reduce" and 1 <= ratio < 1.95 and line.algbw >= 10:  # beyond 40 ranks two decimals are few
+        return round(2 / (2 - ratio))
+    if section.op in ("all_gather", "reduce_scatter", "all_to_all") and 0.5 <= ratio < 0.975 and line.algbw >= 10:
+        return round(1 / (1 - ratio))
+    raise ValueError("it does not say how many ranks there were: keep the lines '#  Rank  0 Group  0 Pid …'")
+
+
+def fingerprint(ranks: Sequence[tuple[str, str, str]], nccl: str) -> Fingerprint | None:
+    """GPUs of the first host, as the list of devices has them (group, host, GPU)."""
+    first = [gpu for _, host, gpu in ranks if host == ranks[0][1]]
+    if not first:
+        return None
+    software = {} if nccl == "unknown" else {"nccl": nccl}
+    return Fingerprint(
+        {"gpu": ", ".join(f"{first.count(gpu)} x {gpu}" for gpu in dict.fromkeys(first))}, None, software
+    )

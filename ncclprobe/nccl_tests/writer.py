@@ -1,0 +1,220 @@
+"""Rows of ours as nccl-tests would have written them: for tools that expect its JSON, or its table.
+
+One file of nccl-tests holds one operation over one communicator, measured in one way: rows are grouped so first. What
+it has no place for (intervals, verdicts, expectations) is left out; what is not known (GPU, process id) is 0 or empty,
+and nothing of the environment is written: nccl-tests writes all of it, secrets included.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from ncclprobe import files
+from ncclprobe.errors import UsageError
+from ncclprobe.model import Measurement, Report
+from ncclprobe.nccl_tests.records import VERSION
+from ncclprobe.nccl_tests.rows import DTYPES, program
+
+_NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
+_ROOT_OPS = ("broadcast", "reduce", "gather", "scatter")
+_HEAD = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}"
+
+
+def groups(rows: Sequence[Measurement]) -> list[tuple[Measurement, ...]]:
+    """`rows` in groups of which nccl-tests would make one file each."""
+
+    def alike(row: Measurement) -> tuple[object, ...]:
+        return row.op, row.ranks, row.nodes, row.mode
+
+    order = list(dict.fromkeys(map(alike, rows)))
+    kept = sorted(rows, key=lambda row: order.index(alike(row)))
+    return [tuple(group) for _, group in groupby(kept, alike)]
+
+
+def render_json(report: Report, rows: Sequence[Measurement]) -> str:
+    """`rows`, one group of them, as a version 3 file."""
+    first = rows[0]
+    wrong = sum(row.wrong or 0 for row in rows)
+    document = {
+        "version": VERSION,
+        "start_time": report.started[:19].replace("T", " "),
+        "args": [program(first.op)],
+        "env": [],
+        "nccl_version": _code(first.library.version) if first.backend == "nccl" else 0,
+        "config": _config(report, rows),
+        "results": [_result(pair) for pair in _lines(rows)],
+        "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
+        "average_bus_bandwidth": {
+            "bandwidth": round(sum(row.busbw_GBps for row in rows) / len(rows), 6),
+            "okay": "unchecked",
+        },
+        "errors": [""],
+        "end_time": report.started[:19].replace("T", " "),
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _config(report: Report, rows: Sequence[Measurement]) -> dict[str, Any]:
+    first = rows[0]
+    return {
+        "nthreads": 1,
+        "ngpus": 1,
+        "minimum_bytes": min(row.nbytes for row in rows),
+        "maximum_bytes": max(row.nbytes for row in rows),
+        "step_factor": 2,
+        "warmup_iters": 0,
+        "iterations": max(row.iters * row.batches for row in rows),
+        "aggregated_iterations": 1,
+        "validation": int(any(row.wrong is not None for row in rows)),
+        "graph": int(first.mode == "graph"),
+        "blocking_collectives": _bool(first.mode == "blocking"),
+        "per_iter_timing": "false",
+        "per_iter_skip": 0,
+        "parallel_init": "false",
+        "devices": [
+            {"rank": rank, "group": 0, "pid": 0, "hostname": host, "device": 0, "device_hex": "", "device_info": ""}
+            for rank, host in enumerate(_hosts(report, first))
+        ],
+    }
+
+
+def _hosts(report: Report, row: Measurement) -> list[str]:
+    """The host of each rank: as many ranks on each node as come out even, in the order of nodes."""
+    names = [node.hostname for node in report.nodes[: row.nodes]]
+    names += [f"node{index}" for index in range(len(names), row.nodes)]
+    each = -(-row.ranks // row.nodes)
+    return [names[rank // each] for rank in range(row.ranks)]
+
+
+def _lines(rows: Sequence[Measurement]) -> list[dict[str, Measurement]]:
+    """Out of place and in place of one size are one line."""
+    lines: dict[tuple[object, ...], dict[str, Measurement]] = {}
+    for row in rows:
+        lines.setdefault((row.nbytes, row.dtype, row.redop), {})[row.place] = row
+    return list(lines.values())
+
+
+def _result(line: dict[str, Measurement]) -> dict[str, Any]:
+    row = next(iter(line.values()))
+    return {
+        "size": row.nbytes,
+        "count": row.count,
+        "type": _NAMES.get(row.dtype, row.dtype),
+        "redop": row.redop or "none",
+        "root": f"{_root(row):6d}",
+        "out_of_place": _body(line.get("out")),
+        "in_place": _body(line.get("in")),
+        "actual_iterations": row.iters * row.batches,
+        "experiment_name": "",
+    }
+
+
+def _body(row: Measurement | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {
+        "time": round(row.time_us.mean, 6),
+        "alg_bw": round(row.algbw_GBps, 6),
+        "bus_bw": round(row.busbw_GBps, 6),
+        "nwrong": None if row.wrong is None else float(row.wrong),
+    }
+
+
+def render_text(report: Report, rows: Sequence[Measurement]) -> str:
+    """`rows`, one group of them, as the table that nccl-tests prints. Out of place is blank where it was not timed."""
+    first, name = rows[0], program(rows[0].op)
+    wrong = sum(row.wrong or 0 for row in rows)
+    code = _code(first.library.version) if first.backend == "nccl" else 0
+    return "\n".join(
+        [
+            *([f"# nccl-tests version 2.19.6 nccl-headers={code} nccl-library={code}"] if code else []),
+            f"# Collective test starting: {name}",
+            f"# nThread 1 nGpus 1 minBytes {min(r.nbytes for r in rows)} maxBytes {max(r.nbytes for r in rows)} "
+            f"step: 2(factor) warmup iters: 0 iters: {max(r.iters * r.batches for r in rows)} agg iters: 1 "
+            f"validation: {int(any(r.wrong is not None for r in rows))} graph: {int(first.mode == 'graph')} unalign: 0",
+            *(["# Blocking Enabled: wait after each inner iteration (-m), no barrier"] * (first.mode == "blocking")),
+            "#",
+            "# Using devices",
+            *(
+                f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {host:>10} device {0:2d} [0000:00:00] {first.backend}"
+                for rank, host in enumerate(_hosts(report, first))
+            ),
+            "#",
+            f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place",
+            _HEAD.format("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
+            _HEAD.format("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2),
+            *map(_text_line, _lines(rows)),
+            f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
+            f"# Avg bus bandwidth    : {sum(r.busbw_GBps for r in rows) / len(rows):g} ",
+            "#",
+            f"# Collective test concluded: {name}",
+            "",
+        ]
+    )
+
+
+def _text_line(line: dict[str, Measurement]) -> str:
+    row = next(iter(line.values()))
+    head = f"{row.nbytes:12d}  {row.count:12d}  {_NAMES.get(row.dtype, row.dtype):>8}  {row.redop or 'none':>6}"
+    bodies = [_text_body(line[place]) if place in line else " " * 32 for place in ("out", "in")]
+    if "in" not in line:  # nccl-tests has no such line, so what reads it needs the words
+        bodies[1] = _text_body(line["out"], repeated=True)
+    return f"{head}  {_root(row):6d}{''.join(bodies)}"
+
+
+def _text_body(row: Measurement, *, repeated: bool = False) -> str:
+    wrong = "   N/A" if row.wrong is None or repeated else f"{row.wrong:6d}"
+    if repeated:
+        return f"  {0:7.2f}  {0:6.2f}  {0:6.2f}  {wrong}"
+    return f"  {_wide(row.time_us.mean, 7)}  {_wide(row.algbw_GBps, 6)}  {_wide(row.busbw_GBps, 6)}  {wrong}"
+
+
+def _wide(value: float, width: int) -> str:
+    """As many decimals as fit, which is how its getFloatStr does it."""
+    for decimals in (2, 1, 0):
+        text = f"{value:{width}.{decimals}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"
+
+
+def _root(row: Measurement) -> int:
+    return 0 if row.op in _ROOT_OPS else -1
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _code(version: str) -> int:
+    """22809 of ``2.28.9``; 0 where that is no version."""
+    parts = version.split("+")[0].split(".")
+    if len(parts) != 3 or not all(part.isdigit() and len(part) <= 2 for part in parts):
+        return 0
+    major, minor, patch = map(int, parts)
+    return major * (10_000 if (major, minor) > (2, 8) else 1_000) + minor * 100 + patch
+
+
+def save(report: Report, path: str) -> list[str]:
+    """Write `report` to `path` (a table where that ends in ``.txt`` or ``.log``, else JSON); returns what was written.
+
+    Several operations become several files, ``run.all_reduce.json``. Raises UsageError where there are no rows.
+    """
+    found = groups(report.measurements)
+    if not found:
+        raise UsageError(f"--nccl-tests {path}: the report holds no measured row")
+    render = render_text if path.endswith((".txt", ".log")) else render_json
+    target, written = Path(path), list[str]()
+    for rows in found:
+        own = target if len(found) == 1 else target.with_suffix(f".{_label(rows, found)}{target.suffix}")
+        files.write(own, render(report, rows))
+        written.append(str(own))
+    return written
+
+
+def _label(rows: Sequence[Measurement], others: Sequence[Sequence[Measurement]]) -> str:
+    """What tells the file of `rows` from those of `others`: the operation, and its place in line if there are two."""
+    same = [each for each in others if each[0].op == rows[0].op]
+    return rows[0].op + ("" if len(same) == 1 else f"-{same.index(rows) + 1}")

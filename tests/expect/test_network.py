@@ -1,0 +1,146 @@
+"""What NICs allow, against published runs of clusters that were healthy, and of some that were not."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclprobe.expect.network import FRACTIONS, domains, limit
+from ncclprobe.expect.system import Shape, System
+
+H100 = System(
+    name="8x H100",
+    gpu="NVIDIA H100 80GB HBM3",
+    compute_capability=90,
+    gpus=8,
+    nvlinks=18,
+    nvlink_GBps=20.6,
+    fabric="nvswitch",
+    domain_gpus=8,
+    nvls=True,
+    pcie_GBps=48,
+    nics=8,
+    nic_gbps=400,
+    network="ib",
+    gdr=True,
+    source="test",
+)
+B200 = replace(H100, name="8x B200", gpu="NVIDIA B200", compute_capability=100, nvlink_GBps=40.1)
+A100 = replace(
+    H100,
+    name="8x A100",
+    gpu="NVIDIA A100-SXM4-40GB",
+    compute_capability=80,
+    nvlinks=12,
+    nvlink_GBps=20.0,
+    nvls=False,
+    pcie_GBps=24,
+    nic_gbps=200,
+)
+MEGA = replace(H100, name="A3 Mega", nic_gbps=200, network="tcpxo")
+HIGH = replace(H100, name="A3 High", nics=4, nic_gbps=200, network="tcpx")
+P4DE = replace(A100, name="p4de", nics=4, nic_gbps=100, network="efa")
+ALPS = replace(H100, name="Alps", gpus=4, domain_gpus=4, nics=4, nic_gbps=200, network="slingshot")
+GB300 = replace(B200, name="GB300", gpus=4, domain_gpus=64, nics=4, nic_gbps=800, pcie_GBps=96)
+
+PUBLISHED = {
+    "nccl-tests#309, 4x8 H100": (H100, 4, "all_reduce", 365.8, 480),
+    "nccl-tests#309, 2x8 H100 is held by NVLink": (H100, 2, "all_reduce", 470, 480),
+    "Lambda, 2x8 B200": (B200, 2, "all_reduce", 702.9, 840),
+    "AWS, 4x8 B200": (replace(B200, network="efa"), 4, "all_reduce", 381.8, 840),
+    "Azure, 2x8 A100 stay on rings": (A100, 2, "all_reduce", 187.2, 235),
+    "Google, A3 Mega all-gather": (MEGA, 2, "all_gather", 188.6, 361),
+    "Google, A3 Mega two-node tree": (MEGA, 2, "all_reduce", 338.8, 480),
+    "Google, A3 High": (HIGH, 2, "all_gather", 71, 361),
+    "AWS, p4de with the plugin's tuner": (P4DE, 2, "all_reduce", 78.3, 235),
+    "Alps, 64 nodes": (ALPS, 64, "all_reduce", 92.5, 360),
+    "Alps, two nodes": (ALPS, 2, "all_reduce", 158, 360),
+    "xxrjun, 2x8 H100 alltoall": (H100, 2, "all_to_all", 91.9, 348),
+    "xxrjun, 10x8 H100 alltoall": (H100, 10, "all_to_all", 50.5, 348),
+}
+SICK = {
+    "A3 Mega without TCPXO": (MEGA, 2, "all_reduce", 4, 480),
+    "4x200G A100 by one HCA with ACS": (replace(A100, nics=4), 2, "all_reduce", 9.84, 235),
+    "OCI A100 with 16 HCAs listed to an old NCCL": (replace(A100, network="roce"), 2, "all_reduce", 71.6, 235),
+    "4-NIC H200 passed through to a VM": (replace(H100, nics=4), 2, "all_reduce", 184.3, 480),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_healthy_published_run_lies_in_the_band(name: str) -> None:
+    system, nodes, op, busbw, node = PUBLISHED[name]
+    found = limit(system, Shape((system.gpus,) * nodes), op, node)
+    assert found is not None
+    assert found.low_GBps <= busbw <= found.hard_GBps
+    assert busbw / found.value_GBps == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_a_sick_published_run_lies_below_the_band(name: str) -> None:
+    system, nodes, op, busbw, node = SICK[name]
+    found = limit(system, Shape((system.gpus,) * nodes), op, node)
+    assert found is not None
+    assert busbw < found.low_GBps
+
+
+def test_one_node_and_one_nvlink_fabric_have_no_network() -> None:
+    assert limit(H100, Shape((8,)), "all_reduce") is None
+    assert limit(GB300, Shape((4,) * 16), "all_reduce") is None
+    racks = limit(GB300, Shape((4,) * 32), "all_reduce", 930)
+    assert racks is not None
+    assert racks.rule == "one node"
+    assert domains(GB300, Shape((4,) * 32)).ranks == 64
+
+
+def test_nothing_is_expected_of_nics_that_nobody_knows() -> None:
+    assert limit(replace(H100, nics=0, nic_gbps=0.0, network=None), Shape((8, 8)), "all_reduce") is None
+
+
+def test_an_unknown_fabric_still_gets_a_band_and_says_how_little_it_is_worth() -> None:
+    found = limit(replace(H100, network=None), Shape((8,) * 4), "all_reduce")
+    assert found is not None
+    assert found.confidence == "low"
+    assert found.low_GBps == pytest.approx(0.5 * 400)
+
+
+@pytest.mark.parametrize(("gbps", "aligned", "seen"), [(100, 11.35, 8.8), (100, 11.35, 6.04), (400, 46, 25)])
+def test_without_gpudirect_the_host_is_in_the_way(gbps: float, aligned: float, seen: float) -> None:
+    lone = replace(A100, gpus=1, nics=1, nic_gbps=gbps, domain_gpus=1, pcie_GBps=48)
+    direct, through_host = (limit(replace(lone, gdr=gdr), Shape((1, 1)), "all_gather") for gdr in (True, False))
+    assert direct is not None
+    assert through_host is not None
+    assert direct.low_GBps <= aligned
+    assert seen < direct.low_GBps
+    assert through_host.low_GBps <= seen <= 1.2 * through_host.value_GBps
+    assert "GPUDirect" in through_host.why
+
+
+def test_the_node_with_the_fewest_gpus_sets_the_pace() -> None:
+    even, uneven = (limit(H100, Shape(gpus), "all_gather") for gpus in ((8, 8, 8), (8, 8, 4)))
+    assert even is not None
+    assert uneven is not None
+    assert uneven.value_GBps == pytest.approx(even.value_GBps / 2)
+
+
+def test_a_slot_carries_no_more_than_itself() -> None:
+    slow = limit(replace(H100, pcie_GBps=24), Shape((8,) * 4), "all_gather")
+    assert slow is not None
+    assert slow.value_GBps == pytest.approx(8 * 24 * 1.1 * 0.92)
+
+
+def test_every_fraction_has_a_source_and_a_band() -> None:
+    for fraction in FRACTIONS.values():
+        assert 0 < fraction.low < fraction.value < 1
+        assert fraction.source
+
+
+@given(
+    st.sampled_from([H100, A100, MEGA, HIGH, P4DE, ALPS, GB300, replace(H100, network=None, gdr=False)]),
+    st.lists(st.integers(1, 4), min_size=2, max_size=40),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "gather"]),
+)
+def test_low_is_below_value_is_below_the_hard_limit(system: System, gpus: list[int], op: str) -> None:
+    found = limit(system, Shape(tuple(gpus)), op)
+    if found is not None:
+        assert 0 < found.low_GBps < found.value_GBps <= found.hard_GBps

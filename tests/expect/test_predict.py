@@ -1,0 +1,180 @@
+"""What is expected of one collective: whose number is taken, how low it may be, and what decides it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncclprobe.expect import machines
+from ncclprobe.expect.bands import Band
+from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
+from ncclprobe.expect.predict import LATEST, expectation, predict
+from ncclprobe.expect.system import Shape, System
+from ncclprobe.model import Expectation
+from ncclprobe.ops import OPS
+
+from .test_network import A100, B200, GB300, H100, MEGA
+
+NODE = Shape((8,))
+PAIR = Shape((8, 8))
+GIB = 1 << 30
+PCIE = replace(A100, name="2x PCIe", gpus=2, nvlinks=0, nvlink_GBps=0.0, fabric="none", domain_gpus=0)
+TCP = replace(H100, name="TCP", network="sockets", nics=1, nic_gbps=100, gdr=False)
+
+
+@pytest.mark.parametrize(
+    ("system", "shape", "op", "busbw"),
+    [
+        (A100, NODE, "all_reduce", 235),
+        (H100, NODE, "all_reduce", 480),
+        (H100, NODE, "all_gather", 362),
+        (B200, NODE, "all_reduce", 840),
+        (H100, Shape((8,) * 4), "all_reduce", 366),
+        (MEGA, PAIR, "all_gather", 188),
+        (A100, PAIR, "all_reduce", 187),
+        (H100, NODE, "all_to_all", 348),
+    ],
+)
+def test_a_published_peak_of_a_healthy_machine_is_expected_and_passes(
+    system: System, shape: Shape, op: str, busbw: float
+) -> None:
+    found = predict(system, shape, op, 8 * GIB)
+    assert found is not None
+    assert found.low_GBps < busbw
+    assert busbw / found.busbw_GBps == pytest.approx(1, abs=0.12)
+
+
+def test_half_the_nvlinks_fail() -> None:
+    whole = expectation("all_gather", 8 * GIB, NODE, A100)
+    half = predict(replace(A100, nvlinks=6), NODE, "all_gather", 8 * GIB)
+    assert whole is not None
+    assert half is not None
+    assert half.busbw_GBps < whole.low
+
+
+USERS = Band("all_reduce", GIB, GIB, Expectation(300, 290, "GB/s", "user", "acceptance", "rack 7"))
+SITES = Band("all_reduce", GIB, 8 * GIB, Expectation(310, 300, "GB/s", "baseline", "ten runs", "site"))
+
+
+def test_the_user_comes_before_the_site_before_what_is_published_before_the_model() -> None:
+    dgx = machines.find("dgx-h100")
+    bases = []
+    for given_bands, machine in (((USERS, SITES), dgx), ((SITES,), dgx), ((), dgx), ((), None)):
+        found = expectation("all_reduce", GIB, NODE, H100, machine=machine, given=given_bands)
+        assert found is not None
+        bases.append(found.basis)
+    assert bases == ["user", "baseline", "published", "model"]
+
+
+def test_nobody_who_knows_nothing_is_nobody_who_fails() -> None:
+    assert expectation("all_reduce", GIB, NODE, None) is None
+    assert expectation("all_reduce", GIB, Shape((1,)), H100) is None
+    assert expectation("nonsense", GIB, NODE, H100) is None
+    assert expectation("all_reduce", 0, NODE, H100) is None
+    nicless = replace(H100, nics=0, nic_gbps=0.0, network=None)
+    assert expectation("all_reduce", GIB, PAIR, nicless) is None
+
+
+def test_a_machine_that_nobody_named_gets_a_band_from_its_links() -> None:
+    found = expectation("all_reduce", GIB, Shape((2,)), PCIE)
+    assert found is not None
+    assert found.basis == "model"
+    assert "PCIe that NCCL counts as 24 GB/s" in found.why
+
+
+def test_nccl_over_tcp_is_judged_by_the_link_and_only_when_large() -> None:
+    found = expectation("all_reduce", GIB, PAIR, TCP)
+    assert found is not None
+    assert found.basis == "datasheet"
+    assert 2 <= found.value <= 6
+    assert expectation("all_reduce", 1024, PAIR, TCP) is None
+
+
+def test_small_messages_are_judged_by_time_and_large_ones_by_bandwidth() -> None:
+    small, large = (predict(H100, NODE, "all_reduce", nbytes) for nbytes in (64, 8 * GIB))
+    assert small is not None
+    assert large is not None
+    assert (small.judged_by, large.judged_by) == ("time", "bandwidth")
+    assert "judged by time" in small.why
+    assert small.bottleneck in ("launch", "latency")
+    assert large.bottleneck == "NVLink"
+
+
+def test_the_bottleneck_between_nodes_is_the_nic_until_nvlink_is() -> None:
+    tuned = predict(H100, Shape((8,) * 4), "all_reduce", 8 * GIB)
+    held = predict(H100, PAIR, "all_reduce", 8 * GIB)
+    assert tuned is not None
+    assert held is not None
+    assert (tuned.bottleneck, held.bottleneck) == ("NIC", "NVLink")
+
+
+def test_bus_bandwidth_above_the_wire_is_said_of_nvls_and_not_of_a_ring() -> None:
+    switch, ring = (predict(H100, NODE, "all_reduce", 8 * GIB, algorithm=algorithm) for algorithm in (None, "Ring"))
+    assert switch is not None
+    assert ring is not None
+    assert switch.above_the_wire
+    assert not ring.above_the_wire
+    assert ring.algorithm == "Ring"
+
+
+def test_two_nodes_held_to_rings_stay_below_their_nics() -> None:
+    free, ring = (predict(MEGA, PAIR, "all_reduce", 8 * GIB, algorithm=algorithm) for algorithm in (None, "Ring"))
+    assert free is not None
+    assert ring is not None
+    assert ring.busbw_GBps < 200 < free.busbw_GBps
+
+
+@pytest.mark.parametrize("name", sorted(machines.table()))
+def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str) -> None:
+    machine = machines.table()[name]
+    system = machine.system()
+    shape = Shape((system.gpus,))
+    if shape.ranks < 2:
+        return
+    found = expectation("all_reduce", GIB, shape, system, machine=machine)
+    assert found is not None
+    assert 0 < found.low <= found.value
+    assert found.why
+    assert found.source
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([H100, A100, B200, MEGA, GB300, PCIE]),
+    st.lists(st.integers(1, 8), min_size=1, max_size=12),
+    st.sampled_from(sorted(OPS)),
+    st.integers(1, 16 * GIB),
+)
+def test_whatever_is_expected_is_positive_and_its_low_mark_below_it(
+    system: System, gpus: list[int], op: str, nbytes: int
+) -> None:
+    shape = Shape(tuple(min(each, system.gpus) for each in gpus))
+    found = expectation(op, nbytes, shape, system)
+    assert found is None or 0 < found.low < found.value < 1e5
+
+
+def test_the_time_never_falls_as_a_message_grows_by_four() -> None:
+    for system, shape in ((H100, NODE), (A100, NODE), (H100, Shape((8,) * 4)), (PCIE, Shape((2,)))):
+        found = [predict(system, shape, "all_reduce", 8 << step) for step in range(0, 30, 2)]
+        times = [each.time_us for each in found if each]
+        assert len(times) == len(found)
+        assert all(now >= 0.97 * before for before, now in pairwise(times))
+
+
+def test_no_correction_is_the_model_itself() -> None:
+    assert corrected_us(10, 90, Correction()) == 100
+    assert corrected_us(10, 90, Correction(2, 1, 0.5)) == pytest.approx(20 + 90 + 15)
+
+
+def test_every_class_has_few_factors_that_are_not_far_from_the_model() -> None:
+    for factors in CORRECTIONS.values():
+        assert 0.5 <= factors.latency <= 4
+        assert 0.7 <= factors.transfer <= 2
+        assert 0 <= factors.filling <= 2
+    assert where(B200, NODE, "NVLS", LATEST, crosses_network=False) == "nvls-8"
+    assert where(GB300, Shape((4,) * 16), "NVLS", LATEST, crosses_network=False) == "nvls"
+    assert where(B200, PAIR, "NVLSTree", LATEST, crosses_network=True) == "network"
+    assert where(PCIE, Shape((2,)), "Ring", LATEST, crosses_network=False) == "pcie"
+    assert where(replace(PCIE, p2p=False), Shape((2,)), "Ring", LATEST, crosses_network=False) == "host"

@@ -1,0 +1,65 @@
+"""The verdict on a row: what fails, what is only noise, and what is never held against a machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclprobe.checks.run import _ROW
+from ncclprobe.expect.bands import Band, judged
+from ncclprobe.expect.verdict import judge
+from ncclprobe.measured import Again, Disturbance
+from ncclprobe.model import Basis, Expectation, Measurement, TimeStats
+
+BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
+
+
+def row(busbw: float, half: float = 0.01) -> Measurement:
+    return replace(_ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(20 * (1 - half), 20 * (1 + half)))
+
+
+def second(busbw: float, half: float = 0.01) -> Again:
+    return Again(busbw, 20.0, (20 * (1 - half), 20 * (1 + half)), 5)
+
+
+@pytest.mark.parametrize(
+    ("busbw", "half", "status"),
+    [(100, 0.01, "pass"), (300, 0.01, "pass"), (85, 0.01, "warn"), (89, 0.05, "pass"), (60, 0.01, "fail"),
+     (80, 0.1, "noise")],
+)  # fmt: skip
+def test_a_row_is_judged_by_both_ends_of_its_interval(busbw: float, half: float, status: str) -> None:
+    assert judge(row(busbw, half), BAND).status == status
+
+
+@pytest.mark.parametrize("basis", ["model", "datasheet", "published", "baseline", "user"])
+def test_who_drew_a_line_is_not_warned_above_it(basis: Basis) -> None:
+    assert judge(row(85), replace(BAND, basis=basis)).status == ("pass" if basis == "user" else "warn")
+
+
+def test_what_fails_twice_fails() -> None:
+    assert judge(row(60), BAND, again=second(61)).status == "fail"
+
+
+def test_what_fails_once_comes_and_goes() -> None:
+    said = judge(row(60), BAND, again=second(99))
+    assert said.status == "noise"
+    assert "comes and goes: 60 GB/s at first and 99 when measured again" in said.why
+
+
+def test_a_repetition_that_is_noise_decides_nothing() -> None:
+    assert judge(row(60), BAND, again=second(80, 0.2)).status == "noise"
+    assert judge(row(60), BAND, again=Again(60, 20.0, None, 1)).status == "noise"
+
+
+def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
+    busy = Disturbance("30% of the processors of n0 were busy with other work", 0.4)
+    assert "30% of the processors" in judge(row(60), BAND, again=second(60), disturbances=(busy,)).why
+    assert judge(row(20), BAND, disturbances=(busy,)).status == "fail"
+    assert judge(row(100), BAND, disturbances=(busy,)).status == "pass"
+
+
+def test_a_row_is_judged_again_by_the_expectation_that_it_has() -> None:
+    first = judged(row(60), (Band(_ROW.op, 1, 1 << 40, BAND),))
+    assert first.status == "fail"
+    both = judged(first, (), again=second(99))
+    assert (both.status, both.again) == ("noise", second(99))
+    assert both.doubt
