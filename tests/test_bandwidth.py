@@ -216,6 +216,13 @@ def test_a_graph_is_a_mode() -> None:
     assert parse([]).mode is None
 
 
+def test_rows_that_nobody_gave_a_time_share_half_of_the_whole_run() -> None:
+    assert parse([]).budget_s == 2.0
+    assert parse(["--op", "all"]).budget_s < 0.5
+    assert parse(["--op", "all", "--budget", "3"]).budget_s == 3.0
+    assert parse(["--op", "all", "--timeout", "3600"]).budget_s == 2.0
+
+
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])

@@ -118,15 +118,17 @@ def parse(argv: Sequence[str]) -> Options:
     steps = _pair_sizes(given, pair_end) if given.pairs is not None else _steps(given)
     if asked or given.aside:
         steps = (_bytes("-e", given.end),)
+    ops = _ops(given.op)
+    rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     ours: dict[str, Any] = {
         "argv": tuple(argv),
-        "ops": _ops(given.op),
+        "ops": ops,
         "sizes": steps,
         "training": asked,
         "aside": asides.asked(given),
         "remarks": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
         "mode": _mode(given),
-        **_sampling(given),
+        **_sampling(given, rows),
     }
     given_as_named = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
     return Options(**ours, **given_as_named)
@@ -171,7 +173,8 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
     add("--precision", type=_share, metavar="PERCENT",
         help=f"calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), or …")  # fmt: skip
     add("--budget", dest="budget_s", type=output.positive, metavar="SECONDS",
-        help=f"… so much time has gone into it (default: {_BUDGET_S:g})")  # fmt: skip
+        help=f"… so much time has gone into it (default: {_BUDGET_S:g}, or what "
+        "half of --timeout leaves for each row)")  # fmt: skip
     add("-n", dest="iters", type=count, metavar="N",
         help=f"instead, as nccl-tests does: timed calls per batch, and {stats.MIN_SAMPLES} batches")  # fmt: skip
     add("--batches", type=count, metavar="N", help=f"instead: batches per row, of {_ITERS} calls")
@@ -206,8 +209,11 @@ def _share(text: str) -> float:
     return percent / 100
 
 
-def _sampling(given: argparse.Namespace) -> dict[str, Any]:
-    """How often each row is measured: as a precision asks, or a fixed number of times."""
+def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
+    """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
+
+    Where nobody said how long a row may take, all of them together take no more than half of --timeout.
+    """
     fixed = given.iters or given.batches
     if fixed and (given.precision or given.budget_s):
         asked = "--precision" if given.precision else "--budget"
@@ -217,7 +223,7 @@ def _sampling(given: argparse.Namespace) -> dict[str, Any]:
         "iters": given.iters or _ITERS,
         "batches": given.batches or stats.MIN_SAMPLES,
         "precision": None if fixed else given.precision or _PRECISION,
-        "budget_s": given.budget_s or _BUDGET_S,
+        "budget_s": given.budget_s or min(_BUDGET_S, given.timeout_s / 2 / max(rows, 1)),
     }
 
 
