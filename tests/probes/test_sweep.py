@@ -61,7 +61,7 @@ class Link:
         self.time, self.latency_s, self.bytes_per_s = 0.0, latency_s, bytes_per_s
         self.log: list[str] = []
 
-    def all_reduce(self, tensor: object, op: object) -> None:
+    def all_reduce(self, tensor: object, op: object, _group: None) -> None:
         self.log.append("call")
         self.time += self.latency_s + len(tensor) * 4 / self.bytes_per_s  # type: ignore[arg-type]
 
@@ -234,7 +234,7 @@ def test_an_error_of_the_backend_itself_is_no_refusal(monkeypatch: pytest.Monkey
 def test_a_failure_names_rank_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter([None] * 3)
 
-    def all_reduce(tensor: object, op: object) -> None:
+    def all_reduce(tensor: object, op: object, _group: None) -> None:
         if next(calls, "dead") == "dead":
             raise RuntimeError("Connection closed by peer [127.0.0.1]:1234\nmore")
 
@@ -375,7 +375,7 @@ class Unsteady(Link):
     def barrier(self) -> None:
         self.batches += 1
 
-    def all_reduce(self, tensor: object, op: object) -> None:
+    def all_reduce(self, tensor: object, op: object, _group: None) -> None:
         self.time += self.latency_s * (1.5 if self.batches <= self.unsteady and self.batches % 2 else 1.0)
 
 
