@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ncclprobe import files
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import bands
+from ncclprobe.expect.site import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.host import Host
 from ncclprobe.model import ExitCode

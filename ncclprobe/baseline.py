@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncclprobe import __version__, files, output
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import baselines
+from ncclprobe.expect.site import baselines
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import ExitCode, Measurement
 from ncclprobe.nccl_tests import Run, parse_json, parse_text
@@ -99,9 +99,9 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 def _by_name(machine: str) -> baselines.Allowed:
     """By the description of a machine type. Raises UsageError for one that nobody knows."""
-    from ncclprobe.expect import machines
     from ncclprobe.expect.predict import expectation
     from ncclprobe.expect.system import Shape
+    from ncclprobe.expect.tables import machines
 
     found = machines.find(machine)
     system = found.system()

@@ -9,10 +9,10 @@ from typing import Any
 
 from ncclprobe import files, output
 from ncclprobe.baseline import MAX_BYTES, printable_lines, read_runs, schema_of
-from ncclprobe.expect import baselines, comparison
-from ncclprobe.expect.bands import parse_tolerance
-from ncclprobe.expect.comparison import Difference, Key, Point, differences
-from ncclprobe.expect.fingerprint import changes
+from ncclprobe.expect.site import baselines, comparison
+from ncclprobe.expect.site.bands import parse_tolerance
+from ncclprobe.expect.site.comparison import Difference, Key, Point, differences
+from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import ExitCode, Report
 from ncclprobe.report import json as as_json

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ncclprobe import files, output
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import beliefs, dumps, machines, showing
-from ncclprobe.expect.graphs import Graphs
+from ncclprobe.expect import showing
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.sheet import Asked, lines
 from ncclprobe.expect.situation import Situation, situation
 from ncclprobe.expect.system import Shape, Version
+from ncclprobe.expect.tables import beliefs, machines
+from ncclprobe.expect.tuner import dumps
+from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.whatif import Change
 from ncclprobe.model import Absent, Collector, ExitCode
 from ncclprobe.ops import OPS, sizes

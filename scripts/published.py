@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ncclprobe.expect import gpus
 from ncclprobe.expect.system import Fabric, Network, Shape, System
+from ncclprobe.expect.tables import gpus
 
 OPS = {"alltoall": "all_to_all"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")

@@ -14,7 +14,7 @@ import pytest
 
 from ncclprobe import bandwidth
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import from_toml
+from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.report import json as as_json
 from ncclprobe.session.options import parse
 from ncclprobe.session.seat import Devices

@@ -11,7 +11,7 @@ from ncclprobe.__main__ import main
 from ncclprobe.baseline import load
 from ncclprobe.checks.run import _ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Expectation, Report, Status, Tool
 from ncclprobe.nccl_tests import render_json, render_text

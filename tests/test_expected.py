@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import machines
+from ncclprobe.expect.tables import machines
 from ncclprobe.expected import main
 
 CAPTURES = Path(__file__).parent / "captures"

@@ -7,8 +7,8 @@ published run reaches of it, and the time before the first byte that of one kern
 from dataclasses import dataclass
 
 from ncclprobe.expect.network import Confidence, domains
-from ncclprobe.expect.p2p import links
 from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuner.p2p import links
 
 OPS = ("all_to_all", "sendrecv", "gather", "scatter")
 _NVLINK, _NVLINK_LOW = 0.92, 0.78

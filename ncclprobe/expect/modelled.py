@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
-from ncclprobe.expect.cost import FUNCTIONS, Forced, best, table
-from ncclprobe.expect.graphs import Graph, Graphs
 from ncclprobe.expect.network import Confidence
-from ncclprobe.expect.search import graphs
 from ncclprobe.expect.system import Shape, System, Version
-from ncclprobe.expect.tuning import Algorithm
+from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, table
+from ncclprobe.expect.tuner.graphs import Graph, Graphs
+from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.expect.tuner.tuning import Algorithm
 from ncclprobe.model import Absent
 
 _EFA_US = ((90, 35.0), (0, 75.0))

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.expect import gpus as gpu_table
 from ncclprobe.expect.system import Fabric as Joined
 from ncclprobe.expect.system import Network, NicPath, Processor, System
+from ncclprobe.expect.tables import gpus as gpu_table
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice

@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Literal
 
 from ncclprobe.expect import direct, network, sockets
-from ncclprobe.expect.bands import Band
 from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
-from ncclprobe.expect.graphs import Graphs
-from ncclprobe.expect.machine_types import Latency, Machine, Published
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
-from ncclprobe.expect.p2p import links
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
+from ncclprobe.expect.tuner.graphs import Graphs
+from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.model import Expectation
 from ncclprobe.ops import OPS
 

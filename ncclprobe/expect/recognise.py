@@ -9,10 +9,10 @@ no firmware speaks, everything has to be there but NVLinks that are down.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ncclprobe.expect.machine_types import Machine, Match
-from ncclprobe.expect.machines import table
 from ncclprobe.expect.observed import Facts, nics_of, nvlink_fabric
 from ncclprobe.expect.system import System
+from ncclprobe.expect.tables.machine_types import Machine, Match
+from ncclprobe.expect.tables.machines import table
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine as Firmware
 from ncclprobe.facts.nvlink import NvLinks

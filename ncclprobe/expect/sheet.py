@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.expect.graphs import Graphs
-from ncclprobe.expect.machine_types import Machine
 from ncclprobe.expect.predict import LATEST, Prediction, expectation, predict
 from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.whatif import NOTHING, Change, changed
 from ncclprobe.model import Expectation
 from ncclprobe.ops import OPS

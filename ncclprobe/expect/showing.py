@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ncclprobe.expect.beliefs import Belief
-from ncclprobe.expect.machine_types import Machine
 from ncclprobe.expect.sheet import Asked, Line
 from ncclprobe.expect.situation import Situation
 from ncclprobe.expect.system import System
+from ncclprobe.expect.tables.beliefs import Belief
+from ncclprobe.expect.tables.machine_types import Machine
 from ncclprobe.units import size
 
 _BAR = 24

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ncclprobe.expect.machine_types import Machine
 from ncclprobe.expect.observed import Facts, system_of
 from ncclprobe.expect.recognise import recognise, seen, should_be
 from ncclprobe.expect.system import System, Version
+from ncclprobe.expect.tables.machine_types import Machine
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ncclprobe.errors import UsageError
 from ncclprobe.host import Host
 from ncclprobe.model import Absent, Measurement, Report
-from ncclprobe.moved import AffinityRow, Copies, CopyRow, Road, Roads
+from ncclprobe.moved import Affinities, AffinityRow, Copies, CopyRow, Road, Roads
 from ncclprobe.session.seat import Seat
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Asides:
         return {
             Roads: Roads(self.roads) if self.roads else Absent("no road was counted"),
             Copies: Copies(self.copies) if self.copies else Absent("no copy was measured"),
+            Affinities: Affinities(self.affinity) if self.affinity else Absent("no affinity was compared"),
         }
 
     def unasked(self, aside: Aside | None, *, report_only: bool = False) -> tuple[str, ...]:
@@ -92,4 +93,5 @@ class Asides:
         rows = ("run.band", "run.data", "run.straggler", "run.pairs") if aside else ()
         lone = report_only and all(row.status == "unjudged" for row in self.copies)
         copies = ("run.copies",) if aside != "copies" or lone else ()
-        return (*rows, *copies, *(() if self.roads else ("run.road",)))
+        roads = () if self.roads else ("run.road",)
+        return (*rows, *copies, *roads, *(() if self.affinity else ("run.affinity",)))

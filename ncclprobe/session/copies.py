@@ -35,7 +35,7 @@ class Copies:
     def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, name: str, device: str) -> None:
         self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
         self._node, self._device = name, device
-        self._nodes = places.numa_nodes(host)
+        self._nodes, self._nbytes = places.numa_nodes(host), NBYTES
         self.remark = ""
 
     def play(self) -> tuple[CopyRow, ...]:
@@ -60,21 +60,20 @@ class Copies:
             with phase(self._seat.rank, self._beat, "copies within the host's memory"):
                 yield from self._of_host() if self._seat.local_rank == 0 else ()
             return
-        buffers = None
-        for turn in range(self._turns_needed()):
+        turns, buffers = self._most_ranks(), None
+        for turn in range(turns):
             self._beat(f"copies, turn {turn + 1}")
             if turn == self._seat.local_rank:
                 with phase(self._seat.rank, self._beat, f"copies of {self._gpu()}"):
                     buffers = yield from self._alone()
             self._all_here()
-        if buffers is not None and self._turns_needed() > 1:
+        if turns > 1:
             yield from self._together(buffers)
-        elif self._turns_needed() > 1:
-            self._all_here()
 
-    def _turns_needed(self) -> int:
-        """As many as any node has ranks."""
-        return self._seat.local_ranks
+    def _most_ranks(self) -> int:
+        """Of any node: turns are taken by all nodes alike."""
+        told = self._exchange.collect(self._seat.local_ranks)
+        return int(self._exchange.share(max(told) if told else None))
 
     def _all_here(self) -> None:
         self._exchange.collect(None)
@@ -86,21 +85,20 @@ class Copies:
 
         from ncclprobe.probes import copies
 
-        device = torch.device(self._device)
+        device, near = torch.device(self._device), self._numa()
         torch.cuda.set_device(device)
-        numa = self._numa()
-        near = next((node for node in self._nodes if node == numa), None)
         far = next((node for node in self._nodes if near is not None and node != near), None)
-        kept = copies.gpu_buffers(device, NBYTES, self._cpus(near))
+        self._nbytes = max(_LEAST_NBYTES, self._size())
+        kept = copies.gpu_buffers(device, self._nbytes, self._cpus(near))
         for kind, rates in copies.host_copies(kept):
             yield self._row(kind, rates, numa=near, near=None if near is None else True)
         if far is not None:
-            other = copies.gpu_buffers(device, NBYTES, self._cpus(far))
+            other = copies.gpu_buffers(device, self._nbytes, self._cpus(far))
             for kind, rates in copies.host_copies(other):
                 yield self._row(kind, rates, numa=far, near=False)
         for number in range(torch.cuda.device_count()):
             if number != device.index:
-                rates = copies.peer_copy(device, torch.device("cuda", number), NBYTES)
+                rates = copies.peer_copy(device, torch.device("cuda", number), self._nbytes)
                 yield self._row("d2d", rates, peer=places.gpu_name(number))
         return kept
 
@@ -110,7 +108,7 @@ class Copies:
 
         from ncclprobe.probes import copies
 
-        near = next((node for node in self._nodes if node == self._numa()), None)
+        near = self._numa()
         self._all_here()
         with phase(self._seat.rank, self._beat, "copies of all GPUs together"):
             for kind, rates in copies.host_copies(kept):
@@ -119,18 +117,14 @@ class Copies:
         if count > 1:
             device = torch.device(self._device)
             peer = (device.index + 1) % count
-            rates = copies.peer_copy(device, torch.device("cuda", peer), NBYTES)
+            rates = copies.peer_copy(device, torch.device("cuda", peer), self._nbytes)
             yield self._row("d2d", rates, peer=places.gpu_name(peer), together=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
         """Each NUMA node's memory, from its own processors and from another node's."""
-        import torch
-
         from ncclprobe.probes import copies
-        from ncclprobe.probes.buffers import free_bytes
 
-        free = free_bytes(torch.device("cpu"), self._host)
-        nbytes = NBYTES if free is None else min(NBYTES, free // 8)
+        nbytes = self._size()
         if nbytes < _LEAST_NBYTES:
             self.remark = f"{self._node} has too little memory left to copy within it"
             return
@@ -144,13 +138,22 @@ class Copies:
                     row = self._row("host", rates, numa=memory, near=near, nbytes=nbytes)
                     yield replace(row, device=device)
 
-    def _row(self, kind: Any, rates: Rates, *, nbytes: int = NBYTES, **more: Any) -> CopyRow:
+    def _size(self) -> int:
+        """Bytes of one copy: four such buffers per rank leave seven eighths of what the host has left to others."""
+        import torch
+
+        from ncclprobe.probes.buffers import free_bytes
+
+        free = free_bytes(torch.device("cpu"), self._host)
+        return NBYTES if free is None else min(NBYTES, free // 32 // self._seat.local_ranks)
+
+    def _row(self, kind: Any, rates: Rates, *, nbytes: int = 0, **more: Any) -> CopyRow:
         return CopyRow(
             node=self._node,
             rank=self._seat.rank,
             kind=kind,
             device=self._gpu(),
-            nbytes=nbytes,
+            nbytes=nbytes or self._nbytes,
             GBps=round(median(rates), 4),
             min_GBps=round(min(rates), 4),
             max_GBps=round(max(rates), 4),

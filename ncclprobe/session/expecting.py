@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclprobe.expect import sockets
-from ncclprobe.expect.bands import Band
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, Version
 from ncclprobe.host import Host
 from ncclprobe.model import Absent, Collector, Expectation

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from ncclprobe import engine
-from ncclprobe.expect.fingerprint import digest
+from ncclprobe.expect.site.fingerprint import digest
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from ncclprobe.baseline import load
-from ncclprobe.expect import baselines
-from ncclprobe.expect.fingerprint import changes, same_machine, unknown
+from ncclprobe.expect.site import baselines
+from ncclprobe.expect.site.fingerprint import changes, same_machine, unknown
 from ncclprobe.host import Host
 from ncclprobe.measured import Fingerprint
 from ncclprobe.session.identity import identify

@@ -17,7 +17,7 @@ from pathlib import Path
 from ncclprobe import __version__, engine, output
 from ncclprobe.checks import MEASURED
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band, judged, listed
+from ncclprobe.expect.site.bands import Band, judged, listed
 from ncclprobe.measured import Again, Disturbance, Fingerprint, FirstCall, Unmeasured
 from ncclprobe.model import (
     Absent,

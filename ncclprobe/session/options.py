@@ -10,7 +10,7 @@ from typing import Any
 
 from ncclprobe import output, stats
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import bands
+from ncclprobe.expect.site import bands
 from ncclprobe.model import Mode
 from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
 from ncclprobe.pairs import rounds

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from ncclprobe.errors import HostError, ProbeError, UsageError
-from ncclprobe.expect.bands import Band
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.host import Host
 from ncclprobe.session import asides, group, trail, training
 from ncclprobe.session.asides import Aside

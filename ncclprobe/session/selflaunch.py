@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.model import Attendance, ExitCode, LostRank
 from ncclprobe.report import json as as_json
 from ncclprobe.session import trail

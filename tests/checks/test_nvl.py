@@ -10,7 +10,7 @@ from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
 from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID, links, links_of, rate
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.nvlinks import products
+from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts import nvlink_status
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus

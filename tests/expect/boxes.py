@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ncclprobe.expect.graphs import Graphs
-from ncclprobe.expect.search import graphs
 from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuner.graphs import Graphs
+from ncclprobe.expect.tuner.search import graphs
 
 LATEST: Version = (2, 30, 7)
 H100 = System(

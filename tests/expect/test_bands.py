@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
+from ncclprobe.expect.site.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
 from ncclprobe.model import Expectation, Report, Status, TimeStats, Tool
 
 GOOD: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run import _ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.baselines import Origin, Print, Site, bands, keep, parse, render
+from ncclprobe.expect.site.baselines import Origin, Print, Site, bands, keep, parse, render
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Measurement, TimeStats
 from ncclprobe.nccl_tests import Run

@@ -1,6 +1,6 @@
 """Common beliefs, answered: each with numbers and sources, and in agreement with the machines' own numbers."""
 
-from ncclprobe.expect import beliefs, machines
+from ncclprobe.expect.tables import beliefs, machines
 
 
 def test_every_belief_has_its_answer_numbers_and_sources() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import zoo
 
-from ncclprobe.expect import gpus, links, nvlinks
 from ncclprobe.expect.observed import nccl_link_GBps
+from ncclprobe.expect.tables import gpus, links, nvlinks
 
 every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclprobe.expect import links
+from ncclprobe.expect.tables import links
 
 every_link = pytest.mark.parametrize("link", links.table().values(), ids=lambda link: link.name)
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import gpus
-from ncclprobe.expect.machine_files import most_GBps
-from ncclprobe.expect.machine_types import Machine
-from ncclprobe.expect.machines import by_name, find, from_toml, table
+from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.tables.machine_files import most_GBps
+from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tables.machines import by_name, find, from_toml, table
 from ncclprobe.ops import OPS
 
-FILES = sorted(Path(str(resources.files("ncclprobe.expect").joinpath("machines"))).glob("*.toml"))
+FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
 
 OURS = {

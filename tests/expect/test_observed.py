@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.machines import find
 from ncclprobe.expect.observed import nics_of, processor, system_of
 from ncclprobe.expect.system import System
+from ncclprobe.expect.tables.machines import find
 from ncclprobe.model import Absent
 
 

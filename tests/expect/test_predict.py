@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclprobe.expect import machines
-from ncclprobe.expect.bands import Band
 from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
 from ncclprobe.expect.predict import LATEST, expectation, predict
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.tables import machines
 from ncclprobe.model import Expectation
 from ncclprobe.ops import OPS
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.machine_types import Machine, Match
-from ncclprobe.expect.machines import find, table
 from ncclprobe.expect.observed import system_of
 from ncclprobe.expect.recognise import Recognised, Seen, ideal, recognise, seen, should_be
 from ncclprobe.expect.system import System
+from ncclprobe.expect.tables.machine_types import Machine, Match
+from ncclprobe.expect.tables.machines import find, table
 from ncclprobe.model import Absent
 
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)

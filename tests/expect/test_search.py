@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expect.boxes import A100, B200, H100, LATEST, MESH, PLAIN, SOCKETS, V100, found
-from ncclprobe.expect import machines
-from ncclprobe.expect.graphs import Graphs
-from ncclprobe.expect.search import graphs, islands
 from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.tables import machines
+from ncclprobe.expect.tuner.graphs import Graphs
+from ncclprobe.expect.tuner.search import graphs, islands
 from ncclprobe.model import Absent
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run import _ROW
-from ncclprobe.expect.bands import Band, judged
-from ncclprobe.expect.verdict import judge
+from ncclprobe.expect.site.bands import Band, judged
+from ncclprobe.expect.site.verdict import judge
 from ncclprobe.measured import Again, Disturbance
 from ncclprobe.model import Basis, Expectation, Measurement, TimeStats
 

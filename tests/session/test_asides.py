@@ -3,15 +3,19 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import rank_lab
+from conftest import answers
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.copies import host_copy
 from ncclprobe.moved import CopyRow
+from ncclprobe.probes import copies as probes
 from ncclprobe.session import affinity, copies, options, places
+from ncclprobe.session.seat import Seat
 
 GEN5 = {"host": host_copy(5, 16)}
 CPUS = sorted(os.sched_getaffinity(0))
@@ -44,6 +48,53 @@ def test_of_the_far_node_of_all_together_and_of_both_ways_nothing_is_expected(ca
 def test_a_copy_that_is_now_fast_now_slow_is_noise_and_one_hiccup_is_none() -> None:
     assert copies.judged(copy(48.0, 40.0, 54.0), GEN5).status == "noise"
     assert copies.judged(copy(53.0, 31.0, 54.0), GEN5).status == "pass"
+
+
+class Together:
+    """The exchange of one rank that speaks for two of one node."""
+
+    def collect(self, value: Any) -> list[Any]:
+        return [value, value]
+
+    def share(self, value: Any) -> Any:
+        return value
+
+
+def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What torch would do is replaced; the order of things, the places and the verdicts are not."""
+    torch = pytest.importorskip("torch")
+    bound: list[tuple[int, ...]] = []
+    samples = [53.0] * 7
+    told = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xAF, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    monkeypatch.setattr(probes, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
+    monkeypatch.setattr(probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "both")))
+    monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
+    monkeypatch.setattr(copies, "expectations", lambda: GEN5)
+    monkeypatch.setattr(places, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
+    host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
+    measuring = copies.Copies(Seat("manual", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, "n0", "cuda:0")
+    rows = measuring.play()
+    rows = rows[: len(rows) // 2]  # the other half is the other rank's
+    assert bound[:2] == [(1,), (0,)]
+    seen = [(row.kind, row.numa, row.near, row.peer, row.together, row.status) for row in rows]
+    assert seen == [
+        ("h2d", 1, True, "", False, "pass"),
+        ("d2h", 1, True, "", False, "pass"),
+        ("both", 1, True, "", False, "unjudged"),
+        ("h2d", 0, False, "", False, "unjudged"),
+        ("d2h", 0, False, "", False, "unjudged"),
+        ("both", 0, False, "", False, "unjudged"),
+        ("d2d", None, None, "GPU1", False, "unjudged"),
+        ("h2d", 1, True, "", True, "unjudged"),
+        ("d2h", 1, True, "", True, "unjudged"),
+        ("both", 1, True, "", True, "unjudged"),
+        ("d2d", None, None, "GPU1", True, "unjudged"),
+    ]
 
 
 def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run import _ROW
-from ncclprobe.expect.bands import Band
+from ncclprobe.expect.site.bands import Band
 from ncclprobe.measured import Disturbance
 from ncclprobe.model import Expectation, TimeStats
 from ncclprobe.session.interference import Reading, of_processors, parse, together

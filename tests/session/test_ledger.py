@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.run import _ROW as ROW
-from ncclprobe.expect.bands import Band, from_toml
+from ncclprobe.expect.site.bands import Band, from_toml
 from ncclprobe.measured import FirstCall, Skew, Unmeasured
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report
 from ncclprobe.report import json as as_json

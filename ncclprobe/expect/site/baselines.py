@@ -18,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.bands import Band, Conditions, conditions, typical_GBps
-from ncclprobe.expect.fingerprint import changes
+from ncclprobe.expect.site.bands import Band, Conditions, conditions, typical_GBps
+from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Expectation, Measurement, Mode, Place
 from ncclprobe.nccl_tests.rows import Run

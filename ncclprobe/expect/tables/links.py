@@ -36,7 +36,7 @@ class Link:
 @cache
 def table() -> Mapping[str, Link]:
     """Every link by its name."""
-    data = pkgutil.get_data("ncclprobe.expect", "links.csv") or b""
+    data = pkgutil.get_data(__package__, "links.csv") or b""
     rows = [_link(row) for row in csv.DictReader(data.decode().splitlines())]
     links = {link.name: link for link in rows}
     if len(links) < len(rows):

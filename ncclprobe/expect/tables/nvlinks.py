@@ -1,6 +1,6 @@
 """How many NVLinks a product has, how fast, and who decides which of them are used.
 
-A view of :mod:`ncclprobe.expect.gpus` by the name that NVML gives and no other: "NVIDIA H100" alone is several
+A view of :mod:`.gpus` by the name that NVML gives and no other: "NVIDIA H100" alone is several
 products, and stands in no row here.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from ncclprobe.expect import gpus
-from ncclprobe.expect.gpus import Wiring
+from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.tables.gpus import Wiring
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def table() -> Mapping[str, Gpu]:
 @cache
 def products() -> tuple[Gpu, ...]:
     """Every product once, as the table orders them."""
-    data = pkgutil.get_data("ncclprobe.expect", "gpus.csv") or b""
+    data = pkgutil.get_data(__package__, "gpus.csv") or b""
     gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
     if len({gpu.name for gpu in gpus}) < len(gpus):
         raise ValueError("gpus.csv: a name comes twice")

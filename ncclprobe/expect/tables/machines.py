@@ -44,9 +44,9 @@ from importlib import resources
 from types import MappingProxyType
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import gpus
-from ncclprobe.expect.machine_files import from_toml
-from ncclprobe.expect.machine_types import Latency, Links, Machine, Match, Published
+from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.tables.machine_files import from_toml
+from ncclprobe.expect.tables.machine_types import Latency, Links, Machine, Match, Published
 
 __all__ = ["Latency", "Links", "Machine", "Match", "Published", "by_name", "find", "from_toml", "table"]
 
@@ -56,7 +56,7 @@ _FOLDER = "machines"
 @cache
 def table() -> Mapping[str, Machine]:
     """Every type that comes with ncclprobe, by name."""
-    folder = resources.files("ncclprobe.expect").joinpath(_FOLDER)
+    folder = resources.files("ncclprobe.expect.tables").joinpath(_FOLDER)
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
     found = [from_toml(folder.joinpath(name).read_text(encoding="utf-8"), name) for name in names]
     return by_name(found)

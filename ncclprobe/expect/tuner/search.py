@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ncclprobe.expect.constants import (
+from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuner.constants import (
     INTEL,
     INTEL_OVERHEAD,
     MOST_CHANNELS,
@@ -26,8 +27,7 @@ from ncclprobe.expect.constants import (
     nvlink_GBps,
     speeds,
 )
-from ncclprobe.expect.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
 from ncclprobe.model import Absent
 
 _MNNVL: Version = (2, 20, 0)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.communicator import Communicator, Function, communicator
-from ncclprobe.expect.constants import PCI_GBps
-from ncclprobe.expect.graphs import TREE, WORDS, Graph, Graphs
 from ncclprobe.expect.system import Processor, Shape, System, Version
-from ncclprobe.expect.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
+from ncclprobe.expect.tuner.communicator import Communicator, Function, communicator
+from ncclprobe.expect.tuner.constants import PCI_GBps
+from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
+from ncclprobe.expect.tuner.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
 from ncclprobe.ops import OPS
 
 FUNCTIONS: dict[str, Function] = {

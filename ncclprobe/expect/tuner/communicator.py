@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ncclprobe.expect.constants import MOST_CHANNELS
-from ncclprobe.expect.graphs import Graph, Graphs
-from ncclprobe.expect.search import islands
 from ncclprobe.expect.system import Shape, System, Version
-from ncclprobe.expect.tuning import Algorithm, Tuning, tuning
+from ncclprobe.expect.tuner.constants import MOST_CHANNELS
+from ncclprobe.expect.tuner.graphs import Graph, Graphs
+from ncclprobe.expect.tuner.search import islands
+from ncclprobe.expect.tuner.tuning import Algorithm, Tuning, tuning
 
 Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
 

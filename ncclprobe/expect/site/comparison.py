@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ncclprobe.expect.bands import Conditions, conditions, typical_GBps
-from ncclprobe.expect.baselines import Site
+from ncclprobe.expect.site.bands import Conditions, conditions, typical_GBps
+from ncclprobe.expect.site.baselines import Site
 from ncclprobe.model import Measurement
 
 Change = Literal["slower", "faster", "same", "unsure"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import verdict
+from ncclprobe.expect.site import verdict
 from ncclprobe.measured import Again, Disturbance
 from ncclprobe.model import Expectation, Measurement, Mode, Place, Report
 from ncclprobe.ops import OPS
@@ -105,7 +105,7 @@ def judged(
     again: Again | None = None,
     disturbances: Sequence[Disturbance] = (),
 ) -> Measurement:
-    """`row` with its expectation and verdict (:mod:`ncclprobe.expect.verdict`); as it is where nobody expected any."""
+    """`row` with its expectation and verdict (:mod:`.verdict`); as it is where nobody expected any."""
     found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row

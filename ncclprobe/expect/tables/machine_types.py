@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ncclprobe.expect import gpus
 from ncclprobe.expect.system import Fabric, Network, NicPath, Processor, System
+from ncclprobe.expect.tables import gpus
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvlstree", "sharp")
 

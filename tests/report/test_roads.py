@@ -1,0 +1,53 @@
+"""Roads, copies and affinity in words: rows alike on one line, what is not known left out, hostile names printable."""
+
+from dataclasses import replace
+
+from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.roads import _PINNED, _SLOW_COPY, _WRONG
+from ncclprobe.model import Transport
+from ncclprobe.report import roads
+from ncclprobe.report import text as as_text
+
+from .samples import HEALTHY
+
+IB = Transport("IB mlx5_0, mlx5_1", True, "RING", "LL128", 16)
+TREE = replace(IB, algorithm="TREE", protocol="LL")
+
+
+def lines(*rows: Transport) -> list[str]:
+    made = [replace(ROW, nbytes=1024 << n, transport=road) for n, road in enumerate(rows)]
+    return [line for block in roads.blocks(replace(HEALTHY, measurements=tuple(made)), 100) for line in block]
+
+
+def test_one_road_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
+    assert lines(IB, IB) == ["road: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels"]
+    assert as_text.measurement_header(replace(ROW, transport=IB)).splitlines()[0].endswith("over IB mlx5_0, mlx5_1")
+
+
+def test_rows_of_other_roads_are_told_apart_by_their_sizes() -> None:
+    assert lines(TREE, IB, IB) == [
+        "road: all_reduce 1 KiB: IB mlx5_0, mlx5_1, GPUDirect, TREE LL, 16 channels",
+        "road: all_reduce 2 KiB to 4 KiB: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels",
+    ]
+
+
+def test_a_road_that_is_not_known_is_not_mentioned() -> None:
+    assert lines(Transport()) == []
+    assert "over" not in as_text.measurement_header(ROW).splitlines()[0].split(", ")[-1]
+
+
+def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
+    assert roads.words(Transport("Socket eth0", False)) == "Socket eth0, no GPUDirect"
+    assert roads.words(Transport("Socket eth0")) == "Socket eth0"
+
+
+def test_tables_name_the_nic_the_copy_and_the_processors() -> None:
+    hostile = replace(_WRONG, nics=(replace(_WRONG.nics[0], nic="eth\x1b[2J"), *_WRONG.nics[1:]))
+    report = replace(HEALTHY, roads=(hostile,), copies=(_SLOW_COPY,), affinity=(_PINNED,))
+    shown = as_text.render(report)
+    assert "\x1b" not in shown
+    assert "629.1 MB" in shown
+    assert "host to GPU" in shown
+    assert "node 0, near" in shown
+    assert "2.05 to 2.31" in shown
+    assert "affinity: numactl --physcpubind=0-47 PROGRAM" in shown
