@@ -15,7 +15,7 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.sheet import Asked, lines
 from ncclprobe.expect.situation import Situation, situation
 from ncclprobe.expect.system import Shape, Version
-from ncclprobe.expect.tables import beliefs, machines
+from ncclprobe.expect.tables import beliefs, links, machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.whatif import Change
@@ -54,6 +54,10 @@ def main(argv: Sequence[str]) -> int:
         told = beliefs.table()
         print(json.dumps(showing.beliefs_json(told), indent=2) if options.json else showing.beliefs_text(told))
         return ExitCode.OK
+    if options.links:
+        known = links.table().values()
+        print(json.dumps(showing.links_json(known), indent=2) if options.json else showing.links_text(known))
+        return ExitCode.OK
     here = _situation(options)
     if isinstance(here.system, Absent):
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
@@ -88,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _what_if(parser)
     add("--json", action="store_true", help="print JSON")
     add("--list", action="store_true", help="the machine types there are")
+    add("--links", action="store_true", help="what PCIe, NVLink, InfiniBand and Ethernet links carry")
     add("--beliefs", action="store_true", help="what is commonly believed of these numbers, and what is true")
     return parser
 

@@ -8,6 +8,7 @@ from ncclprobe.expect.sheet import Asked, Line
 from ncclprobe.expect.situation import Situation
 from ncclprobe.expect.system import System
 from ncclprobe.expect.tables.beliefs import Belief
+from ncclprobe.expect.tables.links import Link
 from ncclprobe.expect.tables.machine_types import Machine
 from ncclprobe.units import size
 
@@ -185,3 +186,22 @@ def _belief(each: Belief) -> Iterator[str]:
 def beliefs_json(told: Sequence[Belief]) -> dict[str, Any]:
     """The same as data."""
     return {"beliefs": [asdict(each) for each in told]}
+
+
+def links_text(known: Iterable[Link]) -> str:
+    """A line per kind of link, GB/s in one direction: by its standard, as NCCL counts, and what healthy ones reached."""
+    heads = f"{'GB/s, one direction':<44} {'line':>8} {'NCCL':>8} {'reached':>16}  source"
+    return "\n".join([heads, *map(_one_link, known)])
+
+
+def _one_link(link: Link) -> str:
+    reached = "-" if link.low_GBps is None else f"{link.low_GBps:g}"
+    if link.high_GBps is not None and link.high_GBps != link.low_GBps:
+        reached = f"{link.low_GBps or 0:g} to {link.high_GBps:g}"
+    line, nccl = ("-" if each is None else f"{each:g}" for each in (link.line_GBps, link.nccl_GBps))
+    return f"{link.name:<44} {line:>8} {nccl:>8} {reached:>16}  {link.source}"
+
+
+def links_json(known: Iterable[Link]) -> dict[str, Any]:
+    """The same as data."""
+    return {"links": [asdict(each) for each in known]}
