@@ -189,7 +189,7 @@ def beliefs_json(told: Sequence[Belief]) -> dict[str, Any]:
 
 
 def links_text(known: Iterable[Link]) -> str:
-    """A line per kind of link, GB/s in one direction: by its standard, as NCCL counts, and what healthy ones reached."""
+    """A line per kind of link, GB/s in one direction: by its standard, as NCCL counts, and what healthy ones reach."""
     heads = f"{'GB/s, one direction':<44} {'line':>8} {'NCCL':>8} {'reached':>16}  source"
     return "\n".join([heads, *map(_one_link, known)])
 
