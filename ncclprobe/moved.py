@@ -156,3 +156,10 @@ class Copies:
     """The copies that were measured. At least one."""
 
     rows: tuple[CopyRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Affinities:
+    """The ranks whose processors were compared with others. At least one."""
+
+    rows: tuple[AffinityRow, ...]

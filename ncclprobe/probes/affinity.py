@@ -20,7 +20,8 @@ from ncclprobe.registry import discover
 
 OP = "all_reduce"
 ROUNDS = 12
-_BATCH_S, _MOST_CALLS = 0.05, 2000
+_BATCH_S, _MOST_CALLS = 0.1, 2000
+"""Of calls: several turns of the kernel's balancing of threads over processors."""
 
 
 def alternate(
@@ -44,7 +45,7 @@ def alternate(
             for side in _order(turn):
                 with bound(better) if side and better else nullcontext():
                     bench.clock.barrier()
-                    call()  # caches and pages follow the threads
+                    time_batch([call] * (1 + number // 2), plan.timing, bench.clock)  # until the threads have moved
                     bench.clock.barrier()
                     batch = time_batch([call] * number, plan.timing, bench.clock)
                 sides[side].append(batch.seconds)

@@ -59,14 +59,16 @@ def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: 
 
 
 def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_path: Path) -> None:
+    """Which connection goes over which card is decided by who called whom: three quarters to one, as measured."""
     with Lab(hosts=2, nics=2) as lab:
         before = sent_bytes(lab["n0"])
-        done = bandwidth(lab, tmp_path / "report.json", *SIZE, cards=2)
+        done = bandwidth(lab, tmp_path / "report.json", "--op", "all_to_all", *SIZE, cards=2)
         after = sent_bytes(lab["n0"])
     (road,) = done.told.roads
     whole = {name: after[name] - before[name] for name in before}
     shares = {nic.nic: nic.share for nic in road.nics if nic.node == "n0"}
     assert set(shares) == {"eth0", "eth1"}
+    assert all(share and share > 0.1 for share in shares.values())
     for name, share in shares.items():
         assert share == pytest.approx(whole[name] / sum(whole.values()), abs=0.02)
     assert not road.stray

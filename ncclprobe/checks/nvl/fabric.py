@@ -7,7 +7,7 @@ from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.links import FULL
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.nvlinks import products
+from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import Devices, Node

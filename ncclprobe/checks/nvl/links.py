@@ -8,7 +8,7 @@ from ncclprobe.checks.gpu import blanks, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl import Box, Linked, look
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.nvlinks import Product, products
+from ncclprobe.expect.tables.nvlinks import Product, products
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus

@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Any
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect import verdict
+from ncclprobe.expect.site import verdict
 from ncclprobe.measured import Mismatch, Skew
 from ncclprobe.model import (
     Apart,
