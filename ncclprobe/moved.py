@@ -93,7 +93,7 @@ class GroupRow:
     """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
 
     `size` ranks in each of `groups` groups, `crossing` of which span nodes. Times are of the slowest group (its ranks:
-    `slowest`); `slowdown` is together over alone. `problems`: what is wrong or unwise about the groups.
+    `slowest`); `slowdown` is together over alone. `problems`: why they are no partition; `advice`: what is unwise.
     """
 
     kind: Literal["tp", "cp", "dp", "pp"]
@@ -109,6 +109,7 @@ class GroupRow:
     together_busbw_GBps: float | None = None
     slowdown: float | None = None
     problems: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,3 +164,10 @@ class Affinities:
     """The ranks whose processors were compared with others. At least one."""
 
     rows: tuple[AffinityRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The groups that a run has measured, a row per kind. At least one."""
+
+    rows: tuple[GroupRow, ...]

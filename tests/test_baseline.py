@@ -9,7 +9,7 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.baseline import load
-from ncclprobe.checks.run import _ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import Band
 from ncclprobe.measured import Fingerprint
@@ -24,7 +24,7 @@ MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 
 
 def report(*rates: float, **changes: Any) -> Report:
-    rows = tuple(replace(_ROW, busbw_GBps=rate, nbytes=1 << (20 + n), **changes) for n, rate in enumerate(rates))
+    rows = tuple(replace(ROW, busbw_GBps=rate, nbytes=1 << (20 + n), **changes) for n, rate in enumerate(rates))
     return Report(
         tool=Tool("ncclprobe", "0"), started="2026-01-02T03:04:05+00:00", duration_s=1.0, command="",
         status=Status.PASS, exit_code=0, measurements=rows, fingerprint=MACHINE,
@@ -56,14 +56,14 @@ def test_what_the_report_itself_expected_more_of_is_refused(tmp_path: Path, caps
 
 
 def test_a_machine_by_name_sets_the_least(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow = replace(report(1.0), measurements=(replace(_ROW, nbytes=1 << 30, busbw_GBps=20.0),))
+    slow = replace(report(1.0), measurements=(replace(ROW, nbytes=1 << 30, busbw_GBps=20.0),))
     path = saved(tmp_path / "a.json", slow)
     assert main(["baseline", path, "--machine", "dgx-h100", "-o", str(tmp_path / "s.json")]) == 3
     assert "20 GB/s, and this machine should reach" in capsys.readouterr().out
 
 
 def test_an_old_run_of_nccl_tests_is_a_baseline(tmp_path: Path) -> None:
-    own = report(91.75, time_us=replace(_ROW.time_us, mean=20.0))
+    own = report(91.75, time_us=replace(ROW.time_us, mean=20.0))
     (tmp_path / "a.json").write_text(render_json(own, own.measurements))
     (tmp_path / "a.log").write_text(render_text(own, own.measurements))
     for name in ("a.json", "a.log"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.__main__ import main
-from ncclprobe.checks.run import _ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import (
     Measurement,
@@ -27,7 +27,7 @@ from ncclprobe.report import json as as_json
 
 def row(busbw: float, half: float = 0.01, **changes: Any) -> Measurement:
     interval = (20 * (1 - half), 20 * (1 + half))
-    return replace(_ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=interval, **changes)
+    return replace(ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=interval, **changes)
 
 
 def report(*rows: Measurement, **changes: Any) -> Report:

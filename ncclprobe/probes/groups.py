@@ -188,7 +188,8 @@ def _row(
         together_us=round(both[1] * 1e6, 3) if both else None,
         together_busbw_GBps=op.bandwidth(lane.shape, size, both[1])[1] if both else None,
         slowdown=both[1] / seconds if both else None,
-        problems=(*problems(groups, grid.ranks), *(advice(grid, hosts) if kind == "tp" else ())),
+        problems=problems(groups, grid.ranks),
+        advice=advice(grid, hosts) if kind == "tp" else (),
     )
 
 

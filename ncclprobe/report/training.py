@@ -1,4 +1,4 @@
-"""Groups and steps of training as a person reads them: a table each, and in words what is wrong with the groups."""
+"""Groups and steps of training as a person reads them: a table each, and what an ideal pipeline would idle."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,9 @@ from ncclprobe.units import size
 
 
 def blocks(groups: Sequence[GroupRow], steps: Sequence[StepRow], width: int) -> Iterator[list[str]]:
-    """The table of groups with its problems, then that of steps with what an ideal pipeline would idle."""
+    """The table of groups, then that of steps with what an ideal pipeline would idle."""
     if groups:
         yield _table(_GROUPS, [_group(row) for row in groups])
-        problems = dict.fromkeys(problem for row in groups for problem in row.problems)
-        yield from (_wrapped("groups: ", problem, width) for problem in problems)
     if steps:
         yield _table(_STEPS, [_step(row) for row in steps])
         yield from (_wrapped("pipeline: ", text, width) for text in dict.fromkeys(_bubbles(steps)))

@@ -39,7 +39,7 @@ from ncclprobe.model import (
     Tool,
     Verified,
 )
-from ncclprobe.moved import GroupRow, StepRow
+from ncclprobe.moved import Grouped, GroupRow, StepRow
 from ncclprobe.paired import Localisation, PairRow
 from ncclprobe.registry import discover
 from ncclprobe.report import json as as_json
@@ -357,6 +357,7 @@ class Ledger:
             Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
             Localisation: self._found(ending) or Absent(no_pairs),
             Apart: Apart(skewed, self.party.hosts) if skewed else Absent(nothing or "no call is short enough for that"),
+            Grouped: Grouped(tuple(self._groups)) if self._groups else Absent("no group was measured"),
             **self.asides.facts(),
         }
 
@@ -375,6 +376,8 @@ class Ledger:
         if self.party.ranks == 1 and self._options.aside != "copies":
             return ()
         beside = self.asides.unasked(self._options.aside, report_only=self._options.report_only)
+        if self._options.training is None or self._options.training.grid is None:
+            beside = (*beside, "run.groups")
         if self._options.training is not None:
             return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", "run.pairs", *beside))
         if self._options.pairs is not None:

@@ -5,8 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe import engine
-from ncclprobe.checks import run
-from ncclprobe.checks.run import _BAD_NIC, _BAND, _LATECOMER, _NOBODY, _PUNCTUAL, _ROW, _SLOW_INSIDE, _apart
+from ncclprobe.checks.run import arrival, ranks
+from ncclprobe.checks.run import groups as of_groups
+from ncclprobe.checks.run import pairs as of_pairs
+from ncclprobe.checks.run import rows as of_rows
+from ncclprobe.checks.run.pairs import _BAD_NIC, _NOBODY, _SLOW_INSIDE
+from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _apart
+from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.measured import Mismatch, Skew
 from ncclprobe.model import (
     Apart,
@@ -21,20 +26,23 @@ from ncclprobe.model import (
     Verdict,
     Verified,
 )
+from ncclprobe.moved import Grouped
 from ncclprobe.paired import Aside, Localisation, LostPair, WrongBytes
+from ncclprobe.training import groups
+from ncclprobe.training.groups import Grid
 
-FAILED = replace(_ROW, expectation=_BAND, status="fail", interval_us=(19.8, 20.2))
-NOISE = replace(_ROW, expectation=_BAND, status="noise", interval_us=(15.0, 25.0))
+FAILED = replace(ROW, expectation=BAND, status="fail", interval_us=(19.8, 20.2))
+NOISE = replace(ROW, expectation=BAND, status="noise", interval_us=(15.0, 25.0))
 
 
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
-    (verdict,) = engine.judge((Snapshot("n0", {Judged: Judged(rows)}),), (run.band,), Job())
+    (verdict,) = engine.judge((Snapshot("n0", {Judged: Judged(rows)}),), (of_rows.band,), Job())
     return verdict
 
 
 def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:
-    verdict = banded(replace(_ROW, status="pass", expectation=_BAND), NOISE, NOISE)
+    verdict = banded(replace(ROW, status="pass", expectation=BAND), NOISE, NOISE)
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
     assert "too noisy to say: all_reduce 1 MiB, at least 95 expected" in verdict.why
     assert "median between 15.0 and 25.0 us" in verdict.why
@@ -52,7 +60,7 @@ def test_one_batch_decides_nothing() -> None:
 
 
 def found(row: Measurement) -> Finding:
-    (finding,) = run.band.run(Judged((row,)))
+    (finding,) = of_rows.band.run(Judged((row,)))
     return finding
 
 
@@ -86,18 +94,18 @@ def test_a_host_that_hands_calls_over_slowly_is_said() -> None:
 
 def test_wrong_data_is_shown_with_rank_offset_values_and_bits() -> None:
     wrong = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
-    (finding,) = run.data.run(Verified((replace(_ROW, wrong=5, mismatches=wrong),)))
+    (finding,) = of_rows.data.run(Verified((replace(ROW, wrong=5, mismatches=wrong),)))
     assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.evidence
     assert finding.evidence.count("instead of") == 3
 
 
 def named(*skews: Skew) -> list[str]:
-    rows = tuple(replace(_ROW, skew=skew) for skew in skews)
-    return [finding.subject for finding in run.straggler.run(Apart(rows, ("h",) * 8))]
+    rows = tuple(replace(ROW, skew=skew) for skew in skews)
+    return [finding.subject for finding in ranks.straggler.run(Apart(rows, ("h",) * 8))]
 
 
 def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
-    (finding,) = run.straggler.run(_apart(_LATECOMER))
+    (finding,) = ranks.straggler.run(_apart(_LATECOMER))
     assert finding.message.startswith("on host n1 comes late to collectives: by 5.0 ms on average")
     assert finding.blame == "node"
 
@@ -120,12 +128,12 @@ def test_two_ranks_of_eight_may_both_be_late() -> None:
 
 def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     skew = Skew(8, 4000.0, 100.0, 5000.0, (5000.0, 100.0), (6, 0))
-    row = replace(_ROW, ranks=2, skew=skew)
-    assert [f.subject for f in run.straggler.run(Apart((row,), ("a", "b")))] == ["rank 0"]
+    row = replace(ROW, ranks=2, skew=skew)
+    assert [f.subject for f in ranks.straggler.run(Apart((row,), ("a", "b")))] == ["rank 0"]
 
 
 def said_of(found: Localisation) -> list[Finding]:
-    return list(run.pairs.run(found))
+    return list(of_pairs.pairs.run(found))
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
@@ -167,12 +175,20 @@ def test_a_lost_pair_says_who_was_set_aside() -> None:
     "found", [replace(_NOBODY, complete=False), replace(_NOBODY, nodes=2)], ids=["cut short", "two nodes"]
 )
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
-    (verdict,) = engine.judge((Snapshot("n0", {Localisation: found}),), (run.pairs,), Job())
+    (verdict,) = engine.judge((Snapshot("n0", {Localisation: found}),), (of_pairs.pairs,), Job())
     assert verdict.status.value == "unknown"
 
 
 def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
-    (lost,) = run.hang_attrib.run(Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)))
+    (lost,) = arrival.hang_attrib.run(Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)))
     assert lost.nodes == ("node7",)
-    (late,) = run.straggler.run(_apart(_LATECOMER))
+    (late,) = ranks.straggler.run(_apart(_LATECOMER))
     assert late.nodes == ("n1",)
+
+
+def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_as_meant() -> None:
+    row = of_groups._WITHIN
+    advice = groups.advice(Grid(tp=2), ["a", "b"])
+    [finding] = of_groups.groups.run(Grouped((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
+    assert (finding.subject, finding.severity.value, finding.blame) == ("tp groups", "warn", "job")
+    assert "1 of 1 tensor-parallel groups cross nodes" in finding.message

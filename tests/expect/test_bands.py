@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
 from ncclprobe.model import Expectation, Report, Status, TimeStats, Tool

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run import _ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.baselines import Origin, Print, Site, bands, keep, parse, render
 from ncclprobe.measured import Fingerprint
@@ -20,7 +20,7 @@ MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 
 
 def row(busbw: float, **changes: Any) -> Measurement:
-    return replace(_ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), **changes)
+    return replace(ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), **changes)
 
 
 def run(*rows: Measurement, name: str = "a.json", fingerprint: Fingerprint | None = MACHINE, failed: str = "") -> Run:

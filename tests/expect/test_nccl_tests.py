@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.model import Measurement, NodeRow, Report, Status, TimeStats, Tool
 from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.checks.run import _ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import Band, judged
 from ncclprobe.expect.site.verdict import judge
 from ncclprobe.measured import Again, Disturbance
@@ -14,7 +14,7 @@ BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 
 
 def row(busbw: float, half: float = 0.01) -> Measurement:
-    return replace(_ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(20 * (1 - half), 20 * (1 + half)))
+    return replace(ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(20 * (1 - half), 20 * (1 + half)))
 
 
 def second(busbw: float, half: float = 0.01) -> Again:
@@ -58,7 +58,7 @@ def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
 
 
 def test_a_row_is_judged_again_by_the_expectation_that_it_has() -> None:
-    first = judged(row(60), (Band(_ROW.op, 1, 1 << 40, BAND),))
+    first = judged(row(60), (Band(ROW.op, 1, 1 << 40, BAND),))
     assert first.status == "fail"
     both = judged(first, (), again=second(99))
     assert (both.status, both.again) == ("noise", second(99))

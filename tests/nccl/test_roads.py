@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.traffic import Count
 from ncclprobe.model import Absent, Transport
 from ncclprobe.nccl import log

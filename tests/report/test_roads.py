@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.checks.run.roads import _PINNED, _SLOW_COPY, _WRONG
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model import Transport
 from ncclprobe.report import roads
 from ncclprobe.report import text as as_text

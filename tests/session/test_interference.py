@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.checks.run import _ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import Band
 from ncclprobe.measured import Disturbance
 from ncclprobe.model import Expectation, TimeStats
@@ -50,7 +50,7 @@ def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
 def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
     book = Ledger(options([]), Party("none", 8, ("n0",), "nccl"), (band,))
-    slow = replace(_ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
+    slow = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
     for nbytes in (1 << 20, 1 << 22, 1 << 24):
         book.add(replace(slow, nbytes=nbytes))
     assert book.failing(2) == [("all_reduce", 1 << 24), ("all_reduce", 1 << 22)]

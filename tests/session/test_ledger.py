@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import Band, from_toml
 from ncclprobe.measured import FirstCall, Skew, Unmeasured
 from ncclprobe.model import Arrivals, Attendance, LostRank, Report

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.checks.run import _ROW as ROW
+from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model import Report
 from ncclprobe.report import json as as_json
 from ncclprobe.session import options as command_line

@@ -1,0 +1,68 @@
+"""Did every rank come, and stay?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ncclprobe.model import (
+    Arrivals,
+    Attendance,
+    Finding,
+    LostRank,
+    fail,
+)
+from ncclprobe.registry import check
+
+
+def seen_once(subject: str, message: str, **details: Any) -> Finding:
+    """A rank or a run that did not go on: whose fault that is takes a second look."""
+    return fail(subject, message, action="retest", confidence="seen once", **details)
+
+
+@check(bad=[(Arrivals(4, (2, 3), 60.0),)], good=[(Arrivals(4),)], required=True)
+def init(arrivals: Arrivals) -> Iterator[Finding]:
+    """Not every rank arrived.
+
+    Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away.
+    Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
+    MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
+    system, raise --phase-timeout.
+    """
+    for rank in arrivals.missing:
+        yield seen_once(
+            f"rank {rank}",
+            f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
+            evidence=f"waited {arrivals.waited_s:.0f} s at the store for its first heartbeat",
+        )
+
+
+@check(
+    bad=[
+        (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),),
+        (Attendance(4, stalled="all_reduce 1 MiB timing"),),
+    ],
+    good=[(Attendance(4),)],
+    required=True,
+    requires="run.init",
+)
+def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
+    """A rank was lost, or the run stood still.
+
+    Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
+    Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
+    still runs; then measure again without that node.
+    """
+    for lost in attendance.lost:
+        yield seen_once(
+            f"rank {lost.rank}",
+            f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
+            evidence="heartbeats (rank, phase) in the job's store",
+            nodes=(lost.host,),
+        )
+    if attendance.stalled:
+        yield seen_once(
+            "all ranks",
+            f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
+            evidence="heartbeats (rank, phase) in the job's store",
+            remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
+            "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
+        )

@@ -1,0 +1,34 @@
+"""Are the groups of a hybrid-parallel job what a job would want?"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ncclprobe.model import Finding, fail, warn
+from ncclprobe.moved import Grouped, GroupRow
+from ncclprobe.registry import check
+
+_WITHIN = GroupRow(
+    kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
+    alone_busbw_GBps=23.0,
+)  # fmt: skip
+_ACROSS = replace(_WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
+_TORN = replace(_WITHIN, problems=("in no group: ranks 3",))
+_STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
+
+
+@check(bad=[(Grouped((_ACROSS,)),), (Grouped((_TORN,)),)], good=[(Grouped((_WITHIN,)),), (Grouped((_STAGES,)),)])
+def groups(grouped: Grouped) -> Iterator[Finding]:
+    """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
+
+    Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
+    times slower than within one, and it is the one kind of group that nothing hides.
+    Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
+    """
+    for row in grouped.rows:
+        evidence = (
+            f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts; alone {row.alone_us:.1f} us"
+        )
+        for problem in row.problems:
+            yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
+        for advised in row.advice:
+            yield warn(f"{row.kind} groups", advised, blame="job", action="fix-job", evidence=evidence)

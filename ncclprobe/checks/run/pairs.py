@@ -1,0 +1,151 @@
+"""Who is slow, by the pairs of a tournament?"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ncclprobe.checks.run.arrival import seen_once
+from ncclprobe.errors import Unlearned
+from ncclprobe.measured import Mismatch
+from ncclprobe.model import (
+    Blame,
+    Finding,
+    fail,
+    warn,
+)
+from ncclprobe.paired import Blamed, Inside, Localisation, LostPair, WrongBytes
+from ncclprobe.registry import check
+
+_BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
+_UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
+_NOBODY = Localisation(4, "nobody", tests=36)
+_SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
+_SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
+_RUINED = 0.5
+"""Below this share of the usual bandwidth a job is better off without: that fails, and the rest warns."""
+_FEWEST_NODES = 3
+
+
+@check(
+    bad=[
+        (replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)),),
+        (replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),)),),
+        (replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1}),),
+        (replace(_NOBODY, inside=(_SLOW_INSIDE,)),),
+        (replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)),),
+    ],
+    good=[(_NOBODY,), (replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",)),)],
+    required=True,
+)
+def pairs(found: Localisation) -> Iterator[Finding]:
+    """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
+
+    Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
+    measured alone, so that what is slow inside of it is not taken for its network. Who looks slow in the tournament of
+    all pairs is measured again beside others, and named only where that confirms it.
+    Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
+    and switch port, of a pair what lies between the two; then measure again.
+    """
+    named = [*_slow_inside(found), *_slow_between(found), *_wrong_or_lost(found)]
+    yield from named
+    if named:
+        return
+    if not found.complete:
+        raise Unlearned("the run ended before all pairs were measured")
+    if found.nodes < _FEWEST_NODES:
+        raise Unlearned("of two that differ nobody knows which is slow: measure three nodes or more")
+
+
+def _slow_inside(found: Localisation) -> Iterator[Finding]:
+    """What is slow within a node, where no network is."""
+    for each in found.inside:
+        finding = fail if each.ratio < _RUINED else warn
+        yield finding(
+            each.where,
+            f"{_INSIDE[each.kind]} is slow: {100 * each.ratio:.0f} % of what its peers reach is left, with no network "
+            "in between",
+            blame="node",
+            action="retest",
+            confidence=f"slow in each of {each.tests} turns, beside the same of other nodes",
+            evidence=f"usual are {each.usual_GBps:.3g} GB/s",
+            remedy="look inside the node: NVLinks and PCIe links below their width or speed (`ncclprobe doctor`), "
+            "processors shared with other jobs, affinity, CPU limits; its network only after that",
+            nodes=(each.node,),
+        )
+
+
+_INSIDE = {
+    "collective": "this node's own collective",
+    "node": "what the ranks of this node send to each other",
+    "rank": "what this rank exchanges with the others of its node",
+    "pair": "what these two ranks of one node send to each other",
+}
+
+
+def _slow_between(found: Localisation) -> Iterator[Finding]:
+    """The culprits of the tournament, or that everybody is slow."""
+    within = {each.node for each in found.inside}
+    for each in found.culprits:
+        finding = fail if each.ratio < _RUINED else warn
+        hosts = each.hosts or each.nodes
+        slow_inside = each.kind in ("node", "rail") and not within.isdisjoint(hosts)
+        yield finding(
+            each.where,
+            f"{_what(each)} is slow: {100 * each.ratio:.0f} % of the usual bandwidth is left"
+            + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
+            blame=_WHOSE[each.kind],
+            action="retest" if each.kind == "pair" else "repair",
+            confidence=f"measured again beside {each.partners} partners, {100 * each.confidence:.1f} %",
+            evidence=f"slow in {each.slow} of {each.tests} tests, {each.retests} of these after it was suspected; "
+            f"{found.tests} tests in all",
+            nodes=hosts if each.kind in ("node", "rail") else (),
+        )
+    if found.everything:
+        usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
+        yield warn(
+            "all pairs",
+            f"everything is slower than expected: {usual}",
+            action="retest",
+            evidence=f"{found.tests} tests",
+        )
+
+
+def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
+    """The pairs that brought wrong bytes, and those that brought nothing."""
+    for bad in {(each.src, each.dst): each for each in reversed(found.wrong)}.values():
+        first = bad.first
+        yield fail(
+            f"{bad.src_end} to {bad.dst_end}",
+            f"{bad.wrong} bytes of one transfer came out wrong",
+            action="retest",
+            confidence="compared with exact values outside the timed window",
+            evidence=f"rank {bad.src} to rank {bad.dst}, byte {first.offset}: {first.got} ({first.got_bits}) instead "
+            f"of {first.expected} ({first.expected_bits})",
+            remedy="measure each of the two with others: whoever brings wrong bytes there too is to be taken out",
+        )
+    aside = ", ".join(each.end for each in found.aside)
+    for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
+        yield seen_once(
+            f"{src} to {dst}",
+            f"nothing came through before the deadline; set aside: {aside or 'both'}",
+            evidence=why,
+        )
+
+
+_WHOSE: dict[str, Blame] = {
+    "node": "node", "rail": "node", "pair": "link", "leaf": "fabric", "uplink": "fabric", "plane": "fabric"
+}  # fmt: skip
+
+
+def _what(each: Blamed) -> str:
+    """What of a cause is slow, in words: its subject names it."""
+    if each.kind == "pair":
+        return "what lies between them" if each.direction == "both" else "the way from the first to the second"
+    moved = {"both": "sends and receives", "out": "sends", "into": "receives"}[each.direction]
+    return {
+        "node": f"all that this node {moved}",
+        "rail": f"all that this NIC, with its cable, {moved}",
+        "leaf": "whatever touches this leaf",
+        "uplink": {"both": "what leaves or enters", "out": "what leaves", "into": "what enters"}[each.direction]
+        + " this leaf",
+        "plane": "this rail of all nodes",
+    }[each.kind]
