@@ -34,6 +34,9 @@ MOST_ROWS = 100_000
 _APART = 0.05
 """How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
 _SURE_GBps = 1.0  # below this two decimals say too little to compare with
+_MOST = 1 << 62
+"""Bytes, elements or ranks beyond which a number is no measurement, and beyond which arithmetic would fail."""
+_MOST_GBps = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,16 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     numbers = (line.time_us, line.algbw, line.busbw)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time or bandwidth is negative or no number")
+    if not (0 <= line.nbytes <= _MOST and 0 <= line.count <= _MOST and 0 < setup.ranks <= _MOST):
+        raise ValueError("a size, a count or the number of ranks is out of range")
+    if line.wrong is not None and line.wrong < 0:
+        raise ValueError("the number of wrong elements is negative")
     if not line.nbytes or not line.time_us:
         return None
     dtype, _ = DTYPES[line.dtype]
     mean_us, algbw, busbw = _speeds(line, setup)
+    if not (mean_us < math.inf and algbw < _MOST_GBps and busbw < _MOST_GBps):
+        raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is nothing that a machine can do")
     return Measurement(
         op=setup.op,
         place=line.place,
@@ -144,7 +153,8 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.time_us, line.algbw, line.busbw
     algbw, busbw = op.bandwidth(_shape(line), setup.ranks, line.time_us * 1e-6)
     for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
-        if printed > _SURE_GBps and abs(printed - derived) > _APART * printed:
+        most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
+        if most > _SURE_GBps and abs(printed - derived) > _APART * most:
             raise ValueError(
                 f"{printed:g} GB/s is printed, and {setup.op} over {setup.ranks} ranks would be {derived:.4g} in "
                 f"{line.time_us:g} us"

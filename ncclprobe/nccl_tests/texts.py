@@ -37,6 +37,7 @@ class _Section:
     mode: Mode = "queued"
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
+    listed: set[tuple[str, str]] = field(default_factory=set)  # group and number of each
     columns: tuple[str, ...] = ()
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
@@ -68,10 +69,13 @@ def parse_text(text: str, path: str) -> tuple[Run, ...]:
 
 
 def _begins(line: str, section: _Section) -> bool:
-    """Whether a new run begins here: after the rows of another its table ended, or another program is started."""
-    if not section.lines:
-        return False
+    """Whether a new run begins here: after the rows of another its table ended, or another program is started.
+
+    One that listed its ranks and got no further is over too where the next one starts.
+    """
     started = "Collective test starting:" in line or line.startswith(("# nThread", "# nccl-tests version"))
+    if not section.lines:
+        return started and bool(section.ranks)
     return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
 
 
@@ -98,6 +102,7 @@ def _columns(line: str) -> tuple[str, ...]:
 def _about(line: str, section: _Section) -> None:
     device, bounds, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
     if device and len(section.ranks) < MOST_ROWS:
+        _listed(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3], device[4]))
     if bounds:
         section.wrong, section.ended = int(bounds[1]), True
@@ -111,6 +116,19 @@ def _about(line: str, section: _Section) -> None:
         section.mode = "graph"
     if not section.lines and (named := _PROGRAM.search(line)):
         section.op = op_name(named[1]) or section.op
+
+
+def _listed(group: str, rank: str, section: _Section) -> None:
+    """Raises ValueError for a rank that is there already: then two runs wrote this list, and ranks add up to neither.
+
+    It is what N processes of a build without MPI do, each of which is rank 0 of one (nccl-tests#3, #121).
+    """
+    if (group, rank) in section.listed:
+        raise ValueError(
+            f"rank {int(rank[:9])} is listed twice: several runs wrote into this log at once, as processes do of which "
+            "each runs alone (nccl-tests built without MPI=1)"
+        )
+    section.listed.add((group, rank))
 
 
 def _row(line: str, section: _Section) -> int:
