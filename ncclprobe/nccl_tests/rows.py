@@ -8,6 +8,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Library, Measurement, Mode, Place, TimeStats
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
+from ncclprobe.units import size
 
 DTYPES = {
     "float": ("float32", 4),
@@ -43,7 +44,8 @@ _MOST_GBps = 1e6
 class Run:
     """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
 
-    `failed` is why its numbers are no measure of health, by its own words: wrong data. Empty: it does not say so.
+    `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
+    Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str
@@ -51,6 +53,7 @@ class Run:
     rows: tuple[Measurement, ...]
     fingerprint: Fingerprint | None = None
     failed: str = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,14 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
     if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
         return False
     return line.algbw <= _SURE_GBps or abs(line.busbw / line.algbw - op.bus_factor(ranks)) < _APART
+
+
+def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
+    """What a run's summary and its rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
+    if said:
+        return f"{said} values were wrong (out of bounds)"
+    bad = [row for row in rows if row.wrong]
+    return f"{bad[0].wrong} values of {bad[0].op} {size(bad[0].nbytes)} were wrong" if bad else ""
 
 
 def refused(path: str, where: str, error: Exception) -> UsageError:

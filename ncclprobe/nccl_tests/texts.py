@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 from ncclprobe.errors import UsageError
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Measurement, Mode, Place
-from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, fitting, measurement, op_name, refused, version
+from ncclprobe.nccl_tests.rows import (
+    MOST_ROWS,
+    Line,
+    Run,
+    Setup,
+    fitting,
+    measurement,
+    op_name,
+    refused,
+    version,
+    wrong_data,
+)
 
 _MOST_PER_LINE = 1024
 """Characters of a line that can be a row or a header: anything longer is another program's."""
@@ -24,6 +35,8 @@ _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
+"""What its NCCLCHECK and CUDACHECK say (src/common.h) before they end the run."""
 _LABELS = ("size", "count", "type", "redop", "root")
 _TIMES = ("time", "cputime")
 
@@ -42,6 +55,7 @@ class _Section:
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     wrong: int = 0
+    broken: str = ""
     ended: bool = False
 
 
@@ -108,6 +122,8 @@ def _about(line: str, section: _Section) -> None:
         section.wrong, section.ended = int(bounds[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
+    if _BROKEN.search(line):
+        section.broken = section.broken or line.strip()[:160]
     if iters := _ITERS.search(line):
         section.iters = int(iters[1])
     if "Blocking Enabled" in line:
@@ -209,8 +225,9 @@ def _run(section: _Section, path: str) -> Iterator[Run]:
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None
-    failed = f"{section.wrong} values were wrong (out of bounds)" if section.wrong else ""
-    yield Run(path, "", tuple(_suspected(rows, section)), fingerprint(section.ranks, section.nccl), failed)
+    failed = section.broken or wrong_data(section.wrong, rows)
+    known, cut = fingerprint(section.ranks, section.nccl), not section.ended
+    yield Run(path, "", tuple(_suspected(rows, section)), known, failed, cut)
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:

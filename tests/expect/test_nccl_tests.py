@@ -273,7 +273,7 @@ def test_runs_of_one_rank_each_that_wrote_at_once_are_not_one_run_of_many() -> N
     alone = RANKS.splitlines(keepends=True)[0]
     row = ALL_REDUCE.replace("107.69", "0.00").replace("108.39", "0.00")
     parts = (START.format("all_reduce"), alone, NEW, row, END.format(0, "OK"))
-    with pytest.raises(UsageError, match="rank 0 is listed twice.*without MPI"):
+    with pytest.raises(UsageError, match=r"rank 0 is listed twice.*without MPI"):
         parse_text("".join(part * 4 for part in parts), "log")
 
 
