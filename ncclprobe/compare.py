@@ -14,7 +14,7 @@ from ncclprobe.expect.bands import parse_tolerance
 from ncclprobe.expect.comparison import Difference, Key, Point, differences
 from ncclprobe.expect.fingerprint import changes
 from ncclprobe.measured import Fingerprint
-from ncclprobe.model import ExitCode, Report
+from ncclprobe.model import ExitCode, Report, Status
 from ncclprobe.report import json as as_json
 from ncclprobe.units import size
 
@@ -27,8 +27,8 @@ A row is slower or faster only where the intervals of both runs lie apart by mor
 differ by chance; against a baseline its own noise takes that place.
 
 exit codes: 0 nothing is slower, 2 wrong usage or unreadable, 3 nothing can be compared, a row may be slower but the
-noise does not let us say, or NEW was cut short and lacks rows, 4 a row is slower beyond noise, or something fails that
-did not"""
+noise does not let us say, or NEW was cut short or inconclusive and lacks rows, 4 a row is slower beyond noise, or
+something fails that did not"""
 
 _COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
 _SCHEMA = "ncclprobe.comparison/1"
@@ -38,7 +38,7 @@ _MOST_LISTED = 20
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
-    `cut`: it ended before its end.
+    `cut`: it ended early, or it may have.
     """
 
     path: str
@@ -108,7 +108,7 @@ def side(path: str) -> Side:
         dict(_findings(report)),
         dict(_environment(report)),
         report=True,
-        cut=bool(report.unmeasured),
+        cut=bool(report.unmeasured) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
     )
 
@@ -168,7 +168,7 @@ def _remarks(old: Side, new: Side) -> Iterator[str]:
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
     if new.cut and set(old.points) - set(new.points):
-        yield f"{new.path}: was cut short, so nobody can say of the rows that it lacks whether they are slower"
+        yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
 
 
 def _name(key: Key) -> str:

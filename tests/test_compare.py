@@ -133,7 +133,7 @@ def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = ""
     ("changes", "more", "lines", "code", "words"),
     [
         ({}, "", 0, 0, "only in the old: all_reduce 2 MiB"),  # a shorter sweep, and a whole one
-        ({}, "", 4, 3, "was cut short, so nobody can say"),
+        ({}, "", 4, 3, "was cut short or is inconclusive, and nobody can say"),
         (
             {},
             "n0: Test NCCL failure common.cu:44 'internal error'\n",
@@ -169,3 +169,9 @@ def test_rows_that_differ_in_their_reduction_alone_are_told_apart(
 ) -> None:
     assert compare(tmp_path, report(row(100)), report(row(100, redop="max"))) == 3
     assert "only in the new: all_reduce 1 MiB (float32 max, in place, " in capsys.readouterr().out
+
+
+def test_a_run_that_a_signal_ended_is_no_pass_for_the_rows_it_lacks(tmp_path: Path) -> None:
+    cut = report(row(100), status=Status.UNKNOWN, exit_code=3)
+    assert compare(tmp_path, report(row(100), row(100, nbytes=8)), cut) == 3
+    assert compare(tmp_path, report(row(100)), cut) == 0
