@@ -238,6 +238,8 @@ def test_one_file_per_operation(tmp_path: Path) -> None:
     assert len(groups(both.measurements)) == 2
     names = [Path(each).name for each in save(both, str(tmp_path / "run.json"))]
     assert names == ["run.all_reduce.json", "run.all_gather.json"]
+    strange = report(timed("all_reduce", "in"), replace(timed("all_reduce", "in"), op="../../x"))
+    assert [Path(each).name for each in save(strange, str(tmp_path / "s.json"))][1] == "s.______x.json"
     assert save(report(timed("all_reduce", "in")), str(tmp_path / "one.txt")) == [str(tmp_path / "one.txt")]
     with pytest.raises(UsageError, match="no measured row"):
         save(report(), str(tmp_path / "none.json"))
