@@ -73,7 +73,8 @@ def _prepare_streams() -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """One line on standard error, if it can be written at all."""
+    """One line on standard error, if it can be written at all; a file's name may hold more than letters."""
+    message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
     with contextlib.suppress(OSError):
         print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
     return code

@@ -14,7 +14,7 @@ from ncclprobe.expect.site.bands import parse_tolerance
 from ncclprobe.expect.site.comparison import Difference, Key, Point, differences
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.measured import Fingerprint
-from ncclprobe.model import ExitCode, Report
+from ncclprobe.model import ExitCode, Report, Status
 from ncclprobe.report import json as as_json
 from ncclprobe.units import size
 
@@ -26,8 +26,9 @@ _MORE = """\
 A row is slower or faster only where the intervals of both runs lie apart by more than --tolerance, which is what runs
 differ by chance; against a baseline its own noise takes that place.
 
-exit codes: 0 nothing is slower, 2 wrong usage or unreadable, 3 nothing can be compared, or a row may be slower but the
-noise does not let us say, 4 a row is slower beyond noise, or something fails that did not"""
+exit codes: 0 nothing is slower, 2 wrong usage or unreadable, 3 nothing can be compared, a row may be slower but the
+noise does not let us say, or NEW was cut short or inconclusive and lacks rows, 4 a row is slower beyond noise, or
+something fails that did not"""
 
 _COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
 _SCHEMA = "ncclprobe.comparison/1"
@@ -36,7 +37,9 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data."""
+    """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
+    `cut`: it ended early, or it may have.
+    """
 
     path: str
     points: dict[Key, Point]
@@ -45,6 +48,7 @@ class Side:
     environment: dict[str, str] = field(default_factory=dict)
     report: bool = False
     failed: tuple[str, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,14 @@ class Comparison:
     fixed_findings: tuple[str, ...]
     changed: tuple[str, ...]
     remarks: tuple[str, ...]
+    cut: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """Of the contract: 4 for what got worse beyond noise."""
         if self.new_failures or any(row.change == "slower" for row in self.rows):
             return ExitCode.FAIL
-        if not self.rows or any(row.change == "unsure" for row in self.rows):
+        if not self.rows or any(row.change == "unsure" for row in self.rows) or (self.cut and self.only_old):
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
 
@@ -93,7 +98,8 @@ def side(path: str) -> Side:
         runs = read_runs(path)
         rows = [row for run in runs for row in run.rows]
         failed = tuple(run.failed for run in runs if run.failed)
-        return Side(path, comparison.of_rows(rows), runs[0].fingerprint, failed=failed)
+        cut = any(run.cut for run in runs)
+        return Side(path, comparison.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
     report = as_json.read(path)
     return Side(
         path,
@@ -102,6 +108,7 @@ def side(path: str) -> Side:
         dict(_findings(report)),
         dict(_environment(report)),
         report=True,
+        cut=bool(report.unmeasured) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
     )
 
@@ -140,6 +147,7 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
         changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
         remarks=tuple(_remarks(old, new)),
+        cut=new.cut,
     )
 
 
@@ -159,11 +167,15 @@ def _remarks(old: Side, new: Side) -> Iterator[str]:
         yield f"{silent}: does not say which machine it was, so nobody can say whether that changed"
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
+    if new.cut and set(old.points) - set(new.points):
+        yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
 
 
 def _name(key: Key) -> str:
     op, nbytes, how = key
-    return f"{op} {size(nbytes)} ({how.dtype}, {how.place} place, {how.ranks} ranks, {how.mode}, {how.backend})"
+    redop = "" if how.redop in (None, "sum") else f" {how.redop}"
+    place = "in place" if how.place == "in" else "out of place"
+    return f"{op} {size(nbytes)} ({how.dtype}{redop}, {place}, {how.ranks} ranks, {how.mode}, {how.backend})"
 
 
 def _text(found: Comparison, *, quiet: bool) -> Iterator[str]:
@@ -211,7 +223,8 @@ def _last(found: Comparison) -> str:
     words = ", ".join(f"{number} {change}" for change, number in counts.items() if number)
     if not found.rows:
         words = "no row was measured alike in both, so there is nothing to compare"
-    failures = f", {len(found.new_failures)} new failures" if found.new_failures else ""
+    failed = len(found.new_failures)
+    failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
     head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")
     return f"{head}  {words}{failures}  (exit {int(code)})"
 

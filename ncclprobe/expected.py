@@ -60,6 +60,9 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     here = _situation(options)
     if isinstance(here.system, Absent):
+        if options.json:
+            print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
+            return ExitCode.INCONCLUSIVE
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
         print("gloo between such nodes, from 1 MiB on, is judged by the slowest link: `ncclprobe bandwidth` says so")
         return ExitCode.INCONCLUSIVE

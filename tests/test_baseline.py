@@ -132,3 +132,16 @@ def test_a_baseline_without_a_machine_judges_and_says_so(tmp_path: Path) -> None
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no baseline"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize("changes", [{"nbytes": 10**400}, {"busbw_GBps": 1e-320}, {"nodes": 0}, {"noise": 0.9999999}])
+def test_a_number_out_of_range_is_refused_in_one_line(
+    tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(sites(tmp_path))
+    document = json.loads((folder / "s.json").read_text())
+    document["rows"][0].update(changes)
+    (folder / "s.json").write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main(["compare", str(folder / "s.json"), str(tmp_path / "run.json")]) == 2
+    assert capsys.readouterr().err.endswith("row 1: a number is out of its range\n")

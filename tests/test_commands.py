@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe import __version__
+from ncclprobe.__main__ import main
 from ncclprobe.report import json as as_json
 
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
@@ -233,3 +234,8 @@ def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.split() == []
+
+
+def test_the_name_of_a_file_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "no\x1b[31m\nsuch — file", "b"]) == 2
+    assert "no\\x1b[31m\\nsuch — file: cannot be read" in capsys.readouterr().err

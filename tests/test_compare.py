@@ -21,7 +21,7 @@ from ncclprobe.model import (
     fail,
     warn,
 )
-from ncclprobe.nccl_tests import render_text
+from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 
 
@@ -121,3 +121,57 @@ def test_the_report_command_writes_for_tools_that_expect_nccl_tests(tmp_path: Pa
     as_json.write(report(row(91.75)), str(tmp_path / "a.json"))
     assert main(["report", str(tmp_path / "a.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")]) == 0
     assert json.loads((tmp_path / "n.json").read_text())["version"] == 3
+
+
+def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = "", lines: int = 0) -> str:
+    text = render_text(report(), rows).splitlines(keepends=True)
+    (tmp_path / name).write_text("".join(text[: len(text) - lines]) + more)
+    return str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "lines", "code", "words"),
+    [
+        ({}, "", 0, 0, "only in the old: all_reduce 2 MiB"),  # a shorter sweep, and a whole one
+        ({}, "", 4, 3, "was cut short or is inconclusive, and nobody can say"),
+        (
+            {},
+            "n0: Test NCCL failure common.cu:44 'internal error'\n",
+            4,
+            4,
+            "note: {new}: n0: Test NCCL failure",
+        ),
+        ({"wrong": 5}, "", 4, 4, "note: {new}: 5 values of all_reduce 1 MiB were wrong"),
+    ],
+)
+def test_a_run_of_nccl_tests_that_broke_off_does_not_pass(
+    tmp_path: Path, changes: dict[str, Any], more: str, lines: int, code: int, words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    longer = row(91.75, algbw_GBps=52.43)
+    old = nccl_tests_log(tmp_path, "old.log", longer, replace(longer, nbytes=1 << 21, count=1 << 19,
+                                                              time_us=TimeStats(40.0)))  # fmt: skip
+    new = nccl_tests_log(tmp_path, "new.log", replace(longer, **changes), more=more, lines=lines)
+    assert main(["compare", old, new]) == code
+    assert words.format(new=new) in capsys.readouterr().out
+
+
+def test_an_error_that_ended_nccl_tests_is_read_from_its_json(tmp_path: Path) -> None:
+    good = render_json(report(), (row(91.75, algbw_GBps=52.43),))
+    (tmp_path / "a.json").write_text(good)
+    (tmp_path / "b.json").write_text(good.replace('"errors": [\n  ""', '"errors": [\n  "CUDA failure"'))
+    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 4
+    assert main(["baseline", str(tmp_path / "b.json"), "-o", str(tmp_path / "site.json")]) == 3
+
+
+def test_rows_that_differ_in_their_reduction_alone_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, report(row(100)), report(row(100, redop="max"))) == 3
+    assert "only in the new: all_reduce 1 MiB (float32 max, in place, " in capsys.readouterr().out
+
+
+def test_a_run_that_a_signal_ended_is_no_pass_for_the_rows_it_lacks(tmp_path: Path) -> None:
+    cut = report(row(100), status=Status.UNKNOWN, exit_code=3)
+    assert compare(tmp_path, report(row(100), row(100, nbytes=8)), cut) == 3
+    assert compare(tmp_path, report(row(100)), cut) == 0

@@ -154,3 +154,35 @@ def test_what_cannot_be_is_refused_in_one_line(argv: tuple[str, ...], names: str
         main(argv)
     assert names in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_without_gpus_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(CAPTURES / "laptop.jsonl"), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == []
+    assert "NVML" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "algorithm", "fails"),
+    [
+        ("dgx-a100", "1", "nvls", True),
+        ("dgx-h100", "1", "nvlstree", True),
+        ("dgx-h100", "2", "nvls", True),
+        ("dgx-h100", "1", "nvls", False),
+        ("dgx-h100", "2", "nvlstree", False),
+        ("dgx-a100", "1", "tree", False),
+    ],
+)
+def test_an_algorithm_that_a_machine_has_not_costs_the_call(
+    machine: str, nodes: str, algorithm: str, fails: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "--machine", machine, "--nodes", nodes, "--algo", algorithm, *LARGE)
+    assert ("the call fails: NCCL has no such all_reduce here" in text) is fails
+    assert ("then   cost" in text) is not fails
+
+
+def test_a_number_below_the_wire_is_not_excused_for_being_above_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rack = said(capsys, "--machine", "gb200-nvl72", "--nodes", "18", "-b", "8G")  # 840 of 900
+    assert "is right here" not in rack
+    assert "above 450 GB/s" in said(capsys, "--machine", "dgx-h100", *LARGE)

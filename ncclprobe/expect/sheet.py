@@ -78,5 +78,7 @@ def _line(asked: Asked, op: str, nbytes: int) -> Line | None:
     fault = predict(other, shape, op, nbytes, version, asked.change.algorithm)
     if fault:
         return Line(op, nbytes, found, base, fault.busbw_GBps, fault.bottleneck)
+    if asked.change.algorithm and predict(other, shape, op, nbytes, version):  # without it there would be a number
+        return Line(op, nbytes, found, base)
     plain = expectation(op, nbytes, shape, other, version=version)
     return Line(op, nbytes, found, base, plain.value if plain else None, "TCP" if plain else None)

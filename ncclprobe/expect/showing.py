@@ -40,6 +40,8 @@ def _text(asked: Asked, here: Situation, found: Sequence[Line]) -> Iterator[str]
             yield f"{op}: nothing is known of it here, so nothing is expected"
             continue
         yield from _table(rows, shape.ranks)
+        if asked.change.algorithm and all(line.changed_GBps is None for line in rows):
+            yield f"  with NCCL_ALGO={asked.change.algorithm} the call fails: NCCL has no such {op} here"
         yield from _reasons(rows, asked)
     if shape.nodes > 1 and not found:
         yield "what NICs these nodes have is not known"
@@ -116,7 +118,11 @@ def _reasons(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
 def _above(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
     from ncclprobe.expect.predict import predict
 
-    high = [line.prediction for line in rows if line.prediction and line.prediction.above_the_wire]
+    high = [
+        line.prediction
+        for line in rows
+        if line.prediction and line.prediction.above_the_wire and line.expectation.value > line.prediction.wire_GBps
+    ]
     if not high:
         return
     ring = predict(asked.system, asked.shape, rows[0].op, rows[-1].nbytes, asked.version, "Ring")

@@ -11,7 +11,7 @@ import msgspec
 from ncclprobe.errors import UsageError
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Measurement, Mode, Place
-from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, measurement, op_name, refused, version
+from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, measurement, op_name, refused, version, wrong_data
 from ncclprobe.nccl_tests.texts import fingerprint
 
 VERSION = 3
@@ -77,6 +77,7 @@ class Document(msgspec.Struct, frozen=True):
     nccl_version: int = 0
     config: Config = Config()
     out_of_bounds: Bounds | None = None
+    errors: list[str] = []
 
 
 def parse_json(text: str, path: str) -> Run:
@@ -97,7 +98,7 @@ def parse_json(text: str, path: str) -> Run:
         except ValueError as error:
             raise refused(path, f"result {number}", error) from None
     wrong = document.out_of_bounds.count if document.out_of_bounds else 0
-    failed = f"{wrong} values were wrong (out of bounds)" if wrong else ""
+    failed = "; ".join(each[:160] for each in document.errors[:3] if each) or wrong_data(wrong, found)
     return Run(path, document.start_time, tuple(found), _fingerprint(document), failed)
 
 

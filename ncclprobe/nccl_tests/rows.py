@@ -8,6 +8,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Library, Measurement, Mode, Place, TimeStats
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
+from ncclprobe.units import size
 
 DTYPES = {
     "float": ("float32", 4),
@@ -34,13 +35,17 @@ MOST_ROWS = 100_000
 _APART = 0.05
 """How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
 _SURE_GBps = 1.0  # below this two decimals say too little to compare with
+_MOST = 1 << 62
+"""Bytes, elements or ranks beyond which a number is no measurement, and beyond which arithmetic would fail."""
+_MOST_GBps = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
 
-    `failed` is why its numbers are no measure of health, by its own words: wrong data. Empty: it does not say so.
+    `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
+    Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str
@@ -48,6 +53,7 @@ class Run:
     rows: tuple[Measurement, ...]
     fingerprint: Fingerprint | None = None
     failed: str = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,16 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     numbers = (line.time_us, line.algbw, line.busbw)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time or bandwidth is negative or no number")
+    if not (0 <= line.nbytes <= _MOST and 0 <= line.count <= _MOST and 0 < setup.ranks <= _MOST):
+        raise ValueError("a size, a count or the number of ranks is out of range")
+    if line.wrong is not None and line.wrong < 0:
+        raise ValueError("the number of wrong elements is negative")
     if not line.nbytes or not line.time_us:
         return None
     dtype, _ = DTYPES[line.dtype]
     mean_us, algbw, busbw = _speeds(line, setup)
+    if not (mean_us < math.inf and algbw < _MOST_GBps and busbw < _MOST_GBps):
+        raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is nothing that a machine can do")
     return Measurement(
         op=setup.op,
         place=line.place,
@@ -144,7 +156,8 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.time_us, line.algbw, line.busbw
     algbw, busbw = op.bandwidth(_shape(line), setup.ranks, line.time_us * 1e-6)
     for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
-        if printed > _SURE_GBps and abs(printed - derived) > _APART * printed:
+        most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
+        if most > _SURE_GBps and abs(printed - derived) > _APART * most:
             raise ValueError(
                 f"{printed:g} GB/s is printed, and {setup.op} over {setup.ranks} ranks would be {derived:.4g} in "
                 f"{line.time_us:g} us"
@@ -174,6 +187,14 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
     if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
         return False
     return line.algbw <= _SURE_GBps or abs(line.busbw / line.algbw - op.bus_factor(ranks)) < _APART
+
+
+def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
+    """What a run's summary and its rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
+    if said:
+        return f"{said} values were wrong (out of bounds)"
+    bad = [row for row in rows if row.wrong]
+    return f"{bad[0].wrong} values of {bad[0].op} {size(bad[0].nbytes)} were wrong" if bad else ""
 
 
 def refused(path: str, where: str, error: Exception) -> UsageError:

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 from ncclprobe.errors import UsageError
 from ncclprobe.measured import Fingerprint
 from ncclprobe.model import Measurement, Mode, Place
-from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, fitting, measurement, op_name, refused, version
+from ncclprobe.nccl_tests.rows import (
+    MOST_ROWS,
+    Line,
+    Run,
+    Setup,
+    fitting,
+    measurement,
+    op_name,
+    refused,
+    version,
+    wrong_data,
+)
 
 _MOST_PER_LINE = 1024
 """Characters of a line that can be a row or a header: anything longer is another program's."""
@@ -24,6 +35,8 @@ _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
+"""What its NCCLCHECK and CUDACHECK say (src/common.h) before they end the run."""
 _LABELS = ("size", "count", "type", "redop", "root")
 _TIMES = ("time", "cputime")
 
@@ -37,10 +50,12 @@ class _Section:
     mode: Mode = "queued"
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
+    listed: set[tuple[str, str]] = field(default_factory=set)  # group and number of each
     columns: tuple[str, ...] = ()
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     wrong: int = 0
+    broken: str = ""
     ended: bool = False
 
 
@@ -68,10 +83,13 @@ def parse_text(text: str, path: str) -> tuple[Run, ...]:
 
 
 def _begins(line: str, section: _Section) -> bool:
-    """Whether a new run begins here: after the rows of another its table ended, or another program is started."""
-    if not section.lines:
-        return False
+    """Whether a new run begins here: after the rows of another its table ended, or another program is started.
+
+    One that listed its ranks and got no further is over too where the next one starts.
+    """
     started = "Collective test starting:" in line or line.startswith(("# nThread", "# nccl-tests version"))
+    if not section.lines:
+        return started and bool(section.ranks)
     return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
 
 
@@ -98,11 +116,14 @@ def _columns(line: str) -> tuple[str, ...]:
 def _about(line: str, section: _Section) -> None:
     device, bounds, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
     if device and len(section.ranks) < MOST_ROWS:
+        _listed(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3], device[4]))
     if bounds:
         section.wrong, section.ended = int(bounds[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
+    if _BROKEN.search(line):
+        section.broken = section.broken or line.strip()[:160]
     if iters := _ITERS.search(line):
         section.iters = int(iters[1])
     if "Blocking Enabled" in line:
@@ -111,6 +132,19 @@ def _about(line: str, section: _Section) -> None:
         section.mode = "graph"
     if not section.lines and (named := _PROGRAM.search(line)):
         section.op = op_name(named[1]) or section.op
+
+
+def _listed(group: str, rank: str, section: _Section) -> None:
+    """Raises ValueError for a rank that is there already: then two runs wrote this list, and ranks add up to neither.
+
+    It is what N processes of a build without MPI do, each of which is rank 0 of one (nccl-tests#3, #121).
+    """
+    if (group, rank) in section.listed:
+        raise ValueError(
+            f"rank {int(rank[:9])} is listed twice: several runs wrote into this log at once, as processes do of which "
+            "each runs alone (nccl-tests built without MPI=1)"
+        )
+    section.listed.add((group, rank))
 
 
 def _row(line: str, section: _Section) -> int:
@@ -191,8 +225,9 @@ def _run(section: _Section, path: str) -> Iterator[Run]:
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None
-    failed = f"{section.wrong} values were wrong (out of bounds)" if section.wrong else ""
-    yield Run(path, "", tuple(_suspected(rows, section)), fingerprint(section.ranks, section.nccl), failed)
+    failed = section.broken or wrong_data(section.wrong, rows)
+    known, cut = fingerprint(section.ranks, section.nccl), not section.ended
+    yield Run(path, "", tuple(_suspected(rows, section)), known, failed, cut)
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:

@@ -6,6 +6,7 @@ and nothing of the environment is written: nccl-tests writes all of it, secrets 
 """
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -217,4 +218,4 @@ def save(report: Report, path: str) -> list[str]:
 def _label(rows: Sequence[Measurement], others: Sequence[Sequence[Measurement]]) -> str:
     """What tells the file of `rows` from those of `others`: the operation, and its place in line if there are two."""
     same = [each for each in others if each[0].op == rows[0].op]
-    return rows[0].op + ("" if len(same) == 1 else f"-{same.index(rows) + 1}")
+    return re.sub(r"\W", "_", rows[0].op)[:60] + ("" if len(same) == 1 else f"-{same.index(rows) + 1}")

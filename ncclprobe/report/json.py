@@ -14,6 +14,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model import SCHEMA, ExitCode, Report, Status
 
 MAX_REPORT_BYTES = 256 << 20
+_MOST_DIGITS, _MOST_DECIMAL, _MOST_RANKS = 20, 1e60, 1 << 20
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 """The JSON Schema as it is shipped. ``ncclprobe report --schema`` prints what it must be."""
 
@@ -68,6 +69,7 @@ def read(path: str) -> Report:
             raise UsageError(f"{path}: its schema is {_shown(found)}; this version reads {SCHEMA}")
         _refuse_duplicates(text, path)
         report = msgspec.json.decode(text, type=Report)
+        _refuse_impossible(report, path)
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{path}: not a whole {SCHEMA} report: {_shown(str(error))}") from None
     if report.exit_code not in _CODES.get(report.status, ()):
@@ -101,7 +103,31 @@ def _refuse_duplicates(text: str, path: str) -> None:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise UsageError(f"{path}: the key {_shown(twice)} stands twice in one object: not ours")
 
-    json.loads(text, object_pairs_hook=looked_at)
+    json.loads(text, object_pairs_hook=looked_at, parse_int=_whole, parse_float=_decimal)
+
+
+def _whole(text: str) -> int:
+    """A whole number of ours. Raises ValueError beyond 64 bits, where arithmetic with decimals would fail."""
+    if len(text) > _MOST_DIGITS or abs(int(text)) >= 1 << 63:
+        raise ValueError(f"{text[:20]}… is out of range")
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    """A decimal number of ours. Raises ValueError for one so large that products of it have no end."""
+    number = float(text)
+    if not abs(number) <= _MOST_DECIMAL:
+        raise ValueError(f"{text[:20]} is out of range")
+    return number
+
+
+def _refuse_impossible(report: Report, path: str) -> None:
+    """Raises UsageError for a row that nobody can have measured: what is computed of rows divides by these."""
+    for number, row in enumerate(report.measurements, start=1):
+        times = (row.time_us.mean, *(row.interval_us or ()))
+        fine = 1 <= row.nodes <= row.ranks <= _MOST_RANKS and row.nbytes >= 0
+        if not fine or min(times) <= 0 or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
+            raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
 
 
 def _shown(text: str) -> str:

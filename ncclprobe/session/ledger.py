@@ -322,6 +322,9 @@ class Ledger:
         judged, path = sum(row.expectation is not None for row in rows), self._options.expect
         if self._options.training and not self._options.report_only:
             yield "nothing judges groups and steps of training: give --report-only where the numbers are all you want"
+        copies = not self._options.report_only and self.asides.copies
+        if copies and all(row.status == "unjudged" for row in copies):
+            yield "nothing judges these copies: give --report-only where the numbers are all you want"
         if self._options.baseline and not path and rows and not self._options.report_only:
             without = sum(row.expectation is None or row.expectation.basis != "baseline" for row in rows)
             if without:

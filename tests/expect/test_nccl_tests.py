@@ -238,6 +238,8 @@ def test_one_file_per_operation(tmp_path: Path) -> None:
     assert len(groups(both.measurements)) == 2
     names = [Path(each).name for each in save(both, str(tmp_path / "run.json"))]
     assert names == ["run.all_reduce.json", "run.all_gather.json"]
+    strange = report(timed("all_reduce", "in"), replace(timed("all_reduce", "in"), op="../../x"))
+    assert [Path(each).name for each in save(strange, str(tmp_path / "s.json"))][1] == "s.______x.json"
     assert save(report(timed("all_reduce", "in")), str(tmp_path / "one.txt")) == [str(tmp_path / "one.txt")]
     with pytest.raises(UsageError, match="no measured row"):
         save(report(), str(tmp_path / "none.json"))
@@ -267,3 +269,31 @@ def test_every_golden_vector_of_nccl_tests_gives_its_bandwidths(shared: Callable
 @pytest.mark.parametrize(("code", "words"), [(22809, "2.28.9"), (2804, "2.8.4"), (21805, "2.18.5")])
 def test_a_version_is_unpacked(code: int, words: str) -> None:
     assert version(code) == words
+
+
+def test_runs_of_one_rank_each_that_wrote_at_once_are_not_one_run_of_many() -> None:
+    alone = RANKS.splitlines(keepends=True)[0]
+    row = ALL_REDUCE.replace("107.69", "0.00").replace("108.39", "0.00")
+    parts = (START.format("all_reduce"), alone, NEW, row, END.format(0, "OK"))
+    with pytest.raises(UsageError, match=r"rank 0 is listed twice.*without MPI"):
+        parse_text("".join(part * 4 for part in parts), "log")
+
+
+def test_a_bus_bandwidth_of_nothing_is_no_bandwidth_of_four_ranks() -> None:
+    row = ALL_REDUCE.replace("107.69", "0.00").replace("108.39", "0.00")
+    with pytest.raises(UsageError, match="0 GB/s is printed, and all_reduce over 8 ranks would be 107"):
+        parse_text(START.format("all_reduce") + RANKS + NEW + row, "log")
+
+
+def test_a_start_that_failed_adds_no_ranks_to_the_next() -> None:
+    start = START.format("all_reduce") + RANKS
+    assert {row.ranks for row in one(start + "node0: Test NCCL failure\n" + start + NEW + ALL_REDUCE)} == {8}
+
+
+@pytest.mark.parametrize(
+    ("size", "time"), [(10**400, 1000.0), (1 << 63, 1000.0), (-8, 1000.0), (8, 1e-300), (1 << 30, 1e-3)]
+)
+def test_a_number_that_no_machine_can_reach_is_refused(size: int, time: float) -> None:
+    line = Line(size, 1, "float", "sum", "out", time, 0.0, 0.0, 0)
+    with pytest.raises(ValueError, match=r"out of range|nothing that a machine can do|is printed"):
+        measurement(line, Setup("all_reduce", 8, 1, "queued", 20, "unknown"))

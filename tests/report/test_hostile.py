@@ -4,6 +4,7 @@ import json
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.__main__ import main
+from ncclprobe.checks.run import _ROW as ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.report import json as as_json
 
@@ -105,3 +108,30 @@ def _report(path: Path, *argv: str, memory: int = 0) -> "subprocess.CompletedPro
 
     command = [sys.executable, "-m", "ncclprobe", "report", str(path), *argv]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limit if memory else None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"interval_us": [0.0, 5.0]},
+        {"interval_us": [9.0, 5.0]},
+        {"nbytes": 10**400},
+        {"nbytes": -1},
+        {"nodes": 0},
+        {"ranks": 10**9},
+        {"busbw_GBps": 1e308},
+        {"iters": 1 << 63},
+        {"time_us": {"mean": 0.0}},
+    ],
+    ids=str,
+)
+def test_a_number_that_nobody_can_have_measured_is_refused(
+    tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(as_json.render(replace(HEALTHY, measurements=(ROW,))))
+    document["measurements"][0].update(changes)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(document))
+    for command in (["report", str(path)], ["compare", str(path), str(path)], ["baseline", str(path), "-o", "-"]):
+        assert main(command) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

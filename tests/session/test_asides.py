@@ -133,6 +133,12 @@ def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.L
     assert "within host" in run.out
 
 
+def test_copies_that_nothing_judged_are_no_pass(lab: rank_lab.Lab) -> None:
+    run = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies"])
+    assert run.wait() == 3, run.err
+    assert "nothing judges these copies: give --report-only" in " ".join(run.out.split())
+
+
 PINNED = f"""
 import os, runpy
 os.sched_setaffinity(0, [{CPUS[0]}])

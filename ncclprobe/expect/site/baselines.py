@@ -203,7 +203,8 @@ def parse(text: str, path: str) -> Site:
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise UsageError(f"{path}: not a {SCHEMA} file: {str(error)[:200]}") from None
     for number, row in enumerate(site.rows, start=1):
-        if not (0 < row.busbw_GBps < 1e6 and 0 <= row.noise < 1 and row.nbytes > 0 and row.runs > 0 and row.ranks > 0):
+        sane = 0 < row.nbytes < 1 << 63 and 0 < row.runs < 1 << 31 and 0 < row.nodes <= row.ranks < 1 << 31
+        if not (sane and 1e-9 < row.busbw_GBps < 1e6 and 0 <= row.noise < 0.999):
             raise UsageError(f"{path}: row {number}: a number is out of its range")
     return site
 
