@@ -96,12 +96,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """The job as the network sees it: `count` groups of nodes that NVLink joins, the fullest of them with `ranks`.
+    """The job as the network sees it: `count` groups of nodes that NVLink joins, of `fewest` to `ranks` ranks each.
 
     `line_GBps` is the sum of the NICs of the poorest group, `nic_GBps` what one of its ranks has of it.
     """
 
     count: int
+    fewest: int
     ranks: int
     line_GBps: float
     nic_GBps: float
@@ -114,7 +115,8 @@ def domains(system: System, shape: Shape) -> Domains:
     groups = [shape.gpus[at : at + together] for at in range(0, shape.nodes, together)]
     lines = [sum(_line_GBps(system, gpus) for gpus in group) for group in groups]
     poorest = min(range(len(groups)), key=lines.__getitem__)
-    return Domains(len(groups), max(map(sum, groups)), lines[poorest], lines[poorest] / max(1, sum(groups[poorest])))
+    sizes = [sum(group) for group in groups]
+    return Domains(len(groups), min(sizes), max(sizes), lines[poorest], lines[poorest] / max(1, sizes[poorest]))
 
 
 def _line_GBps(system: System, gpus: int) -> float:
@@ -141,7 +143,7 @@ def limit(system: System, shape: Shape, op: str, node_GBps: float | None = None,
         found = _two_nodes(shape, parts, share)
     else:
         found = _ring(shape, parts, share)
-    return _within(_slowed(found, system), node_GBps)
+    return _within(_slowed(found, system), node_GBps, "rack" if system.domain_gpus > system.gpus else "node")
 
 
 def _takes_tree(system: System) -> bool:
@@ -157,10 +159,11 @@ def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
 
 
 def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
-    hard = parts.line_GBps * crossing(shape, parts)
+    twice = 2 * (shape.ranks - 1) / shape.ranks  # each side's sum must reach the other once, however uneven they are
+    hard = parts.line_GBps * twice
     value = min(share.value, 0.9)  # 0.84 to 0.94 of this limit: 338 of 375, 683 of 750, 703 of 750, 78.3 of 93.75
     why = (
-        f"{parts.line_GBps:g} GB/s of NICs per node, which two nodes cross with {(1 / crossing(shape, parts)):.2f} "
+        f"{parts.line_GBps:g} GB/s of NICs per node, which two nodes cross with {1 / twice:.2f} "
         f"of the bus bandwidth, {value:.2g} of that"
     )
     return Limit(hard, hard * value, hard * value * COMMON, "two nodes", why, share.source, share.confidence)
@@ -179,8 +182,8 @@ def _one_nic(system: System, share: Fraction) -> Limit:
 
 
 def crossing(shape: Shape, parts: Domains) -> float:
-    """Bus bandwidth per byte that must cross the NICs of the fullest group: (n-1)/(n-g)."""
-    return (shape.ranks - 1) / (shape.ranks - parts.ranks)
+    """Bus bandwidth per byte that must cross the NICs of the smallest group, which sends most abroad: (n-1)/(n-g)."""
+    return (shape.ranks - 1) / (shape.ranks - parts.fewest)
 
 
 def _slowed(found: Limit, system: System) -> Limit:
@@ -193,9 +196,9 @@ def _slowed(found: Limit, system: System) -> Limit:
     return Limit(found.hard_GBps, value, value * _THROUGH_HOST_LOW, found.rule, why, found.source, "low")
 
 
-def _within(found: Limit, node_GBps: float | None) -> Limit:
+def _within(found: Limit, node_GBps: float | None, group: str) -> Limit:
     if node_GBps is None or node_GBps >= found.value_GBps:
         return found
-    why = f"what one node alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
+    why = f"what one {group} alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
     low = min(found.low_GBps, node_GBps * COMMON)
     return Limit(found.hard_GBps, node_GBps, low, "one node", why, found.source, found.confidence)
