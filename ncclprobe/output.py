@@ -28,6 +28,10 @@ FORMATS = ("json", "junit", "markdown", "html", "prometheus")
 """Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
 
 
+_MOST_SHOWN = 200
+"""Characters of a path in a refusal."""
+
+
 class Wanted(Protocol):
     """What a command line asks to be written: an option of :func:`arguments` each, None where it was not given."""
 
@@ -82,14 +86,26 @@ def count(text: str) -> int:
 
 def destination(text: str) -> str:
     """A path to write to, or - for standard output, for argparse: found out before anything is looked at."""
-    folder = Path(text).parent
-    if text != "-" and not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {folder}")
-    if Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
-    if Path(text).is_fifo() and not text.startswith("/dev/"):
-        raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+    path = Path(text)
+    try:
+        if text != "-" and not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {path.parent}")
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
+        if path.is_fifo() and not text.startswith("/dev/"):
+            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+        path.resolve()
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a name too long, a folder not ours, links in a circle (up to Python 3.12)
+        raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return text
+
+
+def _unwritable(text: str, error: Exception) -> str:
+    shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or 'its links lead in a circle'}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,11 +160,18 @@ def _markdown(text: str) -> str:
 
 def _node_lists(text: str) -> Path:
     _require("report", "ClusterShell")
+    from ncclprobe.report.nodes import NAMES
+
     folder = Path(text)
-    if folder.exists() and not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: is no folder")
-    if not folder.exists() and not folder.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: is no folder")
+        if not folder.exists() and not folder.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
+    for name in NAMES if folder.is_dir() else ():  # a pipe of that name would keep the whole run waiting
+        destination(str(folder / name))
     return folder
 
 

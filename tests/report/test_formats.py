@@ -1,8 +1,10 @@
 """`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
@@ -128,6 +130,33 @@ def test_what_cannot_be_written_is_refused_in_one_line(
     with pytest.raises(UsageError, match=words) as caught:
         parse(argv)  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--nodes-out"])
+def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
+    pytest.importorskip("ClusterShell")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be")):
+        with pytest.raises(UsageError, match=why) as caught:
+            bandwidth.parse([option, str(tmp_path / path)])
+        assert len(str(caught.value)) < 400
+
+
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    if sys.version_info < (3, 13):
+        with pytest.raises(UsageError, match="its links lead in a circle"):
+            bandwidth.parse(["--json", str(tmp_path / "loop")])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    pytest.importorskip("ClusterShell")
+    make(tmp_path / "unsure")
+    with pytest.raises(UsageError, match=r"unsure: .*(pipe|folder)"):
+        bandwidth.parse(["--nodes-out", str(tmp_path)])
 
 
 def test_two_formats_may_both_go_nowhere() -> None:
