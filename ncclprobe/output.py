@@ -111,7 +111,7 @@ def _unwritable(text: str, error: Exception) -> str:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that every reporting command has. What they lack is found out here, before anything is done."""
     add = parser.add_argument
-    put = partial(parser.add_argument, action=_Place, metavar="PATH")
+    put = partial(parser.add_argument, action=Place, metavar="PATH")
     put("--json", type=destination, help="also write the report as JSON; -, as with the next four: to stdout alone")
     put("--junit", type=_needing("report", "junitparser"), help="as JUnit XML, for the tests' page of a CI")
     put("--markdown", type=_markdown, help=f"as Markdown; {GITHUB}: as the summary of this job of GitHub Actions")
@@ -124,15 +124,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
 
 
-class _Place(argparse.Action):
+class Place(argparse.Action):
     """Where one format goes: no two go to the same place."""
 
     def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
-        for other in FORMATS:
-            if other != self.dest and value != os.devnull and getattr(into, other, None) == value:
+        for other in (*FORMATS, "nccl_tests"):
+            if other != self.dest and value != os.devnull and _same(getattr(into, other, None), value):
                 where = "standard output" if value == "-" else value
-                parser.error(f"--{other} and --{self.dest}: {where} takes one of them; give the other another path")
+                both = f"--{other} and --{self.dest}".replace("_", "-")
+                parser.error(f"{both}: {where} takes one of them; give the other another path")
         setattr(into, self.dest, value)
+
+
+def _same(one: str | None, other: str) -> bool:
+    """Whether both are one place, however it is written: the later format would replace the earlier one."""
+    words = ("-", GITHUB)
+    return one == other or (one is not None and not {one, other} & {*words} and
+                            os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
 
 
 def _needing(extra: str, *modules: str) -> Callable[[str], str]:
