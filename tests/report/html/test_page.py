@@ -99,6 +99,12 @@ def test_plotly_is_in_the_page_once_and_only_where_something_was_measured() -> N
     assert 4 << 20 < len(render(made.sweep())) < 6 << 20
 
 
+@pytest.mark.parametrize("busbw_GBps", [5e-324, 1e308])
+def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None:
+    row = replace(samples.ROW, busbw_GBps=busbw_GBps, expectation=None)
+    assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
+
+
 @pytest.mark.parametrize("report", [made.sweep(), made.pairs(), samples.SICK], ids=["sweep", "pairs", "noise"])
 def test_plotly_knows_every_property_of_the_figures(report: Report) -> None:
     drawn, _ = charts.charts(report.measurements)
