@@ -108,8 +108,11 @@ def _unwritable(text: str, error: Exception) -> str:
     return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or 'its links lead in a circle'}"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every reporting command has. What they lack is found out here, before anything is done."""
+def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
+    """Add the options that every reporting command has, and that those have which come to a verdict of their own.
+
+    What they lack is found out here, before anything is done.
+    """
     add = parser.add_argument
     put = partial(parser.add_argument, action=Place, metavar="PATH")
     put("--json", type=destination, help="also write the report as JSON; -, as with the next four: to stdout alone")
@@ -118,7 +121,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     put("--html", type=_needing("html", "plotly", "jinja2"), help="as one page that opens offline")
     put("--prometheus", type=_needing("report", "prometheus_client"), help="as NAME.prom for the textfile collector")
     add("--nodes-out", type=_node_lists, metavar="DIR", help="lists of nodes there: good, bad, unsure, missing")
-    add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
+    if judges:
+        add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
     add("-q", "--quiet", action="store_true", help="one line only")
     add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
     add("--no-color", action="store_true", help="plain text (also NO_COLOR)")

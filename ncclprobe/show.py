@@ -44,6 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nccl-tests", type=_file, action=output.Place, metavar="PATH",
                         help="also write its rows as nccl-tests would: JSON (-J), or its table to a .txt or .log; "
                         "one file per operation")  # fmt: skip
-    output.arguments(parser)
+    output.arguments(parser, judges=False)
     output.redaction(parser)
     return parser

@@ -181,6 +181,11 @@ def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: 
         show.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
 
 
+def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
+    with pytest.raises(UsageError, match="--fail-on warn"):
+        show.main([saved, "--fail-on", "warn"])
+
+
 def test_two_formats_may_both_go_nowhere() -> None:
     assert bandwidth.parse(["--json", "/dev/null", "--junit", "/dev/null"]).junit == "/dev/null"
 
