@@ -28,6 +28,10 @@ FORMATS = ("json", "junit", "markdown", "html", "prometheus")
 """Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
 
 
+_MOST_SHOWN = 200
+"""Characters of a path in a refusal."""
+
+
 class Wanted(Protocol):
     """What a command line asks to be written: an option of :func:`arguments` each, None where it was not given."""
 
@@ -82,41 +86,65 @@ def count(text: str) -> int:
 
 def destination(text: str) -> str:
     """A path to write to, or - for standard output, for argparse: found out before anything is looked at."""
-    folder = Path(text).parent
-    if text != "-" and not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {folder}")
-    if Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
-    if Path(text).is_fifo() and not text.startswith("/dev/"):
-        raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+    path = Path(text)
+    try:
+        if text != "-" and not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {path.parent}")
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
+        if path.is_fifo() and not text.startswith("/dev/"):
+            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+        path.resolve()
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a name too long, a folder not ours, links in a circle (up to Python 3.12)
+        raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return text
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every reporting command has. What they lack is found out here, before anything is done."""
+def _unwritable(text: str, error: Exception) -> str:
+    shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or 'its links lead in a circle'}"
+
+
+def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
+    """Add the options that every reporting command has, and that those have which come to a verdict of their own.
+
+    What they lack is found out here, before anything is done.
+    """
     add = parser.add_argument
-    put = partial(parser.add_argument, action=_Place, metavar="PATH")
+    put = partial(parser.add_argument, action=Place, metavar="PATH")
     put("--json", type=destination, help="also write the report as JSON; -, as with the next four: to stdout alone")
     put("--junit", type=_needing("report", "junitparser"), help="as JUnit XML, for the tests' page of a CI")
     put("--markdown", type=_markdown, help=f"as Markdown; {GITHUB}: as the summary of this job of GitHub Actions")
     put("--html", type=_needing("html", "plotly", "jinja2"), help="as one page that opens offline")
     put("--prometheus", type=_needing("report", "prometheus_client"), help="as NAME.prom for the textfile collector")
     add("--nodes-out", type=_node_lists, metavar="DIR", help="lists of nodes there: good, bad, unsure, missing")
-    add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
+    if judges:
+        add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
     add("-q", "--quiet", action="store_true", help="one line only")
     add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
     add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
 
 
-class _Place(argparse.Action):
+class Place(argparse.Action):
     """Where one format goes: no two go to the same place."""
 
     def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
-        for other in FORMATS:
-            if other != self.dest and value != os.devnull and getattr(into, other, None) == value:
+        for other in (*FORMATS, "nccl_tests"):
+            if other != self.dest and value != os.devnull and _same(getattr(into, other, None), value):
                 where = "standard output" if value == "-" else value
-                parser.error(f"--{other} and --{self.dest}: {where} takes one of them; give the other another path")
+                both = f"--{other} and --{self.dest}".replace("_", "-")
+                parser.error(f"{both}: {where} takes one of them; give the other another path")
         setattr(into, self.dest, value)
+
+
+def _same(one: str | None, other: str) -> bool:
+    """Whether both are one place, however it is written: the later format would replace the earlier one."""
+    words = ("-", GITHUB)
+    return one == other or (one is not None and not {one, other} & {*words} and
+                            os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
 
 
 def _needing(extra: str, *modules: str) -> Callable[[str], str]:
@@ -144,11 +172,18 @@ def _markdown(text: str) -> str:
 
 def _node_lists(text: str) -> Path:
     _require("report", "ClusterShell")
+    from ncclprobe.report.nodes import NAMES
+
     folder = Path(text)
-    if folder.exists() and not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: is no folder")
-    if not folder.exists() and not folder.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: is no folder")
+        if not folder.exists() and not folder.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
+    for name in NAMES if folder.is_dir() else ():  # a pipe of that name would keep the whole run waiting
+        destination(str(folder / name))
     return folder
 
 

@@ -30,13 +30,20 @@ def main(argv: Sequence[str]) -> int:
     return report.exit_code
 
 
+def _file(text: str) -> str:
+    """A destination that is a file: of several operations each is a file of its own."""
+    if text == "-":
+        raise argparse.ArgumentTypeError("name a file; several operations become several files beside it")
+    return output.destination(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = output.Parser("report", "Render a saved report again; exits with the code that the report carries.")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
-    parser.add_argument("--nccl-tests", type=output.destination, metavar="PATH",
+    parser.add_argument("--nccl-tests", type=_file, action=output.Place, metavar="PATH",
                         help="also write its rows as nccl-tests would: JSON (-J), or its table to a .txt or .log; "
                         "one file per operation")  # fmt: skip
-    output.arguments(parser)
+    output.arguments(parser, judges=False)
     output.redaction(parser)
     return parser

@@ -1,8 +1,10 @@
 """`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
@@ -113,6 +115,7 @@ def test_the_extras_hold_what_the_formats_need() -> None:
     [
         (["--json", "-", "--junit", "-"], "--json and --junit: standard output takes one of them"),
         (["--markdown", "a", "--junit", "a"], "--markdown and --junit: a takes one of them"),
+        (["--markdown", "a", "--junit", "./a"], "--markdown and --junit: ./a takes one of them"),
         (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
         (["--junit", "/no/such/x"], "there is no folder /no/such"),
         (["--nodes-out", "/no/such/x"], "there is no folder /no/such"),
@@ -128,6 +131,59 @@ def test_what_cannot_be_written_is_refused_in_one_line(
     with pytest.raises(UsageError, match=words) as caught:
         parse(argv)  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--nodes-out"])
+def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
+    pytest.importorskip("ClusterShell")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be")):
+        with pytest.raises(UsageError, match=why) as caught:
+            bandwidth.parse([option, str(tmp_path / path)])
+        assert len(str(caught.value)) < 400
+
+
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    if sys.version_info < (3, 13):
+        with pytest.raises(UsageError, match="its links lead in a circle"):
+            bandwidth.parse(["--json", str(tmp_path / "loop")])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    pytest.importorskip("ClusterShell")
+    make(tmp_path / "unsure")
+    with pytest.raises(UsageError, match=r"unsure: .*(pipe|folder)"):
+        bandwidth.parse(["--nodes-out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--json", "a", "--nccl-tests", "./a"], "--json and --nccl-tests: ./a takes one of them"),
+        (["--nccl-tests", "a", "--junit", "a"], "--nccl-tests and --junit: a takes one of them"),
+        (["--nccl-tests", "-"], "--nccl-tests: name a file"),
+    ],
+)
+def test_what_nccl_tests_writes_has_a_file_of_its_own(saved: str, argv: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        show.main([saved, *argv])
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(0, 0), (2, 0), (10**18, 1), (4, 10**18), (-2, -1)])
+def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: Path, ranks: int, nodes: int) -> None:
+    row = replace(ROW, ranks=ranks, nodes=nodes)
+    as_json.write(replace(HEALTHY, measurements=(row,)), str(tmp_path / "saved.json"))
+    with pytest.raises(UsageError, match=f"no run has {ranks} ranks on {nodes} nodes"):
+        show.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
+
+
+def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
+    with pytest.raises(UsageError, match="--fail-on warn"):
+        show.main([saved, "--fail-on", "warn"])
 
 
 def test_two_formats_may_both_go_nowhere() -> None:

@@ -251,7 +251,8 @@ def _ticks(heights: Iterable[float]) -> Figure:
     near = max(drawn) / min(drawn) < 8
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if near else (1, 2, 5) if high - low <= 2 else (1,)
     every = 1 + (high - low) // 8
-    values = [step * 10.0**power for power in range(low - 1, high + 2, every) for step in steps]
+    powers = range(max(low - 1, -300), min(high + 2, 308), every)  # a report may hold any number that a float can be
+    values = [step * 10.0**power for power in powers for step in steps]
     return {"tickvals": values, "ticktext": [f"{value:,g}" if value < 1e6 else f"{value:.0e}" for value in values]}
 
 

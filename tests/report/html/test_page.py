@@ -99,6 +99,12 @@ def test_plotly_is_in_the_page_once_and_only_where_something_was_measured() -> N
     assert 4 << 20 < len(render(made.sweep())) < 6 << 20
 
 
+@pytest.mark.parametrize("busbw_GBps", [5e-324, 1e308])
+def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None:
+    row = replace(samples.ROW, busbw_GBps=busbw_GBps, expectation=None)
+    assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
+
+
 @pytest.mark.parametrize("report", [made.sweep(), made.pairs(), samples.SICK], ids=["sweep", "pairs", "noise"])
 def test_plotly_knows_every_property_of_the_figures(report: Report) -> None:
     drawn, _ = charts.charts(report.measurements)
@@ -315,3 +321,11 @@ def test_every_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
 def test_the_chosen_dark_is_the_systems_dark() -> None:
     assert _themes()["dark"] == _themes()["system"]
     assert set(_themes()["light"]) == set(_themes()["dark"])
+
+
+def test_on_a_telephone_the_tables_take_the_whole_width_and_paper_is_light_without_scripts() -> None:
+    style = (HERE / "style.css").read_text()
+    small = style.partition("@media screen and (max-width: 720px) {")[2].partition("\n}\n")[0]
+    assert "table:is(.checks, .blind, .names, .chosen) { display: block; width: 100%; }" in small
+    assert "200px" not in small
+    assert style.count("prefers-color-scheme: dark") == style.count("@media screen and (prefers-color-scheme: dark)")
