@@ -147,6 +147,13 @@ def _same(one: str | None, other: str) -> bool:
                             os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
 
 
+def refuse_input(options: argparse.Namespace, path: str) -> None:
+    """Raises UsageError where a format would replace the report at `path` that it is made from. JSON may: it is one."""
+    for name in (*FORMATS, "nccl_tests"):
+        if name != "json" and _same(getattr(options, name, None), path):
+            raise UsageError(f"--{name.replace('_', '-')} {path}: that is the report itself; give another path")
+
+
 def _needing(extra: str, *modules: str) -> Callable[[str], str]:
     """A :func:`destination` of a format that takes `modules`, which the extra `extra` brings."""
 

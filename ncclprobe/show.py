@@ -20,6 +20,7 @@ def main(argv: Sequence[str]) -> int:
     redactor = output.redactor(options)
     if not options.file:
         raise UsageError("report: name a JSON report, or ask for --schema")
+    output.refuse_input(options, options.file)
     report = as_json.read(options.file)
     report = redactor.report(report) if redactor else report
     if options.nccl_tests:

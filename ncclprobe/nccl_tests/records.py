@@ -67,6 +67,13 @@ class Bounds(msgspec.Struct, frozen=True):
     okay: str | bool = True
 
 
+class Library(msgspec.Struct, frozen=True):
+    """What ncclprobe adds where the file is its own: with which library the rows were measured."""
+
+    backend: str = "nccl"
+    version: str = ""
+
+
 class Document(msgspec.Struct, frozen=True):
     """A whole file."""
 
@@ -78,6 +85,7 @@ class Document(msgspec.Struct, frozen=True):
     config: Config = Config()
     out_of_bounds: Bounds | None = None
     errors: list[str] = []
+    ncclprobe: Library = Library()
 
 
 def parse_json(text: str, path: str) -> Run:
@@ -120,7 +128,10 @@ def _setup(document: Document, path: str) -> Setup:
     mode: Mode = "graph" if config.graph else "blocking" if blocking else "queued"
     nccl = version(document.nccl_version) if document.nccl_version > 0 else "unknown"
     iters = max(1, config.iterations * config.aggregated_iterations)
-    return Setup(op, ranks, len({each.hostname for each in own}), mode, iters, nccl)
+    hosts = len({each.hostname for each in own})
+    if document.ncclprobe.backend == "gloo":
+        return Setup(op, ranks, hosts, mode, iters, document.ncclprobe.version or "unknown", "gloo")
+    return Setup(op, ranks, hosts, mode, iters, nccl)
 
 
 def _line(result: Result, place: Place | str) -> Line | None:

@@ -58,14 +58,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all rows of a run share."""
+    """What all rows of a run share. `version` is the library's: NCCL's, unless ncclprobe wrote the rows of another."""
 
     op: str
     ranks: int
     nodes: int
     mode: Mode
     iters: int
-    nccl: str
+    version: str
+    library: str = "nccl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
         op=setup.op,
         place=line.place,
         mode=setup.mode,
-        backend="nccl",
-        library=Library("nccl", setup.nccl),
+        backend=setup.library,
+        library=Library(setup.library, setup.version),
         dtype=dtype,
         redop=None if line.redop in ("none", "") else line.redop,
         nbytes=line.nbytes,

@@ -55,6 +55,7 @@ def render_json(report: Report, rows: Sequence[Measurement]) -> str:
         },
         "errors": [""],
         "end_time": report.started[:19].replace("T", " "),
+        "ncclprobe": {"backend": first.backend, "version": first.library.version},
     }
     return json.dumps(document, indent=1) + "\n"
 

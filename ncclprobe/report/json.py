@@ -13,6 +13,8 @@ from ncclprobe import files
 from ncclprobe.errors import UsageError
 from ncclprobe.model import SCHEMA, ExitCode, Report, Status
 
+_MOST_PARTS = 5_000_000
+"""Lists and objects: to look at one takes 60 bytes and more. Ours have one in 120 bytes of a report, or fewer."""
 MAX_REPORT_BYTES = 256 << 20
 _MOST_DIGITS, _MOST_DECIMAL, _MOST_RANKS = 20, 1e60, 1 << 20
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
@@ -103,6 +105,8 @@ def _refuse_duplicates(text: str, path: str) -> None:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise UsageError(f"{path}: the key {_shown(twice)} stands twice in one object: not ours")
 
+    if text.count("[") + text.count("{") > _MOST_PARTS:
+        raise UsageError(f"{path}: more than {_MOST_PARTS} lists and objects: not ours")
     json.loads(text, object_pairs_hook=looked_at, parse_int=_whole, parse_float=_decimal)
 
 

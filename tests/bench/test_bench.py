@@ -20,7 +20,7 @@ def test_all_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=100)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

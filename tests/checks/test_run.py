@@ -192,3 +192,10 @@ def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_a
     [finding] = of_groups.groups.run(Grouped((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
     assert (finding.subject, finding.severity.value, finding.blame) == ("tp groups", "warn", "job")
     assert "1 of 1 tensor-parallel groups cross nodes" in finding.message
+
+
+def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
+    stuck = Attendance(2, stalled="allocating 2 x 4 GiB")
+    (verdict,) = engine.judge((Snapshot("n0", {Attendance: stuck}),), (arrival.hang_attrib,), Job())
+    assert verdict.status.value == "unknown"
+    assert "no bytes were on their way" in verdict.why

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Measurement, NodeRow, Report, Status, TimeStats, Tool
+from ncclprobe.model import Library, Measurement, NodeRow, Report, Status, TimeStats, Tool
 from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
 from ncclprobe.nccl_tests.writer import groups, save
@@ -297,3 +297,9 @@ def test_a_number_that_no_machine_can_reach_is_refused(size: int, time: float) -
     line = Line(size, 1, "float", "sum", "out", time, 0.0, 0.0, 0)
     with pytest.raises(ValueError, match=r"out of range|nothing that a machine can do|is printed"):
         measurement(line, Setup("all_reduce", 8, 1, "queued", 20, "unknown"))
+
+
+def test_what_was_measured_with_gloo_comes_back_as_gloos() -> None:
+    row = replace(ROW, backend="gloo", mode="blocking", library=Library("gloo", "torch 2.13.0"))
+    (back,) = parse_json(render_json(report(row), (row,)), "j").rows
+    assert (back.backend, back.library) == ("gloo", row.library)

@@ -71,6 +71,23 @@ def test_wherever_a_report_is_cut_it_is_refused(tmp_path_factory: pytest.TempPat
     refusal(tmp_path_factory.getbasetemp() / "cut.json", WHOLE[:end].encode())
 
 
+def test_millions_of_empty_lists_are_refused_before_they_are_looked_at(tmp_path: Path) -> None:
+    many = WHOLE.replace("{", '{"x": [' + "[]," * 5_000_000 + "[]],", 1)
+    assert "more than 5000000 lists and objects" in refusal(tmp_path / "many.json", many.encode())
+
+
+def test_a_report_is_not_replaced_by_a_picture_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.json").write_text(WHOLE)
+    assert main(["report", "r.json", "--markdown", "./r.json"]) == 2
+    assert "that is the report itself" in capsys.readouterr().err
+    assert Path("r.json").read_text() == WHOLE
+    assert main(["report", "r.json", "-q", "--json", "r.json"]) == 4
+    assert as_json.read("r.json") == SICK
+
+
 def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with path.open("wb") as file:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ncclprobe.errors import Unlearned
 from ncclprobe.model import (
     Arrivals,
     Attendance,
@@ -35,6 +36,10 @@ def init(arrivals: Arrivals) -> Iterator[Finding]:
         )
 
 
+_ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
+"""Phases in which a rank waits for nobody else."""
+
+
 @check(
     bad=[
         (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),),
@@ -57,6 +62,11 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
             f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
             evidence="heartbeats (rank, phase) in the job's store",
             nodes=(lost.host,),
+        )
+    if attendance.stalled.startswith(_ALONE):
+        raise Unlearned(
+            f"no rank came out of its own {attendance.stalled!r} in time: that is slow memory, processors or files of "
+            "these hosts, and no bytes were on their way; ask for less (-e, --params), or raise --phase-timeout"
         )
     if attendance.stalled:
         yield seen_once(
