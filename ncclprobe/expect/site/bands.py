@@ -22,22 +22,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclprobe.errors import UsageError
+from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
 from ncclprobe.measured import Again, Disturbance
 from ncclprobe.model import Expectation, Measurement, Mode, Place, Report
 from ncclprobe.ops import OPS
-from ncclprobe.units import parse_size, size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ncclprobe.units import size
 
 TOLERANCE = 0.2
 """How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
 
-_MOST_PER_LINE = 4096
-"""Characters: a dotted key of thousands of parts takes tomllib minutes, and no line of a file of bands is long."""
 _MOST_DIGITS = 18
 _NUMBERS = ("busbw_GBps", "low_GBps", "tolerance")
 _SIZES = ("nbytes", "min_bytes", "max_bytes")
@@ -138,13 +132,7 @@ def _baseline(value: float, tolerance: float, why: str, path: str) -> Expectatio
 
 def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
     """The bands written in TOML. Raises UsageError naming `path`, the key and the reason."""
-    longest = max(text.splitlines(), key=len, default="")
-    if len(longest) > _MOST_PER_LINE:
-        raise UsageError(f"{path}: a line of {len(longest)} characters; write one [[expect]] table per band")
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also a whole number of thousands of digits
-        raise UsageError(f"{path}: not TOML: {_first_line(error)}") from None
+    document = strict.document(text, path)
     entries = document.pop("expect", None)
     if document:
         raise UsageError(f"{path}: unknown key {next(iter(document))!r}; a file of bands holds [[expect]] tables")
@@ -186,12 +174,8 @@ def _is_finite(value: object) -> bool:
     return math.isfinite(value) if isinstance(value, float) else abs(value) < 10**_MOST_DIGITS
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
 def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
-    given = {key: _bytes(entry[key], f"{where}: {key}") for key in _SIZES if key in entry}
+    given = {key: strict.size(entry[key], f"{where}: {key}") for key in _SIZES if key in entry}
     if set(given) == {"nbytes"}:
         return given["nbytes"], given["nbytes"]
     if not given or "nbytes" in given:
@@ -200,19 +184,6 @@ def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
     if low > high:
         raise UsageError(f"{where}: min_bytes {low} is above max_bytes {high}")
     return low, high
-
-
-def _bytes(value: object, where: str) -> int:
-    """A size: bytes, or a text with a binary suffix."""
-    if isinstance(value, str) and len(value) > 2 * _MOST_DIGITS:
-        raise UsageError(f"{where}: {value[:_MOST_DIGITS]!r}… is too long for a size, such as '64M'")
-    try:
-        number = parse_size(value) if isinstance(value, str) else value
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= sys.maxsize:
-        raise UsageError(f"{where} must be a whole number of bytes above zero, or such as '64M'")
-    return number
 
 
 def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[float, float, str]:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from ncclprobe.errors import UsageError
+from ncclprobe.expect.strict import Key, document, table
 from ncclprobe.expect.system import Fabric, Network, NicPath, Processor
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.gpus import Gpu
 from ncclprobe.expect.tables.machine_types import ALGORITHMS, Latency, Links, Machine, Match, Published
-from ncclprobe.expect.tables.strict import Key, document, table
 from ncclprobe.ops import OPS
 
 _TEXT = Key("text", required=True)

@@ -79,7 +79,7 @@ def _hint(name: str, keys: Keys) -> str:
 
 def _checked(value: object, key: Key, where: str) -> Any:
     if key.kind == "size":
-        return _size(value, where)
+        return size(value, where)
     if key.kind in ("number", "whole"):
         return _number(value, key, where)
     if key.kind == "text":
@@ -130,7 +130,7 @@ def _number(value: object, key: Key, where: str) -> float | int:
     return value
 
 
-def _size(value: object, where: str) -> int:
+def size(value: object, where: str) -> int:
     """Bytes: a whole number, or a text with a binary suffix."""
     if isinstance(value, str) and len(value) > 40:
         raise UsageError(f"{where}: {value[:40]!r}… is too long for a size, such as '64M'")
