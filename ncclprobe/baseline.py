@@ -136,7 +136,8 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str) -> str:
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
             f"-{100 * row.noise:.0f} %  {row.runs} {'run' if row.runs == 1 else 'runs'}"
         )
-    return printable_lines([*lines, f"{len(kept.rows)} rows of {len(site.runs)} runs written to {path}"])
+    runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
+    return printable_lines([*lines, f"{len(kept.rows)} rows of {runs} written to {path}"])
 
 
 def printable_lines(lines: Sequence[str]) -> str:

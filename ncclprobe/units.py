@@ -20,8 +20,8 @@ def parse_size(text: str) -> int:
 
 def size(nbytes: float) -> str:
     """`nbytes` in the largest binary unit that keeps it exact or short: ``64 KiB``, ``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(nbytes) < 1024 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(nbytes) < 1024 or unit == "TiB":
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
-    raise AssertionError("unreachable: GiB returns")
+    raise AssertionError("unreachable: TiB returns")

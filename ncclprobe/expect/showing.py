@@ -90,7 +90,9 @@ def _row(line: Line, top: float, ranks: int, faulty: bool) -> str:
     value = line.expectation
     decides = line.prediction.bottleneck if line.prediction else "TCP"
     bar = "#" * max(1, round(_BAR * value.value / top))
-    numbers = f"{line.time_us(ranks):9.4g} {value.value:8.4g} {value.low:8.4g}"
+    time_us = line.time_us(ranks)
+    time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
+    numbers = f"{time} {value.value:8.4g} {value.low:8.4g}"
     cells = f"{size(line.nbytes):>14} {numbers} {decides:<12} {value.basis:<9}"
     if not faulty:
         return f"{cells} {bar}"
