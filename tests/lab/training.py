@@ -10,10 +10,10 @@ from . import faults
 from .hosts import Lab
 from .ranks import bandwidth
 
-MODEL = ("--params", "1M", "--layers", "4", "--tokens", "64", "--micro-batches", "4", "--bucket", "1M")
-COMPUTE_S = 0.2
-ASKED = " ".join(("--workload", "all", *MODEL, "--compute", f"{COMPUTE_S:g}"))
+MODEL = ("--params", "500K", "--layers", "4", "--tokens", "64", "--micro-batches", "2", "--bucket", "512K")
+COMPUTE_S = 0.1
 """Of a step: about what its calls take over 500 Mbit/s, so that there is something to hide and somewhere to hide it."""
+ASKED = " ".join(("--workload", "all", *MODEL, "--compute", f"{COMPUTE_S:g}"))
 
 
 @dataclass(frozen=True, slots=True)
