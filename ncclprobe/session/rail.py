@@ -1,5 +1,5 @@
-"""Which NIC carries each rank's bytes: for NCCL the one nearest to its GPU of those that NCCL takes, for gloo its one
-interface. One rank per node looks at the node, and rank 0 gives each rank its own.
+"""Which NIC carries each rank's bytes: for NCCL the one nearest to its GPU of those that NCCL takes, for gloo its own
+interface. For NCCL one rank per node looks at the node, and rank 0 gives each rank its own.
 """
 
 import contextlib
@@ -19,10 +19,13 @@ _LOOK_S = 15.0
 
 
 def card(backend: Backend, host: Host, gpu: str | None, leads: bool) -> dict[str, Any]:
-    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that `leads` its node also of the node."""
-    if not leads:
-        return {"gpu": gpu}
-    return {"gpu": gpu, "node": _interface(host) if backend == "gloo" else _looked_at()}
+    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that `leads` its node also of the node.
+
+    Over gloo each names its own interface, because each may have been told another (GLOO_SOCKET_IFNAME).
+    """
+    if backend == "gloo":
+        return {"gpu": gpu, "own": _interface(host)}
+    return {"gpu": gpu, "node": _looked_at()} if leads else {"gpu": gpu}
 
 
 def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
@@ -30,7 +33,13 @@ def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic 
     nodes = {host: each["node"] for host, each in zip(hosts, cards, strict=True) if each.get("node")}
     before: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
     found: list[Nic | None] = []
+    own: defaultdict[str, list[str]] = defaultdict(list)
+    for host, name in sorted({(host, each["own"]) for host, each in zip(hosts, cards, strict=True) if each.get("own")}):
+        own[host].append(name)
     for host, each in zip(hosts, cards, strict=True):
+        if each.get("own"):
+            found.append(Nic(each["own"], own[host].index(each["own"])))
+            continue
         node = nodes.get(host, {"nics": (), "near": {}})
         near = tuple(node["near"].get(_bare(each["gpu"]), ()))
         turn = before[host, near]  # GPUs that are equally near to the same NICs take them in turn
@@ -40,11 +49,11 @@ def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic 
     return tuple(found)
 
 
-def _interface(host: Host) -> dict[str, Any]:
+def _interface(host: Host) -> str:
     from ncclprobe.session import links
 
     found = links.interface(host, dict(os.environ))
-    return {"nics": [found.name], "near": {"": [found.name]}} if found else {"nics": [], "near": {}}
+    return found.name if found else ""
 
 
 def _looked_at() -> dict[str, Any]:

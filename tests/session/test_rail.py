@@ -41,14 +41,9 @@ def test_no_rank_has_a_nic_that_nccl_does_not_take_and_near_ones_are_taken_in_tu
         assert len(set(turns)) == min(len(turns), len(nics))
 
 
-def test_with_gloo_all_ranks_of_a_node_have_its_one_interface() -> None:
-    node = {"nics": ["eth0"], "near": {"": ["eth0"]}}
-    cards: list[dict[str, Any]] = [
-        {"gpu": None, "node": node},
-        {"gpu": None},
-        {"gpu": None, "node": {"nics": [], "near": {}}},
-    ]
-    assert rail.nics(["a", "a", "b"], cards) == (Nic("eth0", 0), Nic("eth0", 0), None)
+def test_with_gloo_each_rank_has_the_interface_that_it_was_told() -> None:
+    cards: list[dict[str, Any]] = [{"gpu": None, "own": name} for name in ("eth1", "eth0", "eth0", "")]
+    assert rail.nics(["a", "a", "b", "b"], cards) == (Nic("eth1", 1), Nic("eth0", 0), Nic("eth0", 0), None)
 
 
 def test_a_node_that_nobody_looked_at_has_no_known_nic() -> None:
