@@ -64,7 +64,7 @@ def collect_rank(host: Host, collectors: Sequence[Collector]) -> Facts:
 
 def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
     """What `learn` makes of each collector. Every question has its own deadline, so every thread ends."""
-    learned: dict[type, Any] = {}
+    learned: dict[type, Any] = {c.produces: Absent("its collector broke, and said why on stderr") for c in collectors}
 
     def work(collector: Collector) -> None:
         learned[collector.produces] = learn(collector)
@@ -85,8 +85,8 @@ def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
         return collector.run(host, *given)
     except HostError as refusal:
         return Absent(str(refusal), type(refusal).__name__)
-    except (ParseError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        # A capture may hold any text as an answer.
+    except (ParseError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError) as error:
+        # A capture may hold any text as an answer, and a machine may have no process or thread left to give.
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
 
 

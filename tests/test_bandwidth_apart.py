@@ -88,4 +88,4 @@ def test_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
     report = lab.report()
     assert [row.nbytes for row in report.measurements] == [1024]
     assert [(each.op, each.nbytes, each.cause) for each in report.unmeasured] == [("all_reduce", 1 << 40, "memory")]
-    assert "1024 GiB was left out: two buffers need 2048 GiB per rank" in " ".join(process.out.split())
+    assert "1 TiB was left out: two buffers need 2 TiB per rank" in " ".join(process.out.split())

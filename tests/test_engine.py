@@ -198,3 +198,22 @@ def test_a_suppressed_finding_is_left_out_and_said() -> None:
 def test_suppressing_another_subject_changes_nothing() -> None:
     seen = verdict("red")
     assert engine.suppress([seen], ["test_engine.*=door"]) == ((seen,), ())
+
+
+@pytest.mark.parametrize("error", [OSError("no process left"), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_collector_that_the_machine_fails_is_absent_and_the_others_have_their_facts(
+    error: Exception, at_once: bool
+) -> None:
+    @collector
+    def broken(host: Host) -> Shade:
+        raise error
+
+    @collector
+    def fine(host: Host) -> Colour:
+        return Colour("red")
+
+    facts = engine.collect(answers({}), [broken, fine], at_once=at_once)
+    assert facts[Colour] == Colour("red")
+    assert isinstance(facts[Shade], Absent)
+    assert str(error) in facts[Shade].why

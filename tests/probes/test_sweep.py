@@ -246,7 +246,7 @@ def test_a_failure_names_rank_and_phase(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken() -> None:
     rows = run(plan(sizes=(1 << 40,)), Alone(2, others=1 << 20), lambda phase: None, host=ROOMY)
-    with pytest.raises(UsageError, match=r"^1024 GiB: two buffers need 2048 GiB .* only 1 MiB free; .* -b and -e"):
+    with pytest.raises(UsageError, match=r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* -b and -e"):
         next(rows)
 
 
@@ -263,7 +263,7 @@ def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
     assert [(row.op, row.nbytes, row.cause) for row in left_out] == [
         (op, nbytes, "memory") for op in ("broadcast", "reduce") for nbytes in (1 << 40, 1 << 41)
     ]
-    assert "2048 GiB per rank and a rank has only" in left_out[0].why
+    assert "2 TiB per rank and a rank has only" in left_out[0].why
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
 
 

@@ -177,7 +177,7 @@ def test_what_nccl_tests_writes_has_a_file_of_its_own(saved: str, argv: list[str
 def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: Path, ranks: int, nodes: int) -> None:
     row = replace(ROW, ranks=ranks, nodes=nodes)
     as_json.write(replace(HEALTHY, measurements=(row,)), str(tmp_path / "saved.json"))
-    with pytest.raises(UsageError, match=f"no run has {ranks} ranks on {nodes} nodes"):
+    with pytest.raises(UsageError, match="holds a number that cannot be"):
         show.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
 
 

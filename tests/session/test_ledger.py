@@ -282,8 +282,8 @@ def test_a_number_too_noisy_to_judge_is_inconclusive_even_where_only_a_report_wa
 LEFT_OUT = (
     Unmeasured("reduce", None, "refused", "Unsupported data type"),
     Unmeasured("gather", None, "refused", "Unsupported data type"),
-    Unmeasured("all_reduce", 1 << 40, "memory", "two buffers need 2048 GiB per rank and a rank has only 8 GiB free"),
-    Unmeasured("broadcast", 1 << 40, "memory", "two buffers need 2048 GiB per rank and a rank has only 8 GiB free"),
+    Unmeasured("all_reduce", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
+    Unmeasured("broadcast", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
     Unmeasured("all_gather", 8, "small", "8 B is too little for 2 ranks to share"),
 )
 
@@ -300,7 +300,7 @@ def test_what_was_asked_for_and_not_measured_is_named_counted_and_no_pass(path: 
         "reduce was skipped: Unsupported data type",
         "gather was skipped: Unsupported data type",
         "2 operations were skipped",
-        "1024 GiB was left out: two buffers need 2048 GiB per rank and a rank has only 8 GiB free",
+        "1 TiB was left out: two buffers need 2 TiB per rank and a rank has only 8 GiB free",
         "all_gather was skipped: 8 B is too little for 2 ranks to share",
     )
 
