@@ -52,8 +52,14 @@ def in_time(row: Row) -> Row:
 
 
 def told(row: Row, hosts: int) -> str:
-    """What was wrong with it, of two runs where the first is not right: other tests share this machine's processors."""
-    return play(in_time(row), hosts).told() and play(in_time(row), hosts).told()
+    """What was wrong with it, of two runs where the first is not right: other tests share this machine's processors.
+
+    A bug of ours is one at the first sight.
+    """
+    first = play(in_time(row), hosts).told()
+    if not first or "a bug of ncclprobe" in first:
+        return first
+    return play(in_time(row), hosts).told()
 
 
 @need_lab
