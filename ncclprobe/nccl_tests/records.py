@@ -4,7 +4,6 @@ Version 3 is what a0b82b2 (2.19.6) writes, src/util.cu: jsonBool, jsonDouble, wr
 """
 
 import math
-from typing import Any
 
 import msgspec
 
@@ -108,11 +107,6 @@ def parse_json(text: str, path: str) -> Run:
     wrong = document.out_of_bounds.count if document.out_of_bounds else 0
     failed = "; ".join(each[:160] for each in document.errors[:3] if each) or wrong_data(wrong, found)
     return Run(path, document.start_time, tuple(found), _fingerprint(document), failed)
-
-
-def is_nccl_tests(head: Any) -> bool:
-    """Whether a decoded JSON object may be nccl-tests' and not ours."""
-    return isinstance(head, dict) and "results" in head and "schema" not in head
 
 
 def _setup(document: Document, path: str) -> Setup:
