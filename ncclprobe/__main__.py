@@ -11,24 +11,24 @@ from pathlib import Path
 
 from ncclprobe import __version__
 from ncclprobe.errors import UsageError
-from ncclprobe.model import ExitCode
+from ncclprobe.model.findings import ExitCode
 
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 
 COMMANDS = {
-    "doctor": ("doctor", "is this machine, or a captured one, fit for an NCCL job?"),
-    "bandwidth": ("bandwidth", "measure collectives across ranks and judge the numbers"),
-    "capture": ("capture", "write what was asked and answered on this machine, to be judged anywhere"),
-    "topo": ("topo", "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file"),
-    "expect": ("expected", "what this machine, a named or a captured one should reach, why, and what a fault costs"),
-    "checks": ("catalogue", "every check there is; --json"),
-    "explain": ("explain", "one check: the problem, why it matters, how it is decided, how to fix it"),
-    "baseline": ("baseline", "keep runs as what this site expects of machines with the same fingerprint"),
-    "compare": ("compare", "two runs side by side, judged with their noise: what is slower, new or gone"),
-    "report": ("show", "render a saved JSON report; exits with the report's own code"),
+    "doctor": "is this machine, or a captured one, fit for an NCCL job?",
+    "bandwidth": "measure collectives across ranks and judge the numbers",
+    "capture": "write what was asked and answered on this machine, to be judged anywhere",
+    "topo": "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file",
+    "expect": "what this machine, a named or a captured one should reach, why, and what a fault costs",
+    "checks": "every check there is; --json",
+    "explain": "one check: the problem, why it matters, how it is decided, how to fix it",
+    "baseline": "keep runs as what this site expects of machines with the same fingerprint",
+    "compare": "two runs side by side, judged with their noise: what is slower, new or gone",
+    "report": "render a saved JSON report; exits with the report's own code",
 }
-"""Each command: the module whose ``main(argv)`` returns the exit code, and its purpose. Only the one asked for is
-imported."""
+"""Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
+the one that was asked for is imported."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        return int(importlib.import_module(f"ncclprobe.{COMMANDS[argv[0]][0]}").main(argv[1:]))
+        return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 
@@ -82,7 +82,7 @@ def _say(message: str, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    listing = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+    listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="ncclprobe",
         description="NCCL and interconnect diagnostics.",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Place
+from ncclprobe.model.measurement import Place
 
 DTYPES: dict[str, int] = {
     "float32": 4,

@@ -28,7 +28,7 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from ncclprobe.model import TimeStats
+from ncclprobe.model.measurement import TimeStats
 
 MIN_SAMPLES = 5
 """Fewer samples have a mean, but no spread worth printing."""

@@ -1,4 +1,6 @@
-"""Bytes to text and back. Sizes are binary (1 KiB = 1024 bytes), rates decimal (1 GB/s = 1e9 bytes/s)."""
+"""What people type and read: sizes, and text fit for a terminal. Sizes are binary (1 KiB = 1024 bytes), rates decimal
+(1 GB/s = 1e9 bytes/s).
+"""
 
 import re
 
@@ -25,3 +27,10 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
     raise AssertionError("unreachable: TiB returns")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
+    if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ncclprobe.facts.interfaces import interfaces
-from ncclprobe.live import LiveHost
+from ncclprobe.host.live import LiveHost
 
 HOME = "/etc/home"
 HOSTS = "127.0.0.1 localhost\n10.1.0.77 node1\nfd00:2::77 node2\n"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ncclprobe.errors import HostError
-from ncclprobe.host import Question, Replay
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Replay
 from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent

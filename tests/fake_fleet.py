@@ -7,15 +7,19 @@ from typing import Any
 
 import zoo
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.judge import compare
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import ClockOffset, Gathering
 from ncclprobe.facts.system import System
-from ncclprobe.host import load
-from ncclprobe.model import Absent, Check, Collector, Job, Setting, Snapshot, Verdict
-from ncclprobe.registry import discover
+from ncclprobe.host.capture import load
+from ncclprobe.model.findings import Verdict
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Setting
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 CHECKS = {c.id: c for c in discover("ncclprobe.checks", Check) if c.compares}
 ROOMS = ("ncclprobe.checks.sync.", "ncclprobe.checks.env.", "ncclprobe.checks.launch.hosts")
@@ -26,7 +30,7 @@ Plant = Callable[[Facts], Facts]
 
 @cache
 def learned(name: str) -> Facts:
-    return engine.collect(load(zoo.CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
+    return collect(load(zoo.CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
 
 
 def elsewhere(interface: Interface, node: int) -> Interface:
@@ -59,7 +63,7 @@ def fleet(name: str, size: int, plant: Plant | None = None, sick: int = 0) -> li
 
 
 def judged(snapshots: list[Snapshot], job: Job | None = None) -> dict[str, Verdict]:
-    return {v.id: v for v in engine.compare(snapshots, list(OURS.values()), job or Job())}
+    return {v.id: v for v in compare(snapshots, list(OURS.values()), job or Job())}
 
 
 def backend(name: str) -> Job:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.fleet import Every
+from ncclprobe.model.fleet import Every
 
 Change = Callable[[int, int, str], dict[str, Any] | None]
 """What is otherwise on the path from one node to another on a road."""

@@ -5,7 +5,8 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts.ports import LISTENING
-from ncclprobe.host import Question, dump
+from ncclprobe.host import Question
+from ncclprobe.host.capture import dump
 
 KEY = "incident 4711, a long word"
 GUID = "506b:4b03:00c4:aaaa"

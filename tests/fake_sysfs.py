@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from ncclprobe import live
+from ncclprobe.host import live
 
 BRIDGE, GPU_3D, ETHERNET, INFINIBAND, NVSWITCH = 0x060400, 0x030200, 0x020000, 0x020700, 0x068000
 IDS = {BRIDGE: (0x10B5, 0x8796), GPU_3D: (0x10DE, 0x2330), NVSWITCH: (0x10DE, 0x22A3)}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
 DEADLINE_S = 60.0

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.assembly import Times, _by_rank, _name
-from ncclprobe.assembly.hub import _different, _lost, _replays
+from ncclprobe.cluster.gather import Times, _by_rank, _name
+from ncclprobe.cluster.gather.coordinator import _different, _lost, _replays
+from ncclprobe.cluster.rendezvous.coordinator import Guest
+from ncclprobe.cluster.rendezvous.messages import Hello
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.host import dump
-from ncclprobe.model import Snapshot
-from ncclprobe.rendezvous.hub import Guest
-from ncclprobe.rendezvous.messages import Hello
+from ncclprobe.host.capture import dump
+from ncclprobe.model.snapshot import Snapshot
 
 
 def guest(name: str, rank: int, capture: Path = Path(), **details: Any) -> Guest:

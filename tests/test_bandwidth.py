@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import bandwidth
+from ncclprobe.commands import bandwidth
+from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.report import json as as_json
-from ncclprobe.session.options import parse
-from ncclprobe.session.seat import Devices
+from ncclprobe.session.ranks.identity import Devices
 
 LAUNCHERS = (
     "RANK",

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from rank_lab import DEADLINE_S, ENDLESS, SHORT, Lab, by_hand, by_mpirun, by_srun, ended, findings, free_port
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from ncclprobe.__main__ import main
-from ncclprobe.baseline import load
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import Band
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Expectation, Report, Status, Tool
+from ncclprobe.expect.site.baselines import load
+from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Expectation, Fingerprint
+from ncclprobe.model.report import Report, Tool
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
-from ncclprobe.session.known import compare_with
-from ncclprobe.session.ledger import Ledger, Party
-from ncclprobe.session.options import parse
+from ncclprobe.session.measure.baseline import compare_with
+from ncclprobe.session.measure.recorder import Ledger, Party
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 

@@ -6,25 +6,28 @@ import sys
 
 import pytest
 
-from ncclprobe import catalogue, explain
+from ncclprobe.commands import checks, explain
+from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu
-from ncclprobe.model import Absent, Check, Job, Severity, Status
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Absent, Job
 
-CHECKS = catalogue.every_check()
+CHECKS = diagnose.every_check()
 every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])
 
 
 def test_the_catalogue_has_every_check_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert catalogue.main([]) == 0
+    assert checks.main([]) == 0
     *rows, _blank, last = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:]] == [check.id for check in CHECKS]
     assert last.startswith(f"{len(CHECKS)} checks")
 
 
 def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    catalogue.main(["--json"])
+    checks.main(["--json"])
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
     memlock = rows["host.memlock"]
     assert (memlock["required"], memlock["facts"]) == (True, ["Memlock", "Fabric", "Process"])

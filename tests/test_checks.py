@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
-from ncclprobe.model import Check, Collector, Finding, Job, Severity, Snapshot, Status
-from ncclprobe.registry import check, discover
+from ncclprobe.engine.judge import conclude, judge
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.registry import check, discover
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Job, Snapshot
 
 CHECKS = discover("ncclprobe.checks", Check)
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -56,15 +58,15 @@ def test_no_word_of_an_explanation_is_lost(rule: Check) -> None:
 
 @every_check
 def test_a_check_that_knows_nothing_never_passes(rule: Check) -> None:
-    (verdict,) = engine.judge([Snapshot("n", {})], [rule], Job())
+    (verdict,) = judge([Snapshot("n", {})], [rule], Job())
     assert verdict.status in (Status.UNKNOWN, Status.SKIP)
     if verdict.status is Status.SKIP:  # a condition over the job alone may say no
         assert rule.applies is not None
 
 
 def test_a_machine_of_which_nothing_is_known_is_inconclusive() -> None:
-    verdicts = engine.judge([Snapshot("n", {})], CHECKS, Job())
-    assert engine.conclude(verdicts) == (Status.UNKNOWN, 3)
+    verdicts = judge([Snapshot("n", {})], CHECKS, Job())
+    assert conclude(verdicts) == (Status.UNKNOWN, 3)
 
 
 def test_ids_are_unique_and_look_like_ids() -> None:

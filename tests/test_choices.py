@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
-from ncclprobe.checks.env.examples import having, nccl
-from ncclprobe.choices import choose
-from ncclprobe.chosen import Choices, DirectChoice, Part
+from ncclprobe.checks.env.fixtures import having, nccl
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.observe import observed
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
@@ -23,13 +22,17 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.host import dump, load
-from ncclprobe.layout import layout, ranges
-from ncclprobe.model import Absent, Collector, Report, Snapshot, Status, Tool
-from ncclprobe.observe import observed
-from ncclprobe.registry import discover
+from ncclprobe.host.capture import dump, load
+from ncclprobe.model.findings import Status
+from ncclprobe.model.nccl_selection import Choices, DirectChoice, Part
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report, Tool
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.nccl.selection import choose
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
+from ncclprobe.topology.node import layout, ranges
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)
@@ -39,7 +42,7 @@ UNREAD = Absent("permission denied")
 @cache
 def snapshot(name: str) -> Snapshot:
     host = load(Path(__file__).parent / "captures" / f"{name}.jsonl")
-    return Snapshot(host.node, engine.collect(host, discover("ncclprobe.facts", Collector)))
+    return Snapshot(host.node, collect(host, discover("ncclprobe.facts", Collector)))
 
 
 def changed(name: str, **changes: Any) -> Snapshot:
@@ -365,5 +368,5 @@ def test_this_machine_and_its_capture_choose_alike(tmp_path: Path) -> None:
     seen, answers = observed(discover("ncclprobe.facts", Collector), float("inf"))
     (tmp_path / "c.jsonl").write_text(dump(answers, seen.node), encoding="utf-8")
     host = load(tmp_path / "c.jsonl")
-    again = Snapshot(host.node, engine.collect(host, discover("ncclprobe.facts", Collector)))
+    again = Snapshot(host.node, collect(host, discover("ncclprobe.facts", Collector)))
     assert (choose(again), layout(again)) == (choose(seen), layout(seen))

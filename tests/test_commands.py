@@ -192,9 +192,9 @@ def test_looking_never_imports_what_is_heavy(argv: list[str]) -> None:
 
 def test_a_bug_of_ours_is_exit_1_and_keeps_its_traceback(tmp_path: Path) -> None:
     script = (
-        "import sys, ncclprobe.doctor\n"
+        "import sys, ncclprobe.commands.doctor\n"
         "def broken(*_): raise ZeroDivisionError('oh')\n"
-        "ncclprobe.doctor.observed = broken\n"
+        "ncclprobe.commands.doctor.observed = broken\n"
         "from ncclprobe.__main__ import main\n"
         "sys.exit(main(['doctor']))\n"
     )
@@ -230,7 +230,7 @@ def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
         "import sys\n"
         "from ncclprobe.__main__ import main\n"
         "main(['doctor', '--backend', 'gloo', '-q'])\n"
-        "print(*({'asyncio', 'msgspec', 'ncclprobe.assembly'} & set(sys.modules)), file=sys.stderr)\n"
+        "print(*({'asyncio', 'msgspec', 'ncclprobe.cluster.gather'} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.split() == []

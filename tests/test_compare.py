@@ -9,18 +9,9 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import (
-    Measurement,
-    NodeEnvironment,
-    Report,
-    Status,
-    TimeStats,
-    Tool,
-    Verdict,
-    fail,
-    warn,
-)
+from ncclprobe.model.findings import Status, Verdict, fail, warn
+from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
+from ncclprobe.model.report import NodeEnvironment, Report, Tool
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 

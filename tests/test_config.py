@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import config
+from ncclprobe.engine import suppressions
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Check, Severity, Status, Verdict, fail, note
-from ncclprobe.registry import discover
+from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Check
 
 CHECKS = discover("ncclprobe.checks", Check)
 ENTRY = '[[ignore]]\ncheck = "env.bool-word"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
 
 
 def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
-    (entry,) = config.parse(ENTRY, "p.toml")
+    (entry,) = suppressions.parse(ENTRY, "p.toml")
     assert (entry.check, entry.subject, entry.where) == ("env.bool-word", "NCCL_IB_DISABLE", "p.toml: ignore 1")
-    (every,) = config.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml")
+    (every,) = suppressions.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml")
     assert every.subject == "*"
-    assert config.parse("", "p.toml") == ()
+    assert suppressions.parse("", "p.toml") == ()
 
 
 @pytest.mark.parametrize(
@@ -41,31 +42,31 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
 )
 def test_what_does_not_belong_there_is_refused_with_file_entry_and_key(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=f"^{says}"):
-        config.parse(text, "p.toml")
+        suppressions.parse(text, "p.toml")
 
 
 def test_a_file_is_looked_for_where_it_was_named_or_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert config.load(None, CHECKS) == ()
-    (tmp_path / config.NAME).write_text(ENTRY)
-    assert [entry.where for entry in config.load(None, CHECKS)] == [f"{config.NAME}: ignore 1"]
+    assert suppressions.load(None, CHECKS) == ()
+    (tmp_path / suppressions.NAME).write_text(ENTRY)
+    assert [entry.where for entry in suppressions.load(None, CHECKS)] == [f"{suppressions.NAME}: ignore 1"]
     with pytest.raises(UsageError, match=r"other\.toml: cannot be read"):
-        config.load(Path("other.toml"), CHECKS)
+        suppressions.load(Path("other.toml"), CHECKS)
 
 
 def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('[[ignore]]\ncheck = "env.bool-wrod"\nreason = "r"\n')
     with pytest.raises(UsageError, match=r"ignore 1: check 'env.bool-wrod' matches none"):
-        config.load(tmp_path / "p.toml", CHECKS)
+        suppressions.load(tmp_path / "p.toml", CHECKS)
 
 
 def test_a_finding_that_an_entry_names_is_left_out_and_said_with_its_reason() -> None:
     both = (fail("mlx5_9:1", "is down"), note("mlx5_0:1", "is well"))
     verdict = Verdict("ib.state", "n", Status.FAIL, "t", findings=both)
-    entry = config.Ignore("ib.*", "mlx5_9:*", "waits for its cable", "p.toml: ignore 1")
-    (kept,), left_out = config.suppress([verdict], [entry])
+    entry = suppressions.Ignore("ib.*", "mlx5_9:*", "waits for its cable", "p.toml: ignore 1")
+    (kept,), left_out = suppressions.suppress([verdict], [entry])
     assert kept.status is Status.PASS
     assert [finding.severity for finding in kept.findings] == [Severity.NOTE]
     (said,) = left_out
@@ -81,8 +82,8 @@ def test_another_subject_or_an_unknown_verdict_is_not_touched() -> None:
         Verdict("ib.state", "n", Status.FAIL, "t", findings=(fail("mlx5_1:1", "is down"),)),
         Verdict("ib.state", "m", Status.UNKNOWN, "t", why="not readable", required=True),
     )
-    entry = config.Ignore("ib.state", "mlx5_9:1", "r", "p.toml: ignore 1")
-    assert config.suppress(verdicts, [entry]) == (verdicts, ())
+    entry = suppressions.Ignore("ib.state", "mlx5_9:1", "r", "p.toml: ignore 1")
+    assert suppressions.suppress(verdicts, [entry]) == (verdicts, ())
 
 
 def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
@@ -100,7 +101,7 @@ def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
 
 def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> None:
     assert doctor(tmp_path).returncode == 4
-    (tmp_path / config.NAME).write_text(ENTRY)
+    (tmp_path / suppressions.NAME).write_text(ENTRY)
     done = doctor(tmp_path, "--json", "r.json")
     assert done.returncode == 0
     assert "meant for the next release" in done.stdout

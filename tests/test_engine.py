@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
-from ncclprobe.model import Absent, Finding, Job, Snapshot, Status, fail, note, warn
-from ncclprobe.registry import applies, check, collector
+from ncclprobe.model.findings import Finding, Status, fail, note, warn
+from ncclprobe.model.registry import applies, check, collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def rule(**details: Any) -> Any:
 
 def verdict(name: str | Absent, **details: Any) -> Any:
     fact = name if isinstance(name, Absent) else Colour(name)
-    return engine.judge([Snapshot("n", {Colour: fact})], [rule(**details)], Job())[0]
+    return judge([Snapshot("n", {Colour: fact})], [rule(**details)], Job())[0]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_a_question_an_older_capture_never_asked_is_advisory() -> None:
 
 def test_a_check_that_raises_is_unknown_and_alone() -> None:
     broken = rule(required=True)
-    verdicts = engine.judge([Snapshot("n", {Colour: Colour("broken")})], [broken, broken], Job())
+    verdicts = judge([Snapshot("n", {Colour: Colour("broken")})], [broken, broken], Job())
     assert [v.status for v in verdicts] == [Status.UNKNOWN] * 2
     assert "KeyError: 'no such colour'" in verdicts[0].why
 
@@ -94,7 +96,7 @@ def test_a_check_whose_facts_do_not_say_is_unknown() -> None:
         raise Unlearned("no colour was seen")
         yield
 
-    (seen,) = engine.judge([Snapshot("n", {Colour: Colour("red")})], [silent], Job())
+    (seen,) = judge([Snapshot("n", {Colour: Colour("red")})], [silent], Job())
     assert (seen.status, seen.required, seen.why) == (Status.UNKNOWN, True, "no colour was seen")
 
 
@@ -107,7 +109,7 @@ def test_a_check_that_does_not_apply_is_skipped_with_the_words_of_its_condition(
 def test_a_consequence_is_silenced_by_its_cause(colour: str) -> None:
     cause, consequence = rule(), rule(requires="test_engine.colour")
     consequence = type(cause)(**{f: getattr(consequence, f) for f in cause.__slots__} | {"id": "wall.cracks"})
-    verdicts = engine.judge([Snapshot("n", {Colour: Colour(colour)})], [cause, consequence], Job())
+    verdicts = judge([Snapshot("n", {Colour: Colour(colour)})], [cause, consequence], Job())
     silenced = colour == "red"  # a warning explains nothing away
     assert verdicts[1].status is (Status.SKIP if silenced else Status.WARN)
     assert bool(verdicts[1].findings) is not silenced
@@ -131,11 +133,11 @@ def statuses(*of: Status, required: bool = True) -> list[Any]:
     ],
 )
 def test_exit_codes_follow_the_contract(verdicts: list[Any], fail_on: str, expected: tuple[Status, int]) -> None:
-    assert engine.conclude(verdicts, fail_on) == expected
+    assert conclude(verdicts, fail_on) == expected
 
 
 def test_what_was_not_looked_at_makes_a_passing_run_inconclusive() -> None:
-    assert engine.conclude(statuses(Status.PASS), inconclusive=True) == (Status.UNKNOWN, 3)
+    assert conclude(statuses(Status.PASS), inconclusive=True) == (Status.UNKNOWN, 3)
 
 
 @collector
@@ -151,18 +153,18 @@ def shade_of(host: Host, colour: Colour) -> Shade:
 
 
 def test_facts_are_learned_in_the_order_of_their_needs() -> None:
-    facts = engine.collect(answers({("read", "/colour"): "red"}), [shade_of, colour_of])
+    facts = collect(answers({("read", "/colour"): "red"}), [shade_of, colour_of])
     assert facts == {Colour: Colour("red"), Shade: Shade("dark red")}
 
 
 @pytest.mark.parametrize("refusal", [Missing("gone"), Denied("keep out")])
 def test_a_refusal_becomes_absent_and_is_passed_on(refusal: Exception) -> None:
-    facts = engine.collect(answers({("read", "/colour"): refusal}), [shade_of, colour_of])
+    facts = collect(answers({("read", "/colour"): refusal}), [shade_of, colour_of])
     assert facts[Colour] == facts[Shade] == Absent(str(refusal), type(refusal).__name__)
 
 
 def test_what_a_capture_does_not_hold_is_absent_for_that_reason() -> None:
-    assert engine.collect(answers({}), [colour_of])[Colour].refused == NotCaptured.__name__
+    assert collect(answers({}), [colour_of])[Colour].refused == NotCaptured.__name__
 
 
 @pytest.mark.parametrize("error", [ParseError("odd"), ValueError("odd"), KeyError("odd"), TypeError("odd")])
@@ -172,32 +174,32 @@ def test_an_answer_that_makes_no_sense_is_our_bug_and_not_healthy(error: Excepti
         """Cannot be parsed."""
         raise error
 
-    fact = engine.collect(answers({}), [confused])[Colour]
+    fact = collect(answers({}), [confused])[Colour]
     assert fact.refused == "ParseError"
     assert "please report it" in fact.why
 
 
 def test_a_fact_that_nobody_produces_makes_its_dependents_absent() -> None:
-    assert "Colour was never collected" in engine.collect(answers({}), [shade_of])[Shade].why
+    assert "Colour was never collected" in collect(answers({}), [shade_of])[Shade].why
 
 
 def test_checks_are_chosen_by_globs() -> None:
     checks = [rule()]
-    assert engine.selected(checks, ["test_*"]) == tuple(checks)
-    assert engine.selected(checks, ["env.*"]) == ()
-    assert engine.selected(checks, ignore=["*.colour"]) == ()
-    assert engine.selected(checks, ignore=["*.colour=wall"]) == tuple(checks)
+    assert selected(checks, ["test_*"]) == tuple(checks)
+    assert selected(checks, ["env.*"]) == ()
+    assert selected(checks, ignore=["*.colour"]) == ()
+    assert selected(checks, ignore=["*.colour=wall"]) == tuple(checks)
 
 
 def test_a_suppressed_finding_is_left_out_and_said() -> None:
-    kept, left_out = engine.suppress([verdict("red")], ["test_engine.*=wall"])
+    kept, left_out = suppress([verdict("red")], ["test_engine.*=wall"])
     assert (kept[0].status, kept[0].findings) == (Status.PASS, ())
     assert [(s.id, s.subject) for s in left_out] == [("test_engine.colour", "wall")]
 
 
 def test_suppressing_another_subject_changes_nothing() -> None:
     seen = verdict("red")
-    assert engine.suppress([seen], ["test_engine.*=door"]) == ((seen,), ())
+    assert suppress([seen], ["test_engine.*=door"]) == ((seen,), ())
 
 
 @pytest.mark.parametrize("error", [OSError("no process left"), RuntimeError("can't start new thread")])
@@ -213,7 +215,7 @@ def test_a_collector_that_the_machine_fails_is_absent_and_the_others_have_their_
     def fine(host: Host) -> Colour:
         return Colour("red")
 
-    facts = engine.collect(answers({}), [broken, fine], at_once=at_once)
+    facts = collect(answers({}), [broken, fine], at_once=at_once)
     assert facts[Colour] == Colour("red")
     assert isinstance(facts[Shade], Absent)
     assert str(error) in facts[Shade].why

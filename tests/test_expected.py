@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.commands.expect import main
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import machines
-from ncclprobe.expected import main
 
 CAPTURES = Path(__file__).parent / "captures"
 LARGE = ("-b", "1G", "-e", "4G")

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
+from ncclprobe.engine.judge import conclude, judge, part_of
 from ncclprobe.errors import NotCaptured
-from ncclprobe.fleet import Every, Ranks, vote
-from ncclprobe.model import Absent, Finding, Job, Snapshot, Status, Verdict, fail
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, Status, Verdict, fail
+from ncclprobe.model.fleet import Every, Ranks, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def fleet(*counts: int | Absent) -> list[Snapshot]:
 
 
 def judged(*counts: int | Absent, annotation: Any = Every[Count], **details: Any) -> Any:
-    return engine.judge(fleet(*counts), [comparison(annotation, **details)], Job())
+    return judge(fleet(*counts), [comparison(annotation, **details)], Job())
 
 
 def test_a_comparison_is_one_verdict_that_belongs_to_no_node() -> None:
@@ -93,7 +94,7 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
         yield fail("count", "differs as well")
 
     late_check = check(bad=[], good=[], requires=cause.id)(late)
-    assert [v.status for v in engine.judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
+    assert [v.status for v in judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
 
 
 @pytest.mark.parametrize(
@@ -134,5 +135,5 @@ def found(node: str | None, **details: Any) -> Verdict:
 )
 def test_a_node_leaves_with_what_concerns_it_or_the_whole_job(verdict: Verdict, concerned: set[str]) -> None:
     both = [verdict, *(Verdict("x.z", node, Status.PASS, "t") for node in ("n0", "n1"))]
-    stopped = {node for node in ("n0", "n1") if engine.conclude(engine.part_of(node, both))[1] == 4}
+    stopped = {node for node in ("n0", "n1") if conclude(part_of(node, both))[1] == 4}
     assert stopped == concerned

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ncclprobe import __version__
 from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing, NotCaptured, UsageError
-from ncclprobe.host import Question, Recorder, Replay, dump, load, parse
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Recorder, Replay, dump, load, parse
 
 READ = ("read", "/a")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.hostlist import MAX_NAMES, expand, fold
+from ncclprobe.model.hostlist import MAX_NAMES, expand, fold
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,4}", fullmatch=True), max_size=20)
 

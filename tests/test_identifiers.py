@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ncclprobe.redact import Redactor
+from ncclprobe.redact.redactor import Redactor
 
 KEY = "incident 4711, a long word"
 GUID = "506b:4b03:00c4:aaaa"

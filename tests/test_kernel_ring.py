@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import kernel_ring
 from ncclprobe.errors import Denied, Failed, HostError, Missing
+from ncclprobe.host import kernel_ring
 
 KMSG = "6,1,2500000,-;NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=my prog, Ch 1\n SUBSYSTEM=pci\n"
 

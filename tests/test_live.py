@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.command import run
 from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
-from ncclprobe.live import LiveHost, sanitised, within
+from ncclprobe.host.command import run
+from ncclprobe.host.live import LiveHost, sanitised, within
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_name_is_resolved_or_refused(host: LiveHost) -> None:
 
 def test_packages_are_found_without_importing_them(host: LiveHost) -> None:
     script = (
-        "import sys; from ncclprobe.live import LiveHost\n"
+        "import sys; from ncclprobe.host.live import LiveHost\n"
         "h = LiveHost((), bool); h.ask('packages'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -239,7 +239,9 @@ def test_a_library_and_the_loaders_cache_are_read_as_json(host: LiveHost) -> Non
 
 def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, host: LiveHost) -> None:
     given: dict[str, float] = {}
-    monkeypatch.setattr("ncclprobe.live.run", lambda argv, patience_s: given.setdefault(argv[0], patience_s) and "")
+    monkeypatch.setattr(
+        "ncclprobe.host.live.run", lambda argv, patience_s: given.setdefault(argv[0], patience_s) and ""
+    )
     for command in ("nvidia-smi", "ip"):
         host.ask("run", command)
     assert given == {"nvidia-smi": 60.0, "ip": 10.0}

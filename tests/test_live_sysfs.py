@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.errors import Denied, Missing
 from ncclprobe.facts.pci import config_space
-from ncclprobe.live import LiveHost
+from ncclprobe.host.live import LiveHost
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import localise
-from ncclprobe.localise import Culprit, blame
-from ncclprobe.mesh.plan import steps
+from ncclprobe.cluster.mesh.plan import steps
+from ncclprobe.localise import reach
+from ncclprobe.localise.reach import Culprit, blame
 
 Pair = tuple[int, int]
 ONE_NODE = ("node", "into", "out of")
@@ -127,4 +127,4 @@ def test_two_thousand_nodes_take_seconds() -> None:
 
 def test_a_few_segments_sent_again_are_no_loss() -> None:
     counts = {(0, 1): (4, 150), (1, 2): (30, 90), (2, 3): (9, 1000), (3, 0): (11, 1000)}
-    assert localise.lossy(counts) == {(3, 0)}
+    assert reach.lossy(counts) == {(3, 0)}

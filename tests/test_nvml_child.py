@@ -9,14 +9,14 @@ from typing import Any
 import fake_nvml
 import pytest
 
-from ncclprobe import nvml_child
 from ncclprobe.errors import Failed, TimedOut
-from ncclprobe.nvml_child import NvmlChild
+from ncclprobe.host import nvml_child
+from ncclprobe.host.nvml_child import NvmlChild
 
 ASK = """
 import json, sys
 from ncclprobe.errors import HostError
-from ncclprobe.nvml_child import NvmlChild
+from ncclprobe.host.nvml_child import NvmlChild
 child, said = NvmlChild(), []
 for question in json.loads(sys.argv[1]):
     try:
@@ -109,7 +109,7 @@ def test_without_nvidia_ml_py_everything_is_missing(library: Path) -> None:
 
 def nothing_but_us() -> list[str]:
     standard = [path for path in sys.path if path and "site-packages" not in path and "tests" not in path]
-    return [str(Path(nvml_child.__file__).parent.parent), *standard]
+    return [str(Path(nvml_child.__file__).parents[2]), *standard]
 
 
 def test_what_the_driver_prints_is_no_answer(library: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_file_in_the_working_directory_is_not_imported(
 ) -> None:
     (tmp_path / "pynvml.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    away = f"import sys; sys.path[0:1] = [{str(Path(nvml_child.__file__).parent.parent)!r}]\n"
+    away = f"import sys; sys.path[0:1] = [{str(Path(nvml_child.__file__).parents[2])!r}]\n"
     assert json.loads(fake_nvml.run(library, away + ASK, '[["nvmlDeviceGetCount"]]', "30")) == [["said", 1]]
 
 

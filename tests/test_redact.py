@@ -13,36 +13,27 @@ from fake_site import ANSWERS, ENV, GIDS, KEY, ORIGINALS, capture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
 from ncclprobe.__main__ import main
-from ncclprobe.choices import choose
-from ncclprobe.diagnosis import doctor_checks
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.diagnose import doctor_checks
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.names import Names
 from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
-from ncclprobe.host import Question, dump, load
-from ncclprobe.layout import layout
-from ncclprobe.model import (
-    Absent,
-    Collector,
-    Finding,
-    Job,
-    NodeEnvironment,
-    NodeRow,
-    Report,
-    Setting,
-    Severity,
-    Snapshot,
-    Status,
-    Tool,
-    Verdict,
-)
-from ncclprobe.redact import Redactor
-from ncclprobe.registry import discover
+from ncclprobe.host import Question
+from ncclprobe.host.capture import dump, load
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.nccl.selection import choose
+from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
+from ncclprobe.topology.node import layout
 
 ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
 answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))
@@ -52,11 +43,11 @@ def snapshot(text: str, folder: Path, name: str = "c") -> Snapshot:
     path = folder / f"{name}.jsonl"
     path.write_text(text, encoding="utf-8")
     host = load(path)
-    return Snapshot(host.node, engine.collect(host, discover("ncclprobe.facts", Collector)))
+    return Snapshot(host.node, collect(host, discover("ncclprobe.facts", Collector)))
 
 
 def verdicts(seen: Snapshot) -> Sequence[Verdict]:
-    return engine.judge([seen], doctor_checks(), Job())
+    return judge([seen], doctor_checks(), Job())
 
 
 def facts(folder: Path, answers: dict[Question, Any] = ANSWERS) -> dict[type, Any]:
@@ -180,7 +171,7 @@ def test_a_redacted_capture_is_judged_as_the_original(planted: dict[Question, An
 
 
 def test_this_machines_own_capture_is_judged_as_the_original(tmp_path: Path) -> None:
-    from ncclprobe.observe import observed
+    from ncclprobe.engine.observe import observed
 
     seen, answers = observed(discover("ncclprobe.facts", Collector), float("inf"))
     assert_judged_alike(dump(answers, seen.node), tmp_path)

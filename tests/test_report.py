@@ -9,21 +9,9 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import UsageError
-from ncclprobe.measured import FirstCall
-from ncclprobe.model import (
-    Expectation,
-    Library,
-    Measurement,
-    NodeRow,
-    Report,
-    Status,
-    TimeStats,
-    Tool,
-    Verdict,
-    fail,
-    note,
-    warn,
-)
+from ncclprobe.model.findings import Status, Verdict, fail, note, warn
+from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, TimeStats
+from ncclprobe.model.report import NodeRow, Report, Tool
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 

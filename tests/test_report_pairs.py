@@ -5,11 +5,20 @@ from itertools import permutations
 
 import pytest
 
+from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
-from ncclprobe.measured import Mismatch
-from ncclprobe.paired import Aside, Blamed, Inside, Localisation, LostPair, OwnCollective, PairRow, WrongBytes
+from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.pair_results import (
+    Aside,
+    Blamed,
+    Inside,
+    Localisation,
+    LostPair,
+    OwnCollective,
+    PairRow,
+    WrongBytes,
+)
 from ncclprobe.report.pairs import blocks
-from ncclprobe.session.options import parse
 
 SLOW = Blamed("out of n1", "node", ("n1",), None, "out", 0.1, 0.999, 8, 8, 2, 3)
 

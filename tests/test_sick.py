@@ -11,8 +11,8 @@ from conftest import ROOT
 from zoo import findings, sick
 from zoo.sick import Plant
 
-from ncclprobe.host import load
-from ncclprobe.model import Severity
+from ncclprobe.host.capture import load
+from ncclprobe.model.findings import Severity
 
 PLANTS = list(sick.PLANTS.values())
 CAPTURES = findings.captures()

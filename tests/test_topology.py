@@ -13,8 +13,8 @@ from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, Place, pci
-from ncclprobe.model import Absent
-from ncclprobe.topology import PathType, Topology, of_machine, topology, tree_word
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.topology.paths import PathType, Topology, of_machine, topology, tree_word
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")

@@ -12,7 +12,9 @@ import zoo
 from zoo.answers import Answers, UndescribedError
 from zoo.description import Machine as Description
 
-from ncclprobe import diagnosis, engine
+from ncclprobe.engine import diagnose
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.facts.cpu import Cpus, cpu_list
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
@@ -29,10 +31,13 @@ from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
-from ncclprobe.host import SAMPLE, Question, Replay, load
-from ncclprobe.model import Absent, Collector, Job, Severity, Snapshot, Status
-from ncclprobe.registry import discover
-from ncclprobe.topology import PathType, topology
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host.capture import Replay, load
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.topology.paths import PathType, topology
 
 T = TypeVar("T")
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
@@ -66,9 +71,7 @@ def replayed(path: Path) -> tuple[Snapshot, tuple[Question, ...]]:
     """The facts of a capture, and the questions that it does not hold."""
     host = load(path)
     listening = Listening(host, frozenset(host.answers))
-    return Snapshot(host.node, engine.collect(listening, discover("ncclprobe.facts", Collector))), tuple(
-        listening.in_vain
-    )
+    return Snapshot(host.node, collect(listening, discover("ncclprobe.facts", Collector))), tuple(listening.in_vain)
 
 
 def learned(machine: Description, kind: type[T]) -> T:
@@ -133,12 +136,12 @@ def test_every_collector_answers_or_says_why(path: Path) -> None:
 def test_a_healthy_machine_has_no_finding_above_a_note(path: Path) -> None:
     snapshot, _ = replayed(path)
     backend = "nccl" if isinstance(snapshot.facts[Gpus], Gpus) else "gloo"
-    verdicts = engine.judge([snapshot], diagnosis.doctor_checks(), Job(backend))
+    verdicts = judge([snapshot], diagnose.doctor_checks(), Job(backend))
     found = {
         (v.id, finding.message) for v in verdicts for finding in v.findings if finding.severity is not Severity.NOTE
     }
     assert found == set()
-    assert engine.conclude(verdicts)[0] is Status.PASS, [(v.id, v.why) for v in verdicts]
+    assert conclude(verdicts)[0] is Status.PASS, [(v.id, v.why) for v in verdicts]
 
 
 @every_gpu_machine

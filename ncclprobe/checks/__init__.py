@@ -5,9 +5,9 @@ it; its decorator holds an example that triggers it and one that does not, and b
 """
 
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import Every
-from ncclprobe.model import Absent
-from ncclprobe.registry import applies
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent
 
 MEASURED = "run."
 """How the ids of checks begin that judge a measurement: ``ncclprobe bandwidth`` asks them, the doctor does not."""

@@ -24,10 +24,11 @@ from ncclprobe.checks.launch.mesh import (
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.fleet import Every
-from ncclprobe.localise import DISTANT, DISTANT_S, SLOW, Culprit, lossy
-from ncclprobe.model import Absent, Finding, fail, note, warn
-from ncclprobe.registry import check
+from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 _STREAM_GBPS = 10.0
 """What one TCP stream of one process may be expected to carry on any faster interface."""

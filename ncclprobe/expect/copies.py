@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ncclprobe.expect.network import Confidence
 from ncclprobe.expect.system import System
-from ncclprobe.model import Expectation
+from ncclprobe.model.measurement import Expectation
 
 _NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth, README"
 _GTS: Mapping[int, float] = MappingProxyType({1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0})

@@ -10,7 +10,7 @@ from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, table
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.expect.tuner.tuning import Algorithm
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 _EFA_US = ((90, 35.0), (0, 75.0))
 """What AWS's plugin tells NCCL of the latency of its network, by the GPU beside it: EFA v1 (aws-ofi-nccl,

@@ -20,8 +20,8 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci, normal
-from ncclprobe.model import Absent
-from ncclprobe.topology import Topology, of_devices
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.topology.paths import Topology, of_devices
 
 AMAZON = 0x1D0F
 NIC_PATHS: tuple[NicPath, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")

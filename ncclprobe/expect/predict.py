@@ -23,7 +23,7 @@ from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
-from ncclprobe.model import Expectation
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
 
 LATEST: Version = (2, 30, 7)

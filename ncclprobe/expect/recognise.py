@@ -18,7 +18,7 @@ from ncclprobe.facts.machine import Machine as Firmware
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 _NVLINKS = "NVLinks of a GPU"
 _NO_RDMA = (None, "sockets", "slingshot")

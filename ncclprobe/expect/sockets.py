@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ncclprobe.model import Expectation
+from ncclprobe.model.measurement import Expectation
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 _UNLIMITED = 1 << 60  # version 1 writes the greatest multiple of a page for "no limit"
 _DEEPEST = 16

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 ROOT = "/sys/devices/system"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ncclprobe.errors import Missing
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 

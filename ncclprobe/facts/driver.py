@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 VERSION = "/proc/driver/nvidia/version"
 PID_FILE = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"

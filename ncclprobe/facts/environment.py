@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 
 @dataclass(frozen=True, slots=True)

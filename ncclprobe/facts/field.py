@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 LEGACY = {"ipv4": "/proc/net/ip_tables_names", "ipv6": "/proc/net/ip6_tables_names"}
 

@@ -15,8 +15,8 @@ from ncclprobe.errors import ParseError
 from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.facts.system import System
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 PATHS = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",

@@ -16,8 +16,8 @@ from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts.field import learn, missing
 from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
 ROOT = "/sys/class/infiniband"

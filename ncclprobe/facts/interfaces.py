@@ -14,8 +14,8 @@ from typing import Any
 from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 ROOT = "/sys/class/net"
 _OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of their members'

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 CMDLINE = "/proc/cmdline"
 _OPTION = re.compile(r"(?:(?:intel_|amd_)?iommu|arm-smmu(?:-v3)?|pci|pcie_\w+|swiotlb)(?:[.=].*)?")

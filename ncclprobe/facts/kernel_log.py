@@ -12,7 +12,7 @@ from typing import Literal
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 Kind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 

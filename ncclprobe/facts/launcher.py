@@ -14,8 +14,8 @@ from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launch_kinds import READS, Source, Variables, counts, is_task, recognise, run_id
 from ncclprobe.host import SAMPLE, Host
-from ncclprobe.hostlist import expand
-from ncclprobe.registry import collector
+from ncclprobe.model.hostlist import expand
+from ncclprobe.model.registry import collector
 
 __all__ = ["READS", "Flags", "Launch", "Problem", "derived_port", "detect", "half_given", "launcher", "no_master"]
 

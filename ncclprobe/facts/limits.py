@@ -13,8 +13,8 @@ from ncclprobe.errors import Missing
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.process import Process, namespace
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 SHM = "/dev/shm"
 _FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h

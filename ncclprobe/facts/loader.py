@@ -14,8 +14,8 @@ from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 READS = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 """Variables read here: their values may be recorded."""

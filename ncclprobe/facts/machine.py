@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ncclprobe.errors import HostError, Missing
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 DMI = "/sys/class/dmi/id"
 DEVICE_TREE = "/proc/device-tree/model"

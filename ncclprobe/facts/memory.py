@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 STACK = r"^[0-9a-f]+ .* stack "
 _POLICY = re.compile(r"[0-9a-f]+ ([a-z]+)(?:=[a-z]+)?(?: \(many\))?(?::([0-9,-]+))? ")

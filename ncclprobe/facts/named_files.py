@@ -13,8 +13,8 @@ from ncclprobe.errors import Missing
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from ncclprobe.errors import Missing
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 HOSTS, RESOLV_CONF, NSSWITCH = "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"
 

@@ -11,8 +11,9 @@ from ncclprobe.errors import Denied, Failed, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.host import WITHHELD, Host
-from ncclprobe.model import Absent, Setting
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 
 SYSTEM_FILE = "/etc/nccl.conf"
 

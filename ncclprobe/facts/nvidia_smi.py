@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError, TimedOut
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import NOT_ASKED, listed, number, several, text, unsupported
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 State = Literal["inactive", "active", "sleep", "traffic-disabled"]
 Remote = Literal["gpu", "ibm-npu", "switch", "unknown"]

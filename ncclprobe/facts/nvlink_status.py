@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import blocks, lines
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 _GPU = re.compile(r"GPU ([0-9]{1,4}): (.*)")
 _LINK = re.compile(r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)")

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
 FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]

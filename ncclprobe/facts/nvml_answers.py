@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ncclprobe.errors import REFUSALS, ParseError
 from ncclprobe.facts.field import attempt, missing
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
 NOT_ASKED = Absent("not asked")

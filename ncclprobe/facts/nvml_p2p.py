@@ -7,8 +7,8 @@ from typing import Any, Literal
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_answers import listed, number, several
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 P2pStatus = Literal["OK", "CNS", "GNS", "TNS", "DR", "NS", "U"]
 Pairs = Mapping[tuple[int, int], P2pStatus | Absent]

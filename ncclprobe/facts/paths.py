@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 
 class Door(NamedTuple):

@@ -15,8 +15,8 @@ from ncclprobe.errors import Denied, Failed, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE

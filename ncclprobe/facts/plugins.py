@@ -13,8 +13,8 @@ from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import Loader, libraries, usr
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 _KINDS = ("net", "tuner", "profiler", "env", "gin")
 _NAME = re.compile(r"libnccl[-_].*\.so(\.\d+)*")

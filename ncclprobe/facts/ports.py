@@ -13,8 +13,8 @@ from ipaddress import IPv4Address, IPv6Address
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 LISTENING = r"^ *(sl|\d+: [0-9A-F]+:[0-9A-F]{4} [0-9A-F]+:[0-9A-F]{4} 0A) "  # the header, and state TCP_LISTEN
 _ROW = re.compile(r"\s*\d+: ((?:[0-9A-F]{8}){1,4}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A .*")

@@ -14,8 +14,8 @@ from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 _CAPABILITIES = {  # linux/capability.h: those that decide what a job or this tool may do
     12: "net_admin",

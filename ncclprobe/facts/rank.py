@@ -10,8 +10,8 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import SHM
 from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import rank_collector
+from ncclprobe.model.registry import rank_collector
+from ncclprobe.model.snapshot import Absent
 
 
 @dataclass(frozen=True, slots=True)

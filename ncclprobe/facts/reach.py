@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import SAMPLE, Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 T = TypeVar("T")
 

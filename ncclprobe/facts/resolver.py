@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from ncclprobe.errors import Failed, TimedOut
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 _UP, _REJECT = 0x1, 0x200  # linux/route.h
 _ANYCAST, _LOCAL = 0x0010_0000, 0x8000_0000  # linux/ipv6_route.h

@@ -14,8 +14,8 @@ from ncclprobe.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""

@@ -15,8 +15,8 @@ from ncclprobe.errors import ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
 ROOT = "/proc/sys/net"

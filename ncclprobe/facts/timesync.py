@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ncclprobe.facts.topo_lexer import lex
 from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
 from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, Row, Table, rows, tables
 from ncclprobe.host import Host
-from ncclprobe.registry import collector
+from ncclprobe.model.registry import collector
 
 Kind = Literal["topo-m", "topo-mp", "p2p"]
 Affinity = tuple[str | None, ...]

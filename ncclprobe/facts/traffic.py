@@ -13,7 +13,7 @@ from typing import Literal
 from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.infiniband import counters
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
 _WORD = 4

@@ -12,7 +12,7 @@ from typing import Literal
 from ncclprobe.facts.infiniband import Gid, Port
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.values import read_int
 
 Family = Literal["inet", "inet6"]

@@ -15,9 +15,9 @@ from ncclprobe.facts.gpudirect import PATHS, GpuDirect
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu
 from ncclprobe.facts.software import Version, reaches
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.values import read_int, read_level
-from ncclprobe.topology import PathType, Topology
+from ncclprobe.topology.paths import PathType, Topology
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 _LOOKED_AT_SINCE = {NV_MEM: (2, 4), NV_MEM_NC: (2, 22), NVIDIA_PEERMEM: (2, 23)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.lists import MAX_HCAS, Entry, Selector, parse_selector
 from ncclprobe.nccl.values import read_int
 

@@ -17,9 +17,9 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.software import Version, reaches
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Level, switched_on, user_level
-from ncclprobe.topology import PathType, Topology
+from ncclprobe.topology.paths import PathType, Topology
 
 Maker = Literal["amd", "intel", "zhaoxin", "arm", "power", ""]
 Transport = Literal["P2P", "SHM", "NET"]

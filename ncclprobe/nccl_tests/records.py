@@ -8,8 +8,7 @@ import math
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Measurement, Mode, Place
+from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
 from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, measurement, op_name, refused, version, wrong_data
 from ncclprobe.nccl_tests.texts import fingerprint
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclprobe.errors import UsageError
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Library, Measurement, Mode, Place, TimeStats
+from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
 from ncclprobe.units import size
 

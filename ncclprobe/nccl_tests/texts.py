@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import UsageError
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Measurement, Mode, Place
+from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
 from ncclprobe.nccl_tests.rows import (
     MOST_ROWS,
     Line,

@@ -12,9 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import files
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Measurement, Report
+from ncclprobe.host import files
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
 from ncclprobe.nccl_tests.records import VERSION
 from ncclprobe.nccl_tests.rows import DTYPES, program
 

@@ -10,13 +10,13 @@ from contextlib import nullcontext
 
 import torch
 
+from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.copies import bound
 from ncclprobe.probes.plan import Beat, Bench, Exchange, Plan
-from ncclprobe.registry import discover
 
 OP = "all_reduce"
 ROUNDS = 12

@@ -8,7 +8,7 @@ import torch
 
 from ncclprobe.errors import HostError
 from ncclprobe.host import Host
-from ncclprobe.model import Place
+from ncclprobe.model.measurement import Place
 from ncclprobe.ops import Shape
 
 _SLOT_ALIGNMENT = 512

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.errors import ProbeError
-from ncclprobe.model import Mode
+from ncclprobe.model.measurement import Mode
 from ncclprobe.probes import Call
 
 

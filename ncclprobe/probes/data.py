@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ncclprobe.measured import Mismatch
+from ncclprobe.model.measurement import Mismatch
 from ncclprobe.probes import Part
 
 PERIOD = 1021

@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 from ncclprobe import units
 from ncclprobe.errors import UsageError
-from ncclprobe.moved import GroupRow
+from ncclprobe.model.registry import discover
+from ncclprobe.model.traffic import GroupRow
 from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes import Call, Probe, Slot
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import Clock, clock_of, time_batch
 from ncclprobe.probes.plan import Beat, Exchange, Plan, phase
-from ncclprobe.registry import discover
 from ncclprobe.training.groups import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
 
 BATCHES = 7

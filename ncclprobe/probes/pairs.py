@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from ncclprobe.measured import Mismatch
+from ncclprobe.model.measurement import Mismatch
 from ncclprobe.probes import Part
 from ncclprobe.probes.data import PERIOD, Pattern
 

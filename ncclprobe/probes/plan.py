@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.errors import ProbeError
-from ncclprobe.model import Library, Mode, Place
+from ncclprobe.model.measurement import Library, Mode, Place
 from ncclprobe.ops import Shape
 from ncclprobe.probes import Slot
-from ncclprobe.probes.apart import ROUNDS
+from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.sampling import Target

@@ -5,16 +5,15 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from ncclprobe import stats, units
-from ncclprobe.measured import Mismatch
-from ncclprobe.model import Measurement, Place
+from ncclprobe.model.measurement import Measurement, Mismatch, Place
 from ncclprobe.ops import Op, Shape
-from ncclprobe.probes import Call, Probe, Slot, apart
-from ncclprobe.probes.apart import Arrival
+from ncclprobe.probes import Call, Probe, Slot, arrival_skew
+from ncclprobe.probes.arrival_skew import Arrival
 from ncclprobe.probes.clock import Batch, time_batch
 from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.plan import PLACES, Bench
+from ncclprobe.probes.rank_reduction import Told, tally, told
 from ncclprobe.probes.sampling import calls_per_batch, more_batches
-from ncclprobe.probes.tally import Told, tally, told
 
 
 def measure(bench: Bench, op: Op, probe: Probe, shape: Shape, place: Place, data: Pattern) -> Measurement:
@@ -102,9 +101,9 @@ def _appointments(bench: Bench, row: str, call: Call, batches: Sequence[Batch]) 
     if not plan.rounds:
         return []
     call_s = fmean(batch.seconds for batch in batches)
-    number = int(bench.exchange.share(min(plan.rounds, apart.rounds(call_s, plan.budget_s))))
+    number = int(bench.exchange.share(min(plan.rounds, arrival_skew.rounds(call_s, plan.budget_s))))
     with bench.phase(f"{row} appointments"):
-        return [apart.arrive(call, bench.clock) for _ in range(number)]
+        return [arrival_skew.arrive(call, bench.clock) for _ in range(number)]
 
 
 def _verify(bench: Bench, row: str, probe: Probe, slot: Slot, count: int, data: Pattern) -> tuple[int, Mismatch | None]:

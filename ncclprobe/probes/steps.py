@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ncclprobe import units
 from ncclprobe.errors import UsageError
-from ncclprobe.moved import StepRow
+from ncclprobe.model.traffic import StepRow
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import Slot, collectives
 from ncclprobe.probes.buffers import Buffers, allocate

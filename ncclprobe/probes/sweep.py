@@ -16,8 +16,8 @@ import torch.distributed as dist
 from ncclprobe import units
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Host
-from ncclprobe.measured import Unmeasured
-from ncclprobe.model import Measurement
+from ncclprobe.model.measurement import Measurement, Unmeasured
+from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
@@ -25,7 +25,6 @@ from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.data import pattern
 from ncclprobe.probes.plan import PLACES, Beat, Bench, Exchange, Plan, first_line, phase
 from ncclprobe.probes.row import measure
-from ncclprobe.registry import discover
 
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 

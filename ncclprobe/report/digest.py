@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ncclprobe.hostlist import fold
-from ncclprobe.model import Finding, Report, Severity, Status
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.report import Report
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe import files
 from ncclprobe.errors import UsageError
-from ncclprobe.model import SCHEMA, ExitCode, Report, Status
+from ncclprobe.host import files
+from ncclprobe.model.findings import ExitCode, Status
+from ncclprobe.model.report import SCHEMA, Report
 
 _MOST_PARTS = 5_000_000
 """Lists and objects: to look at one takes 60 bytes and more. Ours have one in 120 bytes of a report, or fewer."""

@@ -13,10 +13,12 @@ are properties of their suite, and each row's own stand in its output too.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ncclprobe.model import ExitCode, Finding, Measurement, Report, Severity, Status, Verdict
-from ncclprobe.moved import CopyRow
-from ncclprobe.report.text import printable, verdict_line
-from ncclprobe.units import size
+from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdict
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report.text import verdict_line
+from ncclprobe.units import printable, size
 
 if TYPE_CHECKING:
     from junitparser import FinalResult, TestCase, TestSuite

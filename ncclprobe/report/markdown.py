@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ncclprobe.model import Measurement, Report, Severity
-from ncclprobe.moved import CopyRow
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.report import digest, pairs, training
-from ncclprobe.report.text import printable, verdict_line
-from ncclprobe.units import size
+from ncclprobe.report.text import verdict_line
+from ncclprobe.units import printable, size
 
 MOST_BYTES = 900_000
 MOST_ANNOTATIONS = 10

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ncclprobe.model import Finding, NodeRow, Report, Severity, Status, Verdict
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.report import NodeRow, Report
 
 NAMES = ("good", "bad", "unsure", "missing")
 

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from ncclprobe.paired import Blamed, Localisation, PairRow
+from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.units import size
 
 MOST_RANKS = 16

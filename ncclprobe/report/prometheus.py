@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ncclprobe.model import Measurement, Report, Status
-from ncclprobe.moved import CopyRow
-from ncclprobe.report.text import printable
+from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.units import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

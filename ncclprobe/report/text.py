@@ -6,12 +6,13 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from ncclprobe.chosen import Choices, HcaChoice, Part, PeerChoice
-from ncclprobe.hostlist import fold
-from ncclprobe.measured import FirstCall
-from ncclprobe.model import Finding, Measurement, Report, Setting, Severity, Status, Verdict
-from ncclprobe.report import pairs, roads, training
-from ncclprobe.units import size
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.measurement import FirstCall, Measurement
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.model.report import Report, Setting
+from ncclprobe.report import pairs, traffic, training
+from ncclprobe.units import printable, size
 
 T = TypeVar("T")
 Style = Callable[[str, str], str]
@@ -40,7 +41,7 @@ def render(
         [_headline(report)],
         _measurements(report.measurements) if rows else [],
         *pairs.blocks(report.pairs, report.localisation, width),
-        *roads.blocks(report, width),
+        *traffic.blocks(report, width),
         *training.blocks(report.groups, report.steps, width),
         *_findings(report, width, style),
         _unknown(report, width, style),
@@ -79,13 +80,6 @@ def quiet(report: Report) -> str:
     more = len(worst or blind) - 1
     end = f" (+{more} more, exit {report.exit_code})" if more else f" (exit {report.exit_code})"
     return textwrap.shorten(text, 80 - len(end), placeholder="…") + end + "\n"
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
-    if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _legible(value: T) -> T:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.moved import GroupRow, StepRow
+from ncclprobe.model.traffic import GroupRow, StepRow
 from ncclprobe.units import size
 
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.model import ExitCode, Localisation, Report, Status, Tool, Verdict, warn
-from ncclprobe.paired import Blamed
+from ncclprobe.model.findings import ExitCode, Status, Verdict, warn
+from ncclprobe.model.pair_results import Blamed, Localisation
+from ncclprobe.model.report import Report, Tool
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     ALONE,
     LINK_LOCAL,
     NO_NCCL,
@@ -25,7 +25,8 @@ from ncclprobe.checks.env.hcas import hca_down, hca_prefix
 from ncclprobe.checks.env.numbers import default_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.model import Absent, Finding, Severity
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import table
 
 

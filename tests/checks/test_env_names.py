@@ -2,7 +2,8 @@
 
 from ncclprobe.checks.env.names import unknown_var
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.model import Setting, Severity
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.report import Setting
 
 
 def test_thousands_of_strange_names_are_not_all_compared() -> None:

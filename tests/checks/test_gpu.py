@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.gpu import at, blanks
 from ncclprobe.checks.gpu.peers import DESKTOP, GUEST, METAL, NO_LINKS, TREE, TWO, access, p2p
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, NO_SUCH_THING, REFUSED, box, busy, mig, remap, throttle
 from ncclprobe.checks.gpu.xid import BOX, BUS, CLEARED, FELL, log, xid
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
-from ncclprobe.model import Absent, Finding, Job, Severity, Snapshot, Status
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
 
@@ -36,22 +37,22 @@ def test_where_no_gpu_tells_nothing_passes() -> None:
 
 def test_a_node_whose_gpus_are_all_lost_passes_no_check_of_their_state() -> None:
     facts = {Gpus: box(LOST, LOST), Launch: Launch()}
-    verdicts = engine.judge([Snapshot("n", facts)], [throttle, remap, busy, mig], Job())
+    verdicts = judge([Snapshot("n", facts)], [throttle, remap, busy, mig], Job())
     assert {v.status for v in verdicts} == {Status.UNKNOWN}
 
 
 def test_gpus_that_cannot_remap_rows_are_no_unknown() -> None:
     old = replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)
-    (verdict,) = engine.judge([Snapshot("n", {Gpus: box(old, old)})], [remap], Job())
+    (verdict,) = judge([Snapshot("n", {Gpus: box(old, old)})], [remap], Job())
     assert verdict.status is Status.SKIP
     refused = replace(HEALTHY, remap_pending=REFUSED, remap_failed=REFUSED)
-    (verdict,) = engine.judge([Snapshot("n", {Gpus: box(refused)})], [remap], Job())
+    (verdict,) = judge([Snapshot("n", {Gpus: box(refused)})], [remap], Job())
     assert verdict.status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize("rule", [throttle, remap, busy, mig, p2p, xid], ids=lambda rule: rule.id)
 def test_jobs_on_processors_do_not_ask_for_gpus(rule: object) -> None:
-    (verdict,) = engine.judge([Snapshot("n", {})], [rule], Job("gloo"))  # type: ignore[list-item]
+    (verdict,) = judge([Snapshot("n", {})], [rule], Job("gloo"))  # type: ignore[list-item]
     assert verdict.status is Status.SKIP
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.host import limits, memory, processors, ranks_here
 from ncclprobe.checks.host.memory import EIGHT, GIB, MIB, NCCL_2_27, NEW_DRIVER, NIC, PLAIN, SMALL, user
 from ncclprobe.checks.host.processors import FOUR, HIDDEN, HIGH, LOW, SRUN, TORCHRUN, TWO_SOCKETS, allowed
+from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.cpufreq import Scaling
@@ -19,7 +19,9 @@ from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Process
 from ncclprobe.facts.timesync import TimeSync
-from ncclprobe.model import Absent, Check, Finding, Job, Severity, Snapshot, Status, Verdict
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 NO_GPUS = Absent("no NVIDIA driver here")
 
@@ -29,7 +31,7 @@ def say(check: Check, *facts: Any) -> list[tuple[str, str]]:
 
 
 def judge(check: Check, *facts: Any, job: Job | None = None) -> Verdict:
-    (verdict,) = engine.judge([Snapshot("n", {type(fact): fact for fact in facts})], [check], job or Job())
+    (verdict,) = judge_all([Snapshot("n", {type(fact): fact for fact in facts})], [check], job or Job())
     return verdict
 
 
@@ -163,7 +165,7 @@ def test_memlock_is_for_gpu_jobs_with_rdma() -> None:
 def test_a_failure_of_dev_shm_is_one_finding_and_not_two() -> None:
     facts = (SMALL, EIGHT, Launch(), NCCL_2_27, PLAIN, memory.DOCKER, user())
     old, new = (
-        engine.judge([Snapshot("n", {type(fact): fact for fact in (*facts, gpus)})], [memory.shm, memory.caps], Job())
+        judge_all([Snapshot("n", {type(fact): fact for fact in (*facts, gpus)})], [memory.shm, memory.caps], Job())
         for gpus in (EIGHT, NEW_DRIVER)
     )
     assert [verdict.status for verdict in old] == [Status.FAIL, Status.PASS]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
-from ncclprobe.checks.ib import boxes, gdr, near, ports, roce
-from ncclprobe.checks.ib.boxes import EDR, HDR, NO_NCCL, PEERMEM, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
+from ncclprobe.checks.ib import fixtures, gdr, gpu_nic_affinity, ports, roce
+from ncclprobe.checks.ib.fixtures import EDR, HDR, NO_NCCL, PEERMEM, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
@@ -17,9 +18,11 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.host import load
-from ncclprobe.model import Absent, Check, Collector, Finding, Job, Severity, Snapshot, Status
-from ncclprobe.registry import discover
+from ncclprobe.host.capture import load
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 CAPTURES = sorted((Path(__file__).parent.parent / "captures").glob("*.jsonl"))
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -42,11 +45,11 @@ def state(*changed: Any, launch: Launch = TWO_NODES, count: int = 4, cards: Pci 
 
 
 def facts_of(path: Path) -> dict[type, Any]:
-    return engine.collect(load(path), COLLECTORS)
+    return collect(load(path), COLLECTORS)
 
 
 def verdicts(facts: dict[type, Any], job: Job = Job()) -> dict[str, Any]:  # noqa: B008 - frozen
-    return {verdict.id: verdict for verdict in engine.judge([Snapshot("n", facts)], CHECKS, job)}
+    return {verdict.id: verdict for verdict in judge([Snapshot("n", facts)], CHECKS, job)}
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
@@ -109,7 +112,7 @@ def test_a_port_without_a_cable_among_many_is_no_fault() -> None:
 
 def test_second_ports_that_nobody_uses_are_no_fault() -> None:
     second = [replace(port(n, **DOWN), device=f"mlx5_{n}b") for n in range(4)]
-    cards = [replace(boxes.device(port(n)), name=idle.device, ports=(idle,)) for n, idle in enumerate(second)]
+    cards = [replace(fixtures.device(port(n)), name=idle.device, ports=(idle,)) for n, idle in enumerate(second)]
     both = Fabric((*fabric().devices, *cards))
     assert said(ports.state, both, PLAIN, TWO_NODES, pci(), gpus()) == [(NOTE, idle.name) for idle in second]
 
@@ -156,7 +159,7 @@ def test_half_of_the_ports_at_another_rate_is_two_kinds_and_no_fault() -> None:
 
 
 def test_a_slow_port_of_another_board_has_no_siblings() -> None:
-    odd = boxes.device(port(3, HDR), board="MT_0000000223")
+    odd = fixtures.device(port(3, HDR), board="MT_0000000223")
     mixed = Fabric((*fabric(count=3).devices, odd))
     assert not said(ports.rate, mixed, PLAIN, pci(), gpus())
 
@@ -166,7 +169,7 @@ def test_a_slow_sibling_that_serves_no_gpu_is_worth_a_note() -> None:
 
 
 def test_devices_of_which_nobody_knows_whether_they_open_are_unknown() -> None:
-    blind = Fabric((boxes.device(port(0), opens=UNREAD),))
+    blind = Fabric((fixtures.device(port(0), opens=UNREAD),))
     with pytest.raises(Unlearned):
         list(ports.perm.run(blind, PLAIN, TWO_NODES))
 
@@ -197,9 +200,9 @@ def test_the_gpu_without_gpudirect_is_told_which_nic_level_and_relay() -> None:
 
 def test_an_old_nccl_that_does_not_look_for_the_module_is_named() -> None:
     closed = replace(PEERMEM, driver="proprietary")
-    (found,) = gpudirect(direct=closed, software=boxes.nccl(2, 21, 5))
+    (found,) = gpudirect(direct=closed, software=fixtures.nccl(2, 21, 5))
     assert "NCCL 2.21.5 does not look at /sys/module/nvidia_peermem/version" in found.message
-    assert not gpudirect(direct=closed, software=boxes.nccl(2, 23, 4))
+    assert not gpudirect(direct=closed, software=fixtures.nccl(2, 23, 4))
 
 
 def test_an_nvlink_machine_of_several_nodes_cannot_do_without() -> None:
@@ -228,7 +231,7 @@ def test_distances_that_cannot_be_read_are_a_note() -> None:
     assert [f.severity for f in gpudirect(pci=UNREAD)] == [NOTE]
 
 
-SOFT = Fabric((RdmaDevice("rxe0", (replace(boxes.roce(0, "10.0.0.5"), device="rxe0"),), None),))
+SOFT = Fabric((RdmaDevice("rxe0", (replace(fixtures.roce(0, "10.0.0.5"), device="rxe0"),), None),))
 EFA = Fabric(
     (RdmaDevice("rdmap16s27", (replace(port(0), device="rdmap16s27", link_layer="Unspecified"),), "0000:10:1b.0"),)
 )
@@ -241,12 +244,12 @@ def test_devices_that_are_not_for_nccls_own_transport_are_not_judged(devices: Fa
 
 
 def test_a_management_nic_on_ethernet_needs_neither_address_nor_large_packets() -> None:
-    beside = boxes.roce(4, "", Rate(25, 1, "EDR"))
+    beside = fixtures.roce(4, "", Rate(25, 1, "EDR"))
     mixed = fabric(beside)
     assert said(roce.roce_v2, mixed, PLAIN, TWO_NODES) == [(NOTE, "mlx5_4:1")]
-    assert not said(roce.roce_mtu, mixed, PLAIN, boxes.interfaces(1500, 1500, 1500, 1500, 1500), UNREAD)
+    assert not said(roce.roce_mtu, mixed, PLAIN, fixtures.interfaces(1500, 1500, 1500, 1500, 1500), UNREAD)
     assert not loud(gdr.gdr, mixed, PLAIN, PEERMEM, gpus(), pci(), UNREAD, NO_NCCL, TWO_NODES, UNREAD)
-    assert not said(near.gpu_near, mixed, PLAIN, pci(), gpus(), UNREAD)
+    assert not said(gpu_nic_affinity.gpu_near, mixed, PLAIN, pci(), gpus(), UNREAD)
 
 
 @pytest.mark.parametrize(
@@ -257,43 +260,43 @@ def test_the_packet_is_the_largest_power_of_two_beside_the_headers(mtu: int, siz
 
 
 def test_one_short_mtu_beside_longer_ones_is_named_with_them() -> None:
-    rails = fabric(boxes.roce(0, "10.0.0.5"), boxes.roce(1, "10.1.0.5"), count=0)
-    (found,) = roce.roce_mtu.run(rails, PLAIN, boxes.interfaces(9000, 2200), UNREAD)
+    rails = fabric(fixtures.roce(0, "10.0.0.5"), fixtures.roce(1, "10.1.0.5"), count=0)
+    (found,) = roce.roce_mtu.run(rails, PLAIN, fixtures.interfaces(9000, 2200), UNREAD)
     assert (found.severity, found.subject) == (WARN, "mlx5_1:1")
     assert found.message == "eth1 has MTU 2200: RoCE packets of 2048 bytes, 4096 on other ports"
 
 
 @pytest.mark.parametrize(
     ("check", "rest"),
-    [(roce.roce_v2, (TWO_NODES,)), (roce.roce_mtu, (boxes.interfaces(9000), UNREAD))],
+    [(roce.roce_v2, (TWO_NODES,)), (roce.roce_mtu, (fixtures.interfaces(9000), UNREAD))],
     ids=["gids", "interfaces"],
 )
 def test_roce_ports_that_tell_nothing_are_unknown(check: Check, rest: tuple[Any, ...]) -> None:
-    blind = fabric(boxes.roce(0, "", gids=UNREAD), count=0)
+    blind = fabric(fixtures.roce(0, "", gids=UNREAD), count=0)
     with pytest.raises(Unlearned):
         list(check.run(blind, PLAIN, *rest))
 
 
 def test_gids_without_a_type_are_unknown() -> None:
-    table = (boxes.gid(0, "10.0.0.5", None),)  # type: ignore[arg-type]
+    table = (fixtures.gid(0, "10.0.0.5", None),)  # type: ignore[arg-type]
     with pytest.raises(Unlearned):
-        list(roce.roce_v2.run(fabric(boxes.roce(0, "", gids=table), count=0), PLAIN, TWO_NODES))
+        list(roce.roce_v2.run(fabric(fixtures.roce(0, "", gids=table), count=0), PLAIN, TWO_NODES))
 
 
 def test_a_gpu_whose_nic_is_missing_is_told_where_the_next_one_is() -> None:
-    (found,) = near.gpu_near.run(fabric(count=3), PLAIN, pci(), gpus(), Machine(virtual=False))
+    (found,) = gpu_nic_affinity.gpu_near.run(fabric(count=3), PLAIN, pci(), gpus(), Machine(virtual=False))
     assert (found.severity, found.subject) == (WARN, "GPU3")
     assert found.message == "the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
 
 
 def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None:
     settings = having("NCCL_IB_HCA", "^mlx5_3")
-    (found,) = near.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
+    (found,) = gpu_nic_affinity.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
     start = "mlx5_3 near it is down, slow or left out; the next is mlx5_2 at PHB"
     assert found.message == f"{start}, where most GPUs have one below their own switch"
 
 
-@pytest.mark.parametrize("check", [near.gpu_near, near.numa], ids=lambda check: check.id)
+@pytest.mark.parametrize("check", [gpu_nic_affinity.gpu_near, gpu_nic_affinity.numa], ids=lambda check: check.id)
 def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
     blind = Pci({a: replace(d, place=UNREAD, numa_node=UNREAD) for a, d in pci().devices.items()})
     with pytest.raises(Unlearned):
@@ -303,7 +306,7 @@ def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
 def test_a_node_that_the_firmware_does_not_give_is_a_note() -> None:
     found = pci()
     silent = Pci({**found.devices, "0000:12:00.0": replace(found.devices["0000:12:00.0"], numa_node=-1)})
-    assert said(near.numa, fabric(), PLAIN, silent, gpus(), UNREAD) == [(NOTE, "mlx5_0")]
+    assert said(gpu_nic_affinity.numa, fabric(), PLAIN, silent, gpus(), UNREAD) == [(NOTE, "mlx5_0")]
 
 
 @pytest.mark.parametrize("make", [fabric, lambda: Fabric(())], ids=["NICs", "none"])

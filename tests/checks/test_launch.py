@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, names, ports, variables
 from ncclprobe.checks.launch.names import ALONE, CNI0, ETH0, FAR, IB0, NO_SOFTWARE, ROUTED, UNROUTED
+from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch, detect
@@ -16,7 +16,10 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
 from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.routes import Rule
-from ncclprobe.model import Absent, Check, Job, Setting, Snapshot, Status, Verdict
+from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.report import Setting
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 BOTH = Interfaces((CNI0, ETH0))
 LOCAL = Master("localhost", ("127.0.0.1",), 0.001)
@@ -27,7 +30,7 @@ def say(check: Check, *facts: Any) -> list[tuple[str, str]]:
 
 
 def judge(check: Check, *facts: Any, job: Job | None = None) -> Verdict:
-    (verdict,) = engine.judge([Snapshot("n", {type(fact): fact for fact in facts})], [check], job or Job())
+    (verdict,) = judge_all([Snapshot("n", {type(fact): fact for fact in facts})], [check], job or Job())
     return verdict
 
 
@@ -169,7 +172,7 @@ def test_no_way_in_the_main_table_is_unknown_where_other_tables_may_have_one() -
 def test_a_master_that_does_not_resolve_is_the_business_of_another_check() -> None:
     lost = Master("node0", failure="resolve node0: Name or service not known")
     facts = {type(fact): fact for fact in (BY_HAND, lost, BOTH, ROUTED, Settings(), NO_SOFTWARE)}
-    verdicts = engine.judge([Snapshot("n", facts)], [names.master_resolve, names.route], Job())
+    verdicts = judge_all([Snapshot("n", facts)], [names.master_resolve, names.route], Job())
     assert [verdict.status for verdict in verdicts] == [Status.FAIL, Status.SKIP]
 
 

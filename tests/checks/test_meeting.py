@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.launch import TWO_NODES, meeting
 from ncclprobe.checks.sync import roster
 from ncclprobe.checks.sync.roster import missing
+from ncclprobe.engine.judge import judge
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
 from ncclprobe.facts.resolver import Master
-from ncclprobe.fleet import Every, Ranks
-from ncclprobe.model import Absent, Check, Finding, Job, Snapshot, Status, Verdict
+from ncclprobe.model.findings import Finding, Status, Verdict
+from ncclprobe.model.fleet import Every, Ranks
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)
 FAR = Master("node0", ("10.0.0.1",))
@@ -30,7 +32,7 @@ def four(*ranks: int, **changes: Any) -> Every[Launch]:
 
 def judged(check: Check, *nodes: dict[type, Any]) -> Verdict:
     snapshots = [Snapshot(f"n{i}", facts) for i, facts in enumerate(nodes)]
-    return engine.judge(snapshots, [check], Job())[0]
+    return judge(snapshots, [check], Job())[0]
 
 
 def reached(outcome: str, **details: Any) -> Finding:
@@ -176,15 +178,15 @@ def test_a_rank_that_did_not_speak_is_named_by_its_local_number() -> None:
 
 def test_of_ranks_that_nobody_waited_for_nothing_is_known() -> None:
     snapshots = [Snapshot(f"n{i}", {Launch: replace(FOUR, node_rank=i)}, {8 * i: {RankSeat: SEAT}}) for i in range(4)]
-    (verdict,) = engine.judge(snapshots, [meeting.rank_silent], Job())
+    (verdict,) = judge(snapshots, [meeting.rank_silent], Job())
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, False)
     alone = [replace(each, facts={Launch: replace(FOUR, local_world_size=1)}) for each in snapshots]
-    assert engine.judge(alone, [meeting.rank_silent], Job())[0].status is Status.SKIP
+    assert judge(alone, [meeting.rank_silent], Job())[0].status is Status.SKIP
 
 
 def test_ranks_that_were_waited_for_and_did_not_speak_are_told() -> None:
     facts = {Launch: replace(FOUR, node_rank=0), RollCall: RollCall(7)}
-    (verdict,) = engine.judge([Snapshot("n0", facts, {0: {RankSeat: SEAT}})], [meeting.rank_silent], Job())
+    (verdict,) = judge([Snapshot("n0", facts, {0: {RankSeat: SEAT}})], [meeting.rank_silent], Job())
     assert (verdict.status, verdict.findings[0].nodes) == (Status.FAIL, ("n0",))
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from fake_paths import Change, fleet
 
-from ncclprobe import engine
 from ncclprobe.checks.launch import mesh
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.fleet import Every
-from ncclprobe.model import Check, Finding, Job, Severity, Snapshot, Status
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Job, Snapshot
 
 TWO_ROADS = ("nccl0", "default")
 
@@ -120,21 +122,19 @@ def test_a_run_that_had_time_for_no_path_at_all_is_unknown() -> None:
     paths = fleet(3, fails(lambda *_: True, "late"))
     hub = {Gathering: Gathering(2, 1.0)}
     snapshots = [Snapshot(node, {Paths: each, **hub}) for node, each in paths.items()]
-    assert {v.status for v in engine.judge(snapshots, [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {Status.UNKNOWN}
+    assert {v.status for v in judge(snapshots, [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {Status.UNKNOWN}
 
 
 def test_a_node_without_paths_makes_a_mesh_that_works_unknown() -> None:
     paths = fleet(3, lambda *_: None)
     snapshots = [Snapshot(node, {Paths: each} if node != "n2" else {}) for node, each in paths.items()]
-    (verdict,) = engine.judge(snapshots, [mesh.tcp_mesh], Job())
+    (verdict,) = judge(snapshots, [mesh.tcp_mesh], Job())
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
     assert "n2" in verdict.why
 
 
 def test_one_node_by_itself_has_no_mesh() -> None:
-    assert {v.status for v in engine.judge([Snapshot("n0", {})], [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {
-        Status.SKIP
-    }
+    assert {v.status for v in judge([Snapshot("n0", {})], [mesh.tcp_mesh, mesh.tcp_mesh_iface], Job())} == {Status.SKIP}
 
 
 def test_nccls_interface_fails_where_the_default_route_works_is_the_other_check() -> None:

@@ -14,7 +14,8 @@ from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts import nvlink_status
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model import Absent, Finding, Severity
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.snapshot import Absent
 
 
 def named(name: str, count: int) -> Gpus:

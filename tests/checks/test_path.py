@@ -9,9 +9,11 @@ from fake_paths import Change, fleet
 from ncclprobe.checks import path
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
-from ncclprobe.fleet import Every
-from ncclprobe.localise import SLOW
-from ncclprobe.model import Absent, Check, Finding
+from ncclprobe.localise.reach import SLOW
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Absent
 
 UNKNOWN: Every[Interfaces | Absent] = Every({})
 

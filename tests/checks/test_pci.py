@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.gpu.peers import METAL, TREE, TWO
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci.agree import LINKED, NO_LINKS, printed, topology_agree
@@ -23,12 +22,14 @@ from ncclprobe.checks.pci.links import (
     node,
 )
 from ncclprobe.checks.pci.tree import NO_COUNTERS, ONE, acs, aer, below_a_switch, iommu, with_errors
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model import Absent, Finding, Job, Severity, Snapshot, Status
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 GRACE = Absent("NVML nvmlDeviceGetCurrPcieLinkWidth: Not Supported", "Failed")
 
@@ -57,7 +58,7 @@ def test_a_slot_of_8_lanes_is_no_fault_where_nvml_says_that_8_is_the_most() -> N
 
 def test_grace_has_no_pcie_link_to_judge() -> None:
     chip = replace(HEALTHY, pcie_width=GRACE, pcie_max_width=GRACE, pcie_generation=GRACE, pcie_max_generation=GRACE)
-    verdicts = engine.judge([Snapshot("n", {Gpus: box(chip, chip)})], [gpu_width, gpu_gen], Job())
+    verdicts = judge([Snapshot("n", {Gpus: box(chip, chip)})], [gpu_width, gpu_gen], Job())
     assert {v.status for v in verdicts} == {Status.SKIP}
 
 
@@ -89,7 +90,7 @@ def test_a_port_that_is_down_needs_no_lanes() -> None:
 
 def test_a_narrow_nic_is_one_finding_and_not_two() -> None:
     fabric, pci = cards(nic(0, HALF), nic(1, FULL))
-    verdicts = engine.judge([Snapshot("n", {Fabric: fabric, Pci: pci, Gpus: ONE})], [nic_link, nic_fits], Job())
+    verdicts = judge([Snapshot("n", {Fabric: fabric, Pci: pci, Gpus: ONE})], [nic_link, nic_fits], Job())
     assert [v.status for v in verdicts] == [Status.FAIL, Status.SKIP]
 
 
@@ -97,14 +98,14 @@ def test_virtual_functions_whose_link_nobody_knows_are_skipped_and_refused_files
     for link, status in ((UNTOLD, Status.SKIP), (Absent("permission denied", "Denied"), Status.UNKNOWN)):
         rdma, device = nic(0, FULL)
         facts = {Fabric: Fabric((rdma,)), Pci: Pci({device.address: replace(device, link=link)}), Gpus: ONE}
-        (verdict,) = engine.judge([Snapshot("n", facts)], [nic_link], Job())
+        (verdict,) = judge([Snapshot("n", facts)], [nic_link], Job())
         assert verdict.status is status
 
 
 def test_a_spark_splits_its_nic_on_purpose() -> None:
     fabric, pci = cards(nic(0, PcieLink(32.0, 4, 32.0, 4), 200.0))
     facts = {Fabric: fabric, Pci: pci, Gpus: box(replace(HEALTHY, name="NVIDIA GB10"))}
-    (verdict,) = engine.judge([Snapshot("n", facts)], [nic_fits], Job())
+    (verdict,) = judge([Snapshot("n", facts)], [nic_fits], Job())
     assert verdict.status is Status.SKIP
 
 
@@ -132,7 +133,7 @@ def test_two_devices_below_different_root_ports_have_no_switch_that_acs_could_sp
 
 def test_acs_and_iommu_of_a_guest_are_the_hosts() -> None:
     facts = {Machine: GUEST, Pci: below_a_switch("ReqRedir", iommu="DMA"), Gpus: ONE}
-    verdicts = engine.judge([Snapshot("n", facts)], [acs, iommu], Job())
+    verdicts = judge([Snapshot("n", facts)], [acs, iommu], Job())
     assert {v.status for v in verdicts} == {Status.SKIP}
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe import engine
 from ncclprobe.checks.run import arrival, ranks
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
@@ -12,22 +11,13 @@ from ncclprobe.checks.run import rows as of_rows
 from ncclprobe.checks.run.pairs import _BAD_NIC, _NOBODY, _SLOW_INSIDE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _apart
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.measured import Mismatch, Skew
-from ncclprobe.model import (
-    Apart,
-    Attendance,
-    Finding,
-    Job,
-    Judged,
-    LostRank,
-    Measurement,
-    Snapshot,
-    Status,
-    Verdict,
-    Verified,
-)
-from ncclprobe.moved import Grouped
-from ncclprobe.paired import Aside, Localisation, LostPair, WrongBytes
+from ncclprobe.engine.judge import judge
+from ncclprobe.model.findings import Finding, Status, Verdict
+from ncclprobe.model.measurement import Measurement, Mismatch, Skew
+from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
+from ncclprobe.model.run import Apart, Attendance, Judged, LostRank, Verified
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.traffic import Grouped
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 
@@ -37,7 +27,7 @@ NOISE = replace(ROW, expectation=BAND, status="noise", interval_us=(15.0, 25.0))
 
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
-    (verdict,) = engine.judge((Snapshot("n0", {Judged: Judged(rows)}),), (of_rows.band,), Job())
+    (verdict,) = judge((Snapshot("n0", {Judged: Judged(rows)}),), (of_rows.band,), Job())
     return verdict
 
 
@@ -175,7 +165,7 @@ def test_a_lost_pair_says_who_was_set_aside() -> None:
     "found", [replace(_NOBODY, complete=False), replace(_NOBODY, nodes=2)], ids=["cut short", "two nodes"]
 )
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
-    (verdict,) = engine.judge((Snapshot("n0", {Localisation: found}),), (of_pairs.pairs,), Job())
+    (verdict,) = judge((Snapshot("n0", {Localisation: found}),), (of_pairs.pairs,), Job())
     assert verdict.status.value == "unknown"
 
 
@@ -196,6 +186,6 @@ def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_a
 
 def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     stuck = Attendance(2, stalled="allocating 2 x 4 GiB")
-    (verdict,) = engine.judge((Snapshot("n0", {Attendance: stuck}),), (arrival.hang_attrib,), Job())
+    (verdict,) = judge((Snapshot("n0", {Attendance: stuck}),), (arrival.hang_attrib,), Job())
     assert verdict.status.value == "unknown"
     assert "no bytes were on their way" in verdict.why

@@ -22,8 +22,8 @@ from fake_fleet import (
     with_setting,
 )
 
-from ncclprobe import engine
 from ncclprobe.checks.sync import told
+from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.kernel import KernelOptions
@@ -34,8 +34,9 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import vote
-from ncclprobe.model import Absent, Job, Severity, Snapshot, Status
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.fleet import vote
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 
@@ -175,7 +176,7 @@ def test_two_thousand_nodes_are_compared_in_seconds() -> None:
     snapshots = [replace(s, facts=unlike[i % 7](s.facts)) for i, s in enumerate(snapshots)]
     for rule in OURS.values():
         start = time.monotonic()
-        engine.compare(snapshots, [rule], Job())
+        compare(snapshots, [rule], Job())
         assert time.monotonic() - start < 10, rule.id
 
 

@@ -17,7 +17,8 @@ from ncclprobe.facts.process import Process
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
-from ncclprobe.model import Absent, Job, Severity, Snapshot, Status
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 
 def findings(snapshots: list[Snapshot], name: str, job: Job | None = None) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import zoo
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.expect.observed import Facts
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
@@ -17,9 +17,10 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci
-from ncclprobe.host import load
-from ncclprobe.model import Absent, Collector
-from ncclprobe.registry import discover
+from ncclprobe.host.capture import load
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl")) + sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))
 WANTED = (Gpus, NvLinks, Pci, Fabric, Interfaces, Cpus, PeerAccess, GpuDirect)
@@ -28,7 +29,7 @@ WANTED = (Gpus, NvLinks, Pci, Fabric, Interfaces, Cpus, PeerAccess, GpuDirect)
 @cache
 def facts_of(path: Path) -> tuple[Facts, Firmware | Absent]:
     """Those of one capture."""
-    known: Any = engine.collect(load(path), discover("ncclprobe.facts", Collector))
+    known: Any = collect(load(path), discover("ncclprobe.facts", Collector))
     return Facts(*(known[kind] for kind in WANTED)), known[Firmware]
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.baselines import Origin, Print, Site, bands, keep, parse, render
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Measurement, TimeStats
+from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.nccl_tests import Run
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})

@@ -1,10 +1,10 @@
 """Common beliefs, answered: each with numbers and sources, and in agreement with the machines' own numbers."""
 
-from ncclprobe.expect.tables import beliefs, machines
+from ncclprobe.expect.tables import faq, machines
 
 
 def test_every_belief_has_its_answer_numbers_and_sources() -> None:
-    rows = beliefs.table()
+    rows = faq.table()
     assert len({belief.id for belief in rows}) == len(rows) >= 8
     for belief in rows:
         assert belief.claim.endswith(".")
@@ -15,7 +15,7 @@ def test_every_belief_has_its_answer_numbers_and_sources() -> None:
 
 
 def test_beliefs_and_machines_say_the_same() -> None:
-    said = {number.of: number.value for belief in beliefs.table() for number in belief.numbers}
+    said = {number.of: number.value for belief in faq.table() for number in belief.numbers}
     mega = machines.find("a3-megagpu-8g")
     best = {row.op: row.busbw_GBps for row in mega.published if row.nodes == 2}
     assert best == {"all_gather": said["all_gather, 2 VMs, 8 GiB"], "all_reduce": said["all_reduce, 2 VMs, 8 GiB"]}

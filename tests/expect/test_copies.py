@@ -7,7 +7,7 @@ import pytest
 from ncclprobe.expect import copies, sockets
 from ncclprobe.expect.sockets import Link, Road
 from ncclprobe.expect.system import System
-from ncclprobe.model import Expectation
+from ncclprobe.model.measurement import Expectation
 
 from .test_network import A100, H100
 

@@ -14,7 +14,7 @@ from ncclprobe.expect.tuner import cost, search
 from ncclprobe.expect.tuner.cost import Forced
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, BEFORE, CORRECTIONS, tuning
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 GIB = 1 << 30
 ONE = Graph(pattern=4, channels=2, bw_intra=1.2, bw_inter=1.2, type_intra="LOC", type_inter="PHB", same_channels=True)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Library, Measurement, NodeRow, Report, Status, TimeStats, Tool
+from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Library, Measurement, TimeStats
+from ncclprobe.model.report import NodeRow, Report, Tool
 from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
 from ncclprobe.nccl_tests.writer import groups, save

@@ -9,7 +9,7 @@ from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.observed import nics_of, processor, system_of
 from ncclprobe.expect.system import System
 from ncclprobe.expect.tables.machines import find
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 
 def seen(name: str) -> System:

@@ -12,7 +12,7 @@ from ncclprobe.expect.predict import LATEST, expectation, predict
 from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System
 from ncclprobe.expect.tables import machines
-from ncclprobe.model import Expectation
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
 
 from .test_network import A100, B200, GB300, H100, MEGA

@@ -11,7 +11,7 @@ from ncclprobe.expect.recognise import Recognised, Seen, ideal, recognise, seen,
 from ncclprobe.expect.system import System
 from ncclprobe.expect.tables.machine_types import Machine, Match
 from ncclprobe.expect.tables.machines import find, table
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
 KNOWN = {

@@ -11,7 +11,7 @@ from ncclprobe.expect.system import Shape, System
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.search import graphs, islands
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import Band, judged
 from ncclprobe.expect.site.verdict import judge
-from ncclprobe.measured import Again, Disturbance
-from ncclprobe.model import Basis, Expectation, Measurement, TimeStats
+from ncclprobe.model.measurement import Again, Basis, Disturbance, Expectation, Measurement, TimeStats
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 

@@ -9,7 +9,7 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts import cgroup, cpufreq, limits, machine, memory, process, timesync
 from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
@@ -17,13 +17,14 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.host import Question
-from ncclprobe.model import Absent, Collector
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 NOTHING = Missing("not there")
 
 
 def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -> Any:
-    return engine.collect(answers(said), [collector, *others])[collector.produces]
+    return collect(answers(said), [collector, *others])[collector.produces]
 
 
 STATUS = "Name:\tx\nCapEff:\t0000000000004000\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"

@@ -8,21 +8,22 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts import driver, plugins
 from ncclprobe.facts.driver import Driver, FabricManager
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import LIBRARIES, Loader
 from ncclprobe.host import Question
-from ncclprobe.model import Absent, Collector
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 NOTHING = Missing("not there")
 FABRIC: Question = ("run", "nv-fabricmanager", "--version")
 
 
 def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -> Any:
-    return engine.collect(answers(said), [collector, *others])[collector.produces]
+    return collect(answers(said), [collector, *others])[collector.produces]
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
 from ncclprobe.facts import cpu, environment, interfaces, nvidia_smi, nvml, resolver, system
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.model import Absent, Collector
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 
 def learn(collector: Collector, said: dict[Any, Any], *others: Collector) -> Any:
-    return engine.collect(answers(said), [collector, *others])[collector.produces]
+    return collect(answers(said), [collector, *others])[collector.produces]
 
 
 NODE = "/sys/devices/system/node"

@@ -8,13 +8,13 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts import gpudirect
 from ncclprobe.facts.gpudirect import DRIVER, PATHS, GpuDirect
 from ncclprobe.facts.system import System
 from ncclprobe.host import Question
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -68,7 +68,7 @@ def test_the_connection_manager_is_a_node() -> None:
 
 
 def test_it_is_learned_even_where_the_system_is_not() -> None:
-    facts = engine.collect(answers(NONE), [gpudirect.gpudirect])
+    facts = collect(answers(NONE), [gpudirect.gpudirect])
     assert isinstance(facts[GpuDirect], GpuDirect)
 
 

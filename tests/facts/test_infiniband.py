@@ -10,12 +10,12 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.facts import infiniband
 from ncclprobe.facts.infiniband import NO_GID, NO_PKEY, ROOT, VERBS, Fabric, Gid, Rate
 from ncclprobe.host import Question
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 DEVICE, PORT = f"{ROOT}/mlx5_0", f"{ROOT}/mlx5_0/ports/1"
 LOCAL, MAPPED = "fe80:0000:0000:0000:0ac0:ebff:fe5b:dc10", "0000:0000:0000:0000:0000:ffff:0a01:0203"
@@ -62,7 +62,7 @@ ROCE: dict[Question, Any] = CARD | {
 
 
 def read(said: dict[Question, Any]) -> Any:
-    return engine.collect(answers(said), [infiniband.infiniband])[Fabric]
+    return collect(answers(said), [infiniband.infiniband])[Fabric]
 
 
 def test_a_card_is_read_with_its_port() -> None:

@@ -8,11 +8,11 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied
 from ncclprobe.facts.kernel_log import WANTED, KernelLog, events, kernel_log
 from ncclprobe.host import Question
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 LINES = [
     ("NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.", "xid 0000:44:00 79 None"),
@@ -91,7 +91,7 @@ READABLE: dict[Question, Any] = {
 
 
 def learned(said: dict[Question, Any]) -> Any:
-    return engine.collect(answers(said), [kernel_log])[KernelLog]
+    return collect(answers(said), [kernel_log])[KernelLog]
 
 
 def test_a_log_knows_what_it_has_seen_and_since_when() -> None:

@@ -8,8 +8,10 @@ from ncclprobe.errors import Denied, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.named_files import log_folder, named_files, topology_file
 from ncclprobe.facts.nccl_conf import Settings, nccl_conf
-from ncclprobe.host import Question, Replay
-from ncclprobe.model import Absent, Setting
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Replay
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 
 XML = """<system version="1">
  <cpu numaid="0"><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/>

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, parse_conf
-from ncclprobe.model import Setting
+from ncclprobe.model.report import Setting
 
 GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns
 

@@ -10,19 +10,20 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts import firewall, interfaces, names, ports, process, routes, sysctls
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.host import Question
-from ncclprobe.model import Absent, Collector
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 NET = "/sys/class/net"
 NOTHING = Missing("not there")
 
 
 def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -> Any:
-    return engine.collect(answers(said), [collector, *others])[collector.produces]
+    return collect(answers(said), [collector, *others])[collector.produces]
 
 
 def fact(value: object, kind: type | None = None) -> Collector:

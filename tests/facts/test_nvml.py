@@ -14,14 +14,15 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.facts import nvlink, nvml, nvml_answers, nvml_p2p
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
-from ncclprobe.host import Host, Recorder
-from ncclprobe.model import Absent
+from ncclprobe.host import Host
+from ncclprobe.host.capture import Recorder
+from ncclprobe.model.snapshot import Absent
 
 COLLECTORS = [nvml.nvml, nvlink.nvlink, nvml_p2p.nvml_p2p]
 HGX = {"gpus": 8, "links": 18, "switched": 1}
@@ -43,7 +44,7 @@ class Box:
 
 def look(host: Host) -> Box:
     recorder = Recorder(host)
-    facts = engine.collect(recorder, COLLECTORS)
+    facts = collect(recorder, COLLECTORS)
     return Box(facts[Gpus], facts[NvLinks], facts[PeerAccess], len(recorder.answers))
 
 

@@ -9,11 +9,11 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.facts import paths
 from ncclprobe.facts.paths import Door, Path, Paths
-from ncclprobe.host import Replay
-from ncclprobe.model import Absent
+from ncclprobe.host.capture import Replay
+from ncclprobe.model.snapshot import Absent
 
 SEEN = Paths(
     me=1,
@@ -28,7 +28,7 @@ SEEN = Paths(
 
 
 def learn(sample: Any) -> Any:
-    return engine.collect(answers({("sample", "paths"): sample}), [paths.paths])[Paths]
+    return collect(answers({("sample", "paths"): sample}), [paths.paths])[Paths]
 
 
 def test_what_a_run_measured_comes_back_as_it_was() -> None:
@@ -36,7 +36,7 @@ def test_what_a_run_measured_comes_back_as_it_was() -> None:
 
 
 def test_nobody_measured_is_unknown() -> None:
-    fact = engine.collect(Replay({}), [paths.paths])[Paths]
+    fact = collect(Replay({}), [paths.paths])[Paths]
     assert isinstance(fact, Absent)
 
 

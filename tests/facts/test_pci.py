@@ -14,19 +14,19 @@ from fake_sysfs import BRIDGE, GEN5, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, Missing, ParseError, TimedOut
 from ncclprobe.facts import pci
 from ncclprobe.facts.pci import Identity, PcieLink, Place
 from ncclprobe.host import Host
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 LSTOPO = "lstopo-no-graphics"
 GPU, NIC = "0000:13:00.0", "0000:14:00.0"
 
 
 def read(host: Host) -> Any:
-    return engine.collect(host, [pci.pci])[pci.Pci]
+    return collect(host, [pci.pci])[pci.Pci]
 
 
 @pytest.fixture

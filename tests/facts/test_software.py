@@ -8,13 +8,14 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing, ParseError, TimedOut
 from ncclprobe.facts import loader as loader_module
 from ncclprobe.facts.loader import CACHED, DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
 from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
 from ncclprobe.host import Question
-from ncclprobe.model import Absent, Collector
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
 
 SITE = "/venv/lib/python3.12/site-packages"
 RPATH = "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
@@ -41,7 +42,7 @@ NO_VARIABLES = Loader()
 
 def learned(said: dict[Question, Any], loader: Loader | Absent = NO_VARIABLES) -> Software:
     given = Collector(run=lambda host: loader, produces=Loader)
-    fact = engine.collect(answers(said), [software, given])[Software]
+    fact = collect(answers(said), [software, given])[Software]
     assert isinstance(fact, Software)
     return fact
 
@@ -158,7 +159,7 @@ def test_the_loaders_variables_are_lists_without_their_empty_entries() -> None:
     )
     found = [["libnccl.so.2", "/opt/lib/libnccl.so.2"], ["libcudnn.so.9", "/cudnn/libcudnn.so.9"]]
     said: dict[Question, Any] = {("ld_cache", *CACHED): found}
-    seen = engine.collect(answers(said), [loader_module.loader, environment])[Loader]
+    seen = collect(answers(said), [loader_module.loader, environment])[Loader]
     assert seen.library_path == ("/a", "/b", "/c")
     assert seen.preload == ("/x.so", "/y.so", "/z.so")
     assert seen.folders() == ("/a", "/b", "/c", "/opt/lib", *DEFAULT_FOLDERS)

@@ -11,7 +11,7 @@ from ncclprobe.errors import Denied
 from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host import Question
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 
 def site(**changed: object) -> dict[Question, object]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.pairs.samples import End
+from ncclprobe.localise.pairs.samples import End
 
 Link = tuple[Hashable, ...]
 Route = tuple[Link, ...]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleets.fabric import Fabric, Link
-from ncclprobe.pairs.causes import Cause, Kind
-from ncclprobe.pairs.samples import End
+from ncclprobe.localise.pairs.causes import Cause, Kind
+from ncclprobe.localise.pairs.samples import End
 
 _OF_LEAVES = ("leaf", "uplink", "link")
 KINDS = ("node", "nic", "direction", "pair", *_OF_LEAVES)

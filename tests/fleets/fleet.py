@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
-from ncclprobe.pairs.retests import Meetings
-from ncclprobe.pairs.rounds import Match, waves
-from ncclprobe.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.localise.pairs.retests import Meetings
+from ncclprobe.localise.pairs.rounds import Match, waves
+from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 
 TIMEOUT_GBps = 0.01
 """Below this nothing arrives before the deadline."""

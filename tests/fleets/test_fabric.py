@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import KINDS, Fault, plant
 from fleets.fleet import NOISES, Fleet
-from ncclprobe.pairs.samples import End, Lost, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Sample
 
 A, B, C = ("a",), ("b",), ("c",)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
-from ncclprobe.pairs.culprit import Localisation
-from ncclprobe.pairs.inquiry import inquire, tournament
-from ncclprobe.pairs.rounds import AT_ONCE
-from ncclprobe.pairs.samples import Rules
+from ncclprobe.localise.pairs.rounds import AT_ONCE
+from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.localise.pairs.search import inquire, tournament
+from ncclprobe.localise.pairs.suspects import Localisation
 
 PER_LEAF = {8: 4, 64: 8, 256: 16, 1024: 32}
 WIDE = ("leaf", "uplink")

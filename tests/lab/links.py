@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ncclprobe.model import Measurement, Report
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
 
 from . import faults
 from .hosts import Lab, why_not

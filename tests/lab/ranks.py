@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
 from .hosts import Lab

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
 from .faults import shaped

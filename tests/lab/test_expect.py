@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.model import Report, Status
+from ncclprobe.model.findings import Status
+from ncclprobe.model.report import Report
 
 from . import Lab, faults, why_not
 from .ranks import bandwidth

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
 from . import Lab, faults, why_not

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.model import Status
+from ncclprobe.model.findings import Status
 
 from . import Lab, why_not
 from .hosts import Host

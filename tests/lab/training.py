@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ncclprobe.moved import GroupRow, StepRow
+from ncclprobe.model.traffic import GroupRow, StepRow
 
 from . import faults
 from .hosts import Lab

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from ncclprobe.cluster.mesh import Road, open_doors, plan_mesh, walk
 from ncclprobe.facts.paths import Door
-from ncclprobe.mesh import Road, open_doors, plan_mesh, walk
 
 TOKEN = b"the token of this run"
 

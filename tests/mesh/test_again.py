@@ -1,8 +1,8 @@
 """The second look: who gets one, and that the better one counts."""
 
+from ncclprobe.cluster.mesh import NodePlan, doubtful, merged
+from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.mesh import NodePlan, doubtful, merged
-from ncclprobe.mesh.plan import Call
 
 
 def row(to: int, rate: float | None = 10.0, resent: int = 0, outcome: str = "ok") -> Path:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.cluster.mesh.plan import plan_mesh
 from ncclprobe.facts.paths import Door
-from ncclprobe.mesh.plan import plan_mesh
 
 
 def doors(node: int, *roads: str) -> list[Door]:

@@ -18,9 +18,9 @@ from ncclprobe.checks.path import loss, rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.paths import Path as Walked
 from ncclprobe.facts.paths import Paths
-from ncclprobe.fleet import Every
-from ncclprobe.localise import Culprit, blame, lossy
-from ncclprobe.model import Absent
+from ncclprobe.localise.reach import Culprit, blame, lossy
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.snapshot import Absent
 
 NODE = Path(__file__).with_name("one_node.py")
 in_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")

@@ -12,10 +12,10 @@ import pytest
 
 from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
+from ncclprobe.cluster.mesh import Doors, Road, open_doors, plan_mesh, walk
+from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.facts.paths import Door, Paths
-from ncclprobe.fleet import Every
-from ncclprobe.mesh import Doors, Road, open_doors, plan_mesh, walk
-from ncclprobe.mesh.doors import CHUNK_BYTES, FILLER
+from ncclprobe.model.fleet import Every
 
 TOKEN = b"the token of this run"
 

@@ -6,7 +6,8 @@ import pytest
 
 from ncclprobe.facts.infiniband import Gid, Port, Rate
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.model import Absent, Setting
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gids import Wish, address_range, advised, family, pick, valid, wish
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.checks.ib import boxes
+from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.gpudirect import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import Version
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, supported, user_level, way
-from ncclprobe.topology import PathType, Topology, of_machine
+from ncclprobe.topology.paths import PathType, Topology, of_machine
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
-NONE = boxes.PLAIN
+NONE = fixtures.PLAIN
 CUDA = (12, 4)
 SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 UNLINKED = Absent("none")
@@ -72,7 +72,7 @@ def test_dma_buf_takes_nccl_driver_and_kernel(
 
 
 def test_dma_buf_can_be_switched_off_and_a_module_then_still_counts() -> None:
-    off = boxes.having("NCCL_DMABUF_ENABLE", "0")
+    off = fixtures.having("NCCL_DMABUF_ENABLE", "0")
     assert way(modules(driver="open"), off, None, CUDA).works is False
     assert way(modules(NVIDIA_PEERMEM, driver="open"), off, None, CUDA).works
 
@@ -111,7 +111,7 @@ def test_a_product_has_gpudirect_or_has_not(name: str, has: bool) -> None:
     ],
 )
 def test_the_level_is_read_as_nccl_reads_levels(text: str, version: Version | None, level: str | None) -> None:
-    found = user_level(boxes.having("NCCL_NET_GDR_LEVEL", text), "NCCL_NET_GDR_LEVEL", version)
+    found = user_level(fixtures.having("NCCL_NET_GDR_LEVEL", text), "NCCL_NET_GDR_LEVEL", version)
     assert (found.path.name if found else None) == level
     assert found is None or str(found) == f"NCCL_NET_GDR_LEVEL={text}"
 
@@ -131,12 +131,12 @@ def test_the_level_is_read_as_nccl_reads_levels(text: str, version: Version | No
 def test_the_default_level_is_pxb_and_p2c_since_2_29(
     name: str, value: str, version: Version | None, level: PathType
 ) -> None:
-    assert gdr_level(boxes.having(name, value), version).path is level
+    assert gdr_level(fixtures.having(name, value), version).path is level
 
 
 def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple[Topology, dict[str, Gpu]]:
-    gpus = boxes.gpus()
-    topology = of_machine(boxes.pci(far=far), gpus, links, boxes.fabric())
+    gpus = fixtures.gpus()
+    topology = of_machine(fixtures.pci(far=far), gpus, links, fixtures.fabric())
     return topology, {f"GPU{gpu.index}": gpu for gpu in gpus.all}
 
 
@@ -164,7 +164,9 @@ def test_over_nvlink_the_relays_path_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "version"), [(boxes.having("NCCL_PXN_DISABLE", "1"), NEW), (NONE, (2, 11, 4))], ids=["off", "too old"]
+    ("settings", "version"),
+    [(fixtures.having("NCCL_PXN_DISABLE", "1"), NEW), (NONE, (2, 11, 4))],
+    ids=["off", "too old"],
 )
 def test_without_pxn_the_gpus_own_path_decides(settings: Settings, version: Version) -> None:
     topology, gpus = four(far=(3,), links=SWITCHED)
@@ -175,13 +177,13 @@ def test_without_pxn_the_gpus_own_path_decides(settings: Settings, version: Vers
 @pytest.mark.parametrize(("level", "receives"), [("PHB", True), ("SYS", True), ("PIX", False), ("phb", False)])
 def test_a_level_set_by_the_user_replaces_the_default(level: str, receives: bool) -> None:
     topology, gpus = four(far=(3,))
-    made = decide(topology, gpus, topology.nics, boxes.having("NCCL_NET_GDR_LEVEL", level), NEW)
+    made = decide(topology, gpus, topology.nics, fixtures.having("NCCL_NET_GDR_LEVEL", level), NEW)
     assert one(made, "GPU3", "mlx5_3").receives is receives
 
 
 def grace() -> tuple[Topology, dict[str, Gpu]]:
-    gpus = Gpus((replace(boxes.gpus(1).all[0], name="NVIDIA GH200 480GB"),), "550.127.08", CUDA)
-    topology = of_machine(boxes.pci(1, far=(0,)), gpus, Absent("none"), boxes.fabric(count=1))
+    gpus = Gpus((replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB"),), "550.127.08", CUDA)
+    topology = of_machine(fixtures.pci(1, far=(0,)), gpus, Absent("none"), fixtures.fabric(count=1))
     return topology, {"GPU0": gpus.all[0]}
 
 
@@ -190,13 +192,13 @@ def grace() -> tuple[Topology, dict[str, Gpu]]:
     [
         (OLD, NONE, False),
         ((2, 26, 2), NONE, False),
-        ((2, 26, 2), boxes.having("NCCL_NET_GDR_C2C", "1"), True),
+        ((2, 26, 2), fixtures.having("NCCL_NET_GDR_C2C", "1"), True),
         (NEW, NONE, True),
-        (NEW, boxes.having("NCCL_NET_GDR_C2C", "0"), False),
-        (NEW, boxes.having("NCCL_NET_GDR_LEVEL", "PXB"), True),
+        (NEW, fixtures.having("NCCL_NET_GDR_C2C", "0"), False),
+        (NEW, fixtures.having("NCCL_NET_GDR_LEVEL", "PXB"), True),
         (NEWEST, NONE, True),
-        (NEWEST, boxes.having("NCCL_NET_GDR_C2C", "0"), False),
-        (NEWEST, boxes.having("NCCL_NET_GDR_LEVEL", "PXB"), False),
+        (NEWEST, fixtures.having("NCCL_NET_GDR_C2C", "0"), False),
+        (NEWEST, fixtures.having("NCCL_NET_GDR_LEVEL", "PXB"), False),
     ],
 )
 def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: Settings, receives: bool) -> None:
@@ -223,14 +225,14 @@ def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink(
 ) -> None:
     topology, gpus = four(links=SWITCHED if links else Absent("none"))
     gpus = {name: replace(gpu, compute=compute or Absent("not told")) for name, gpu in gpus.items()}
-    settings = boxes.having("NCCL_NET_GDR_READ", value) if value else NONE
+    settings = fixtures.having("NCCL_NET_GDR_READ", value) if value else NONE
     direct = one(decide(topology, gpus, topology.nics, settings, version), "GPU0", "mlx5_0")
     assert (direct.receives, direct.sends) == (True, sends)
 
 
 def test_the_only_gpu_sends_directly_whatever_its_age() -> None:
-    gpu = replace(boxes.gpus(1).all[0], compute=(7, 5))
-    topology = of_machine(boxes.pci(1), Gpus((gpu,), "550", CUDA), Absent("none"), boxes.fabric(count=1))
+    gpu = replace(fixtures.gpus(1).all[0], compute=(7, 5))
+    topology = of_machine(fixtures.pci(1), Gpus((gpu,), "550", CUDA), Absent("none"), fixtures.fabric(count=1))
     assert decide(topology, {"GPU0": gpu}, ["mlx5_0"], NONE)[0].sends is True
 
 
@@ -241,6 +243,6 @@ def test_a_distance_that_nobody_knows_decides_nothing() -> None:
 
 
 def test_soft_devices_are_at_no_distance() -> None:
-    fabric = Fabric((boxes.device(boxes.port(0), pci=None),))
-    topology = of_machine(boxes.pci(), boxes.gpus(), Absent("none"), fabric)
+    fabric = Fabric((fixtures.device(fixtures.port(0), pci=None),))
+    topology = of_machine(fixtures.pci(), fixtures.gpus(), Absent("none"), fabric)
     assert topology.path("GPU0", "mlx5_0") is None

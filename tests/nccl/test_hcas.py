@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import caught_besides, select
 from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
 

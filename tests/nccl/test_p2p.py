@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.ib import boxes
+from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Level
 from ncclprobe.nccl.p2p import Maker, Road, maker, nvls, p2p_level, roads
-from ncclprobe.topology import PathType, Topology
+from ncclprobe.topology.paths import PathType, Topology
 
 PXB, SYS, LOC = PathType.PXB, PathType.SYS, PathType.LOC
 PAIR = ("GPU0", "GPU1")
-NONE = boxes.PLAIN
+NONE = fixtures.PLAIN
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_the_default_level_goes_by_maker_version_and_number(
     ],
 )
 def test_what_the_user_sets_is_read_as_nccl_reads_it(name: str, value: str, level: PathType) -> None:
-    assert p2p_level(boxes.having(name, value), None, "intel", 8).path is level
+    assert p2p_level(fixtures.having(name, value), None, "intel", 8).path is level
 
 
 def test_disabling_beats_a_level() -> None:
-    both = replace(NONE, effective={**boxes.having("NCCL_P2P_LEVEL", "SYS").effective,
-                                    **boxes.having("NCCL_P2P_DISABLE", "1").effective})  # fmt: skip
+    both = replace(NONE, effective={**fixtures.having("NCCL_P2P_LEVEL", "SYS").effective,
+                                    **fixtures.having("NCCL_P2P_DISABLE", "1").effective})  # fmt: skip
     assert p2p_level(both, None, "amd", 2) == Level(LOC, "NCCL_P2P_DISABLE=1")
 
 
@@ -90,7 +90,7 @@ def peers(read: P2pStatus | Absent, write: P2pStatus | Absent | None = None) -> 
 def road(path: PathType | None, access: PeerAccess | Absent, **settings: str) -> Road:
     chosen: Any = {}
     for name, value in settings.items():
-        chosen |= boxes.having(f"NCCL_{name}", value).effective
+        chosen |= fixtures.having(f"NCCL_{name}", value).effective
     (found,) = roads(two(path), access, replace(NONE, effective=chosen), Level(PXB))
     return found
 
@@ -174,5 +174,5 @@ def test_multicast_takes_switches_hopper_and_a_healthy_fabric(
 
 @pytest.mark.parametrize(("value", "available"), [("0", False), ("no", False), ("1", True), ("2", True)])
 def test_multicast_can_be_switched_off_also_by_a_word(value: str, available: bool) -> None:
-    found = nvls(hgx(), NvLinks((LINKED,) * 8), boxes.having("NCCL_NVLS_ENABLE", value))
+    found = nvls(hgx(), NvLinks((LINKED,) * 8), fixtures.having("NCCL_NVLS_ENABLE", value))
     assert found.available is available

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.traffic import Count
-from ncclprobe.model import Absent, Transport
+from ncclprobe.model.measurement import Transport
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import log
-from ncclprobe.nccl.roads import Carried, least, road, transport
+from ncclprobe.nccl.nic_traffic import Carried, least, road, transport
 from ncclprobe.ops import OPS
 
 MIB = 1 << 20

@@ -9,11 +9,11 @@ from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 
-from ncclprobe.pairs.causes import Cause
-from ncclprobe.pairs.culprit import Localisation, verdict
-from ncclprobe.pairs.inquiry import inquire
-from ncclprobe.pairs.retests import Cast, Meetings, plan
-from ncclprobe.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.localise.pairs.causes import Cause
+from ncclprobe.localise.pairs.retests import Cast, Meetings, plan
+from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.localise.pairs.search import inquire
+from ncclprobe.localise.pairs.suspects import Localisation, verdict
 
 Rate = Callable[[End, End], float]
 

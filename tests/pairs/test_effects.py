@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.pairs.effects import levels, modified_z, polish, slow
-from ncclprobe.pairs.peers import peers
-from ncclprobe.pairs.samples import End, Layout, Lost, Rules, Sample
+from ncclprobe.localise.pairs.effects import levels, modified_z, polish, slow
+from ncclprobe.localise.pairs.peers import peers
+from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules, Sample
 
 NODES = "abcdef"
 

@@ -16,8 +16,8 @@ from itertools import permutations
 
 import pytest
 
-from ncclprobe.pairs import inside
-from ncclprobe.pairs.samples import Rules
+from ncclprobe.localise.pairs import intra_node
+from ncclprobe.localise.pairs.samples import Rules
 
 RULES = Rules()
 
@@ -29,7 +29,10 @@ def nodes(count: int, each: int) -> dict[str, list[int]]:
 def named(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> list[tuple[str, str, tuple[int, ...]]]:
     """What is named where each way has the same rate every time."""
     rates = {way: rate(*way) for ranks in on.values() for way in permutations(ranks, 2)}
-    return [(each.kind, each.node, each.ranks) for each in inside.named(inside.suspects(rates, on, RULES), rates, on)]
+    return [
+        (each.kind, each.node, each.ranks)
+        for each in intra_node.named(intra_node.suspects(rates, on, RULES), rates, on)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_what_is_slow_inside_a_node_is_named_in_the_fewest_words(
 
 def test_every_node_plays_its_own_round_robin_at_the_same_time() -> None:
     on = {**nodes(3, 4), "odd": [12, 13, 14], "lone": [15]}
-    rounds = inside.plan(on)
+    rounds = intra_node.plan(on)
     assert len(rounds) == 3
     for matches in rounds:
         busy = [rank for match in matches for rank in (match.first, match.second)]
@@ -64,6 +67,8 @@ def test_every_node_plays_its_own_round_robin_at_the_same_time() -> None:
 
 
 def test_a_suspect_is_measured_again_with_its_whole_round() -> None:
-    rounds = inside.plan(nodes(3, 4))
-    assert inside.again(rounds, [(1, 0)]) == tuple(r for r in rounds if any((m.first, m.second) == (0, 1) for m in r))
-    assert inside.again(rounds, []) == ()
+    rounds = intra_node.plan(nodes(3, 4))
+    assert intra_node.again(rounds, [(1, 0)]) == tuple(
+        r for r in rounds if any((m.first, m.second) == (0, 1) for m in r)
+    )
+    assert intra_node.again(rounds, []) == ()

@@ -1,7 +1,7 @@
 """Which rail a rank is, and how it is called."""
 
-from ncclprobe.pairs.rails import Nic, seating
-from ncclprobe.pairs.samples import End
+from ncclprobe.localise.pairs.rails import Nic, seating
+from ncclprobe.localise.pairs.samples import End
 
 TWO = ["a", "a", "b", "b"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.pairs.rounds import (
+from ncclprobe.localise.pairs.rounds import (
     ALL_PAIRS,
     AT_ONCE,
     SOME_ROUNDS,

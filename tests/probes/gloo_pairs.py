@@ -13,15 +13,15 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ncclprobe.paired import PairRow
-from ncclprobe.pairs.samples import Rules
-from ncclprobe.probes import pairs, tournament
+from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.model.pair_results import PairRow
+from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern
-from ncclprobe.probes.own import own_collectives, turn_of
+from ncclprobe.probes.intra_node import own_collectives, turn_of
 from ncclprobe.probes.pairs import Kind, Timed, Wire, pattern
-from ncclprobe.session.seat import Seat
-from ncclprobe.session.store import Exchange
+from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.store import Exchange
 
 RANK, HOSTS, PLANTED = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[4]
 RANKS, ONE, OTHER = len(HOSTS), int(sys.argv[5]), int(sys.argv[6])
@@ -62,13 +62,13 @@ def main() -> None:
         pairs.pattern = flipped
     turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
     own, slow, note = own_collectives(HOSTS, turn, exchange, SIZES[1], Rules())
-    table = tournament.Table(RANK, wire, exchange, lambda phase: None, SIZES, DEADLINE_S)
+    table = round_robin.Table(RANK, wire, exchange, lambda phase: None, SIZES, DEADLINE_S)
     said: dict[str, object] = {"own": [asdict(row) for row in own], "slow": [each.node for each in slow], "note": note}
     if RANK:
-        tournament.follow(table)
+        round_robin.follow(table)
     else:
         rows: list[PairRow] = []
-        found = tournament.lead(table, HOSTS, rows.append)
+        found = round_robin.lead(table, HOSTS, rows.append)
         said |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
     print(json.dumps({**said, "lost": wire.lost}))
     exchange.collect(None)

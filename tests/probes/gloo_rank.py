@@ -15,13 +15,13 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from ncclprobe.live import LiveHost
+from ncclprobe.host.live import LiveHost
 from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
-from ncclprobe.session.seat import Seat
-from ncclprobe.session.store import Exchange
+from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.store import Exchange
 
 KiB = 1 << 10
 RANK, RANKS = int(sys.argv[1]), int(sys.argv[2])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclprobe.measured import Skew
-from ncclprobe.probes.apart import ROUNDS, WAIT_S, Arrival, arrive, rounds, skew
+from ncclprobe.model.measurement import Skew
+from ncclprobe.probes.arrival_skew import ROUNDS, WAIT_S, Arrival, arrive, rounds, skew
 from ncclprobe.probes.clock import CpuClock
 
 TRANSFER_S = 200e-6

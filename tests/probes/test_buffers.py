@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ncclprobe.errors import HostError, Missing
-from ncclprobe.host import Replay
-from ncclprobe.model import Place
+from ncclprobe.host.capture import Replay
+from ncclprobe.model.measurement import Place
 from ncclprobe.ops import OPS
 from ncclprobe.probes.buffers import Buffers, allocate, footprint, free_bytes
 

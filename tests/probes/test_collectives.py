@@ -5,9 +5,9 @@ import runpy
 import pytest
 import torch.distributed as dist
 
+from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
 from ncclprobe.probes import Probe, collectives
-from ncclprobe.registry import discover
 
 PROBES = discover("ncclprobe.probes", Probe)
 

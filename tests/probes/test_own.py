@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.pairs.samples import Rules
+from ncclprobe.localise.pairs.samples import Rules
 
 pytest.importorskip("torch")
 
-from ncclprobe.probes.own import own_collectives
+from ncclprobe.probes.intra_node import own_collectives
 
 NBYTES = 1 << 20
 

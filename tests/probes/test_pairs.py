@@ -10,8 +10,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.pairs.rails import seating
-from ncclprobe.pairs.samples import End
+from ncclprobe.localise.pairs.rails import seating
+from ncclprobe.localise.pairs.samples import End
 
 DEADLINE_S = 60
 RANKS, SILENT, DEAF = 5, 2, 1

@@ -9,16 +9,15 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.errors import ProbeError, UsageError
-from ncclprobe.host import Replay
-from ncclprobe.measured import Mismatch, Unmeasured
-from ncclprobe.model import Library, Measurement
+from ncclprobe.host.capture import Replay
+from ncclprobe.model.measurement import Library, Measurement, Mismatch, Unmeasured
+from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
 from ncclprobe.probes import Call, Probe
-from ncclprobe.probes.apart import Arrival
+from ncclprobe.probes.arrival_skew import Arrival
 from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.rank_reduction import Told, tally
 from ncclprobe.probes.sweep import run
-from ncclprobe.probes.tally import Told, tally
-from ncclprobe.registry import discover
 
 KiB = 1 << 10
 ROOMY = Replay({("read", "/proc/meminfo"): "MemAvailable: 99999999 kB\n"})

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.measured import Mismatch
-from ncclprobe.paired import Localisation, PairRow
-from ncclprobe.pairs.rails import Nic, seating
+from ncclprobe.localise.pairs.rails import Nic, seating
+from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.pair_results import Localisation, PairRow
 
 pytest.importorskip("torch")
 
 from ncclprobe.probes.pairs import Timed
-from ncclprobe.probes.tournament import Leader
+from ncclprobe.probes.round_robin import Leader
 
 HOSTS = ["a", "a", "b", "b", "c", "c", "d", "d"]
 NBYTES = 1 << 20

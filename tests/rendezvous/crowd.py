@@ -11,11 +11,11 @@ import sys
 from rendezvous_lab import TOKEN, hello, soon
 
 from ncclprobe import wire
+from ncclprobe.cluster.rendezvous.listener import room_for
+from ncclprobe.cluster.rendezvous.messages import Leave
+from ncclprobe.cluster.rendezvous.reach import find
+from ncclprobe.cluster.rendezvous.worker import Spoke
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.rendezvous.listener import room_for
-from ncclprobe.rendezvous.messages import Leave
-from ncclprobe.rendezvous.reach import find
-from ncclprobe.rendezvous.spoke import Spoke
 
 PATIENCE_S = 90.0
 

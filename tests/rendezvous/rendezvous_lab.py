@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ncclprobe import wire
+from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.messages import Hello, Leave
+from ncclprobe.cluster.rendezvous.worker import Spoke
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.rendezvous.hub import Hub
-from ncclprobe.rendezvous.messages import Hello, Leave
-from ncclprobe.rendezvous.spoke import Spoke
 
 TOKEN = b"the token of this run"
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from rendezvous_lab import soon
 
-from ncclprobe.rendezvous.aside import aside
+from ncclprobe.cluster.rendezvous.run_in_thread import aside
 
 
 def test_what_work_returns_arrives() -> None:

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from rendezvous_lab import TOKEN, soon, until
 
+from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.facts.reach import Gathering
-from ncclprobe.rendezvous.hub import Hub
-from ncclprobe.rendezvous.messages import Leave
 
 NODES = 2048
 HELPERS = 2

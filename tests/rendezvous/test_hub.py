@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
 from ncclprobe import wire
+from ncclprobe.cluster.rendezvous import coordinator as hub_module
+from ncclprobe.cluster.rendezvous import messages
+from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.listener import CannotListen
+from ncclprobe.cluster.rendezvous.messages import Leave, Refused
+from ncclprobe.cluster.rendezvous.worker import Spoke
 from ncclprobe.facts.reach import Gathering
-from ncclprobe.rendezvous import hub as hub_module
-from ncclprobe.rendezvous import messages
-from ncclprobe.rendezvous.hub import Hub
-from ncclprobe.rendezvous.listener import CannotListen
-from ncclprobe.rendezvous.messages import Leave, Refused
-from ncclprobe.rendezvous.spoke import Spoke
 from ncclprobe.wire import WireError
 
 Peer = Callable[[int], Awaitable[None]]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.rendezvous import listener
-from ncclprobe.rendezvous.listener import CannotListen, listening
+from ncclprobe.cluster.rendezvous import listener
+from ncclprobe.cluster.rendezvous.listener import CannotListen, listening
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ def room_under(soft: int, hard: int, wanted: int) -> tuple[int, int]:
     """room_for(wanted) in a process with these limits, and its soft limit afterwards."""
     script = (
         "import resource, sys\n"
-        "from ncclprobe.rendezvous.listener import room_for\n"
+        "from ncclprobe.cluster.rendezvous.listener import room_for\n"
         "soft, hard, wanted = map(int, sys.argv[1:])\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
         "print(room_for(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, saying, soon
 
+from ncclprobe.cluster.rendezvous import reach as module
+from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_towards
 from ncclprobe.facts.reach import Reach
-from ncclprobe.rendezvous import reach as module
-from ncclprobe.rendezvous.hub import Hub
-from ncclprobe.rendezvous.reach import addresses_of, find, source_towards
 from ncclprobe.wire import Wire
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import time
 import pytest
 from rendezvous_lab import TOKEN, soon
 
-from ncclprobe.rendezvous.messages import Leave
-from ncclprobe.rendezvous.siblings import Siblings, door, follow
+from ncclprobe.cluster.rendezvous.messages import Leave
+from ncclprobe.cluster.rendezvous.siblings import Siblings, door, follow
 from ncclprobe.wire import WireError
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rendezvous_lab import soon
 
-from ncclprobe.rendezvous.store import StoreError, announce, look_up
+from ncclprobe.cluster.rendezvous.store import StoreError, announce, look_up
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_a_store_that_is_stopped_holds_up_neither_the_run_nor_its_exit() -> None
     script = (
         "import asyncio, sys, time\n"
         "import torch.distributed\n"
-        "from ncclprobe.rendezvous.store import StoreError, look_up\n"
+        "from ncclprobe.cluster.rendezvous.store import StoreError, look_up\n"
         "started = time.monotonic()\n"
         "try:\n"
         "    asyncio.run(look_up('127.0.0.1', int(sys.argv[1]), '0', started + 2))\n"

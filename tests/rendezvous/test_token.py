@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ncclprobe.rendezvous.token import run_token
+from ncclprobe.cluster.rendezvous.token import run_token
 
 
 def test_a_given_token_is_taken_and_never_printed() -> None:

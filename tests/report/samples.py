@@ -6,24 +6,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model import (
-    Expectation,
-    Finding,
-    LaunchRow,
-    Measurement,
-    NodeRow,
-    Report,
-    Severity,
-    Status,
-    Suppression,
-    Tool,
-    Verdict,
-    fail,
-    note,
-    warn,
-)
-from ncclprobe.moved import CopyRow, GroupRow
-from ncclprobe.paired import Blamed, Localisation
+from ncclprobe.model.findings import Finding, Severity, Status, Suppression, Verdict, fail, note, warn
+from ncclprobe.model.measurement import Expectation, Measurement
+from ncclprobe.model.pair_results import Blamed, Localisation
+from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
+from ncclprobe.model.traffic import CopyRow, GroupRow
 
 COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=20.0, min_GBps=19.0, max_GBps=21.0,
                samples=9, expected_GBps=55.0, low_GBps=50.0, status="fail")  # fmt: skip

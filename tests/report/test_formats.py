@@ -1,5 +1,6 @@
 """`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import output, show
+from ncclprobe.commands import measuring as bandwidth
+from ncclprobe.commands import report
 from ncclprobe.errors import UsageError
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
+from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
-from ncclprobe.session import options as bandwidth
-from ncclprobe.session.ledger import Ledger, Party
-from ncclprobe.session.trail import FOLDER
+from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.ranks.rank_files import FOLDER
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
 
-OTHERS = [name for name in output.FORMATS if name not in ("json", "html")]
+OTHERS = [name for name in delivery.FORMATS if name not in ("json", "html")]
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_p
     source = tmp_path / "saved.json"
     as_json.write(made, str(source))
     options = [word for name in OTHERS for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
-    code = show.main([str(source), "-q", *options, "--json", str(tmp_path / "again.json"),
+    code = report.main([str(source), "-q", *options, "--json", str(tmp_path / "again.json"),
                       "--nodes-out", str(tmp_path / "lists")])  # fmt: skip
     assert code == made.exit_code
     assert as_json.read(str(tmp_path / "again.json")) == made
@@ -48,7 +50,7 @@ def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_p
 
 @pytest.mark.parametrize("name", [*OTHERS, "json"])
 def test_a_format_on_standard_output_is_all_there_is(saved: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show.main([saved, f"--{name}", "-"]) == 4
+    assert report.main([saved, f"--{name}", "-"]) == 4
     out = capsys.readouterr().out
     starts = {"json": "{", "junit": "<?xml", "markdown": "## FAIL", "prometheus": "# HELP"}
     assert out.startswith(starts[name])
@@ -59,7 +61,7 @@ def test_a_list_of_an_earlier_run_is_replaced_by_an_empty_one(tmp_path: Path) ->
     pytest.importorskip("ClusterShell")
     (tmp_path / "bad").write_text("n0\n")
     as_json.write(HEALTHY, str(tmp_path / "saved.json"))
-    show.main([str(tmp_path / "saved.json"), "--nodes-out", str(tmp_path)])
+    report.main([str(tmp_path / "saved.json"), "--nodes-out", str(tmp_path)])
     assert (tmp_path / "bad").read_text() == ""
     assert (tmp_path / "good").read_text() == "n0\n"
 
@@ -70,8 +72,8 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     named = [replace(verdict, node="gpu-secret") for verdict in HEALTHY.checks]
     as_json.write(replace(HEALTHY, nodes=(row,), checks=tuple(named)), str(tmp_path / "saved.json"))
     for name in OTHERS:
-        show.main([str(tmp_path / "saved.json"), f"--{name}", "-", "--redact-key", "a long word"])
-    show.main([str(tmp_path / "saved.json"), "--redact-key", "a long word", "--nodes-out", str(tmp_path)])
+        report.main([str(tmp_path / "saved.json"), f"--{name}", "-", "--redact-key", "a long word"])
+    report.main([str(tmp_path / "saved.json"), "--redact-key", "a long word", "--nodes-out", str(tmp_path)])
     assert "secret" not in capsys.readouterr().out
     assert "secret" not in (tmp_path / "good").read_text()
     assert (tmp_path / "good").read_text()
@@ -92,7 +94,7 @@ def test_a_format_whose_extra_is_missing_is_refused_before_anything_is_done(
 ) -> None:
     from ncclprobe import __main__
 
-    find = output.importlib.util.find_spec
+    find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else find(name))
     argv = [*(["no-such.json"] if command == "report" else []), option, str(tmp_path / "x")]
     with pytest.raises(UsageError, match=rf"{option}: needs .*{module}.*: pip install 'ncclprobe\[{extra}\]'"):
@@ -122,7 +124,7 @@ def test_the_extras_hold_what_the_formats_need() -> None:
         (["--nodes-out", "/etc/passwd"], "is no folder"),
     ],
 )
-@pytest.mark.parametrize("parse", [show.main, bandwidth.parse], ids=["report", "bandwidth"])
+@pytest.mark.parametrize("parse", [report.main, bandwidth.parse], ids=["report", "bandwidth"])
 def test_what_cannot_be_written_is_refused_in_one_line(
     argv: list[str], words: str, parse: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +172,7 @@ def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
 )
 def test_what_nccl_tests_writes_has_a_file_of_its_own(saved: str, argv: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        show.main([saved, *argv])
+        report.main([saved, *argv])
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(0, 0), (2, 0), (10**18, 1), (4, 10**18), (-2, -1)])
@@ -178,12 +180,12 @@ def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: 
     row = replace(ROW, ranks=ranks, nodes=nodes)
     as_json.write(replace(HEALTHY, measurements=(row,)), str(tmp_path / "saved.json"))
     with pytest.raises(UsageError, match="holds a number that cannot be"):
-        show.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
+        report.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
 
 
 def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
     with pytest.raises(UsageError, match="--fail-on warn"):
-        show.main([saved, "--fail-on", "warn"])
+        report.main([saved, "--fail-on", "warn"])
 
 
 def test_two_formats_may_both_go_nowhere() -> None:
@@ -196,7 +198,7 @@ def test_a_github_job_gets_a_summary_beside_others_and_annotations(
 ) -> None:
     (tmp_path / "summary").write_text("of another command\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    show.main([saved, "--markdown", "github", *(["--json", "-"] if alone else [])])
+    report.main([saved, "--markdown", "github", *(["--json", "-"] if alone else [])])
     assert (tmp_path / "summary").read_text().startswith("of another command\n## FAIL")
     out, err = capsys.readouterr()
     assert "::error title=" in (err if alone else out)
@@ -206,13 +208,13 @@ def test_a_github_job_gets_a_summary_beside_others_and_annotations(
 def test_a_summary_that_cannot_be_written_is_told(saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     with pytest.raises(UsageError, match="cannot be written"):
-        show.main([saved, "--markdown", "github"])
+        report.main([saved, "--markdown", "github"])
 
 
 def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ClusterShell")
     as_json.write(replace(hostile("a\x1bb c")), str(tmp_path / "saved.json"))
-    show.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
+    report.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
     assert "in no list, because no host is called so" in capfd.readouterr().err
 
 

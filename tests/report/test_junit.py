@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ncclprobe.model import Report, Status, warn
+from ncclprobe.model.findings import Status, warn
+from ncclprobe.model.report import Report
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, SLOW, fleet, hostile, report, reports, verdict
 

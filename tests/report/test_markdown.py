@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ncclprobe.model import Report, Status, Verdict
+from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.report import Report
 from ncclprobe.report import markdown
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, fleet, hostile, report, reports, texts, verdict

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.model import Finding, Report, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.report import Report
 
 from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, SICK, fleet, hostile, report, verdict
 

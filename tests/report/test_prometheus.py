@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ncclprobe.model import Report, Status
+from ncclprobe.model.findings import Status
+from ncclprobe.model.report import Report
 
 from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from ncclprobe.checks.run.roads import _PINNED, _SLOW_COPY, _WRONG
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model import Transport
-from ncclprobe.report import roads
+from ncclprobe.checks.run.traffic import _PINNED, _SLOW_COPY, _WRONG
+from ncclprobe.model.measurement import Transport
 from ncclprobe.report import text as as_text
+from ncclprobe.report import traffic
 
 from .samples import HEALTHY
 
@@ -16,7 +16,7 @@ TREE = replace(IB, algorithm="TREE", protocol="LL")
 
 def lines(*rows: Transport) -> list[str]:
     made = [replace(ROW, nbytes=1024 << n, transport=road) for n, road in enumerate(rows)]
-    return [line for block in roads.blocks(replace(HEALTHY, measurements=tuple(made)), 100) for line in block]
+    return [line for block in traffic.blocks(replace(HEALTHY, measurements=tuple(made)), 100) for line in block]
 
 
 def test_one_road_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
@@ -37,8 +37,8 @@ def test_a_road_that_is_not_known_is_not_mentioned() -> None:
 
 
 def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
-    assert roads.words(Transport("Socket eth0", False)) == "Socket eth0, no GPUDirect"
-    assert roads.words(Transport("Socket eth0")) == "Socket eth0"
+    assert traffic.words(Transport("Socket eth0", False)) == "Socket eth0, no GPUDirect"
+    assert traffic.words(Transport("Socket eth0")) == "Socket eth0"
 
 
 def test_tables_name_the_nic_the_copy_and_the_processors() -> None:

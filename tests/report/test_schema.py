@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import show
-from ncclprobe.model import Report
+from ncclprobe.commands import measuring as options
+from ncclprobe.commands import report
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
-from ncclprobe.session import options
-from ncclprobe.session.ledger import Ledger, Party
+from ncclprobe.session.measure.recorder import Ledger, Party
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, fleet
 
@@ -27,7 +27,7 @@ def test_what_is_shipped_is_what_the_types_say() -> None:
 
 
 def test_what_is_shown_is_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show.main(["--schema"]) == 0
+    assert report.main(["--schema"]) == 0
     assert capsys.readouterr().out == as_json.SCHEMA_FILE.read_text()
 
 

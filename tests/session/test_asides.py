@@ -10,12 +10,13 @@ import pytest
 import rank_lab
 from conftest import answers
 
+from ncclprobe.commands import measuring as options
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.copies import host_copy
-from ncclprobe.moved import CopyRow
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
-from ncclprobe.session import affinity, copies, options, places
-from ncclprobe.session.seat import Seat
+from ncclprobe.session.measure import affinity, copies, numa
+from ncclprobe.session.ranks.identity import Seat
 
 GEN5 = {"host": host_copy(5, 16)}
 CPUS = sorted(os.sched_getaffinity(0))
@@ -75,7 +76,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "both")))
     monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
     monkeypatch.setattr(copies, "expectations", lambda: GEN5)
-    monkeypatch.setattr(places, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
+    monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     measuring = copies.Copies(Seat("manual", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, "n0", "cuda:0")
     rows = measuring.play()
@@ -113,7 +114,7 @@ def test_the_words_name_the_node_of_every_local_rank() -> None:
 
 
 def test_what_taskset_took_away_a_process_may_have_back() -> None:
-    assert places._allowed() >= set(CPUS)
+    assert numa._allowed() >= set(CPUS)
     assert os.sched_getaffinity(0) == set(CPUS)
 
 

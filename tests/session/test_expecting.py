@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from ncclprobe import observe
-from ncclprobe.host import Host, load
-from ncclprobe.model import Collector
-from ncclprobe.registry import discover
-from ncclprobe.session import expecting as module
-from ncclprobe.session.expecting import Expecting, expecting
-from ncclprobe.session.links import slowest_link
-from ncclprobe.session.options import parse
-from ncclprobe.session.seat import Seat
-from ncclprobe.session.store import Exchange
-from ncclprobe.session.terms import Terms
+from ncclprobe.commands.measuring import parse
+from ncclprobe.engine import observe
+from ncclprobe.host import Host
+from ncclprobe.host.capture import load
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.session.measure import expectations as module
+from ncclprobe.session.measure.expectations import Expecting, expecting
+from ncclprobe.session.ranks.agreement import Terms
+from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.store import Exchange
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 SEAT = Seat("torchrun", 0, 8, 0, 8, 1, "127.0.0.1", 29500)
@@ -81,17 +81,17 @@ def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncclprobe.session import links
+    from ncclprobe.session.measure import slowest_link
 
     card = {"node": "n0", "interface": "eth0", "gbps": 10.0, "virtual": False}
     slow = {"node": "n1", "interface": "eth1", "gbps": 1.0, "virtual": False}
-    monkeypatch.setattr(links, "interface", lambda *_: None)
-    monkeypatch.setattr(links, "_card", lambda *_: card)
+    monkeypatch.setattr(slowest_link, "interface", lambda *_: None)
+    monkeypatch.setattr(slowest_link, "_card", lambda *_: card)
     exchange = cast(Exchange, Alone(slow, cast(Any, None)))
-    link = slowest_link(exchange, SEAT, cast(Host, None), "n0")
+    link = slowest_link.slowest_link(exchange, SEAT, cast(Host, None), "n0")
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
-    monkeypatch.setattr(links, "slowest_link", lambda *_: link)
+    monkeypatch.setattr(slowest_link, "slowest_link", lambda *_: link)
     found = module.expecting(parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), ("n0", "n1"))
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)

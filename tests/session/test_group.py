@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.session import group
+from ncclprobe.session.ranks import group
 
 dist = pytest.importorskip("torch.distributed")
 

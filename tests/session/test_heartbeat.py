@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.model import Attendance
-from ncclprobe.session.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
+from ncclprobe.model.run import Attendance
+from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
 
 PATIENCE = 30
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands.measuring import parse as options
 from ncclprobe.expect.site.bands import Band
-from ncclprobe.measured import Disturbance
-from ncclprobe.model import Expectation, TimeStats
-from ncclprobe.session.interference import Reading, of_processors, parse, together
-from ncclprobe.session.ledger import Ledger, Party
-from ncclprobe.session.options import parse as options
+from ncclprobe.model.measurement import Disturbance, Expectation, TimeStats
+from ncclprobe.session.measure.interference import Reading, of_processors, parse, together
+from ncclprobe.session.measure.recorder import Ledger, Party
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import measuring as command_line
 from ncclprobe.expect.site.bands import Band, from_toml
-from ncclprobe.measured import FirstCall, Skew, Unmeasured
-from ncclprobe.model import Arrivals, Attendance, LostRank, Report
+from ncclprobe.model.measurement import FirstCall, Skew, Unmeasured
+from ncclprobe.model.report import Report
+from ncclprobe.model.run import Arrivals, Attendance, LostRank
 from ncclprobe.report import json as as_json
-from ncclprobe.session import options as command_line
-from ncclprobe.session.ledger import UNJUDGED, Ledger, Party
-from ncclprobe.session.watch import Ending
+from ncclprobe.session.measure.recorder import UNJUDGED, Ledger, Party
+from ncclprobe.session.watchdog.watchdog import Ending
 
 ROW_OK = replace(ROW, wrong=0)
 LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbeat stopped"),)))

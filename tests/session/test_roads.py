@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.checks.run import roads as checks
+from ncclprobe.checks.run import traffic as checks
 from ncclprobe.errors import Denied, Unlearned
 from ncclprobe.facts.traffic import Count, Traffic
-from ncclprobe.model import Absent
-from ncclprobe.moved import Roads
-from ncclprobe.nccl.roads import road
-from ncclprobe.session import roads
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import Roads
+from ncclprobe.nccl.nic_traffic import road
+from ncclprobe.session.measure import nic_traffic
 
 MIB = 1 << 20
 HOSTS = ("a", "a", "b", "b")
 
 
 def told(**sent: int) -> dict[str, Any]:
-    return roads.packed(Traffic({name: Count(nbytes, nbytes) for name, nbytes in sent.items()}))
+    return nic_traffic.packed(Traffic({name: Count(nbytes, nbytes) for name, nbytes in sent.items()}))
 
 
 def card(expected: list[str] | None, below: dict[str, list[str]] | None = None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ CARDS = [card(["eth0"], {}), card(["eth1"]), card(["eth0"], {}), card(["eth1"])]
 
 def test_the_nics_of_a_node_are_those_of_all_its_ranks() -> None:
     both = [[told(eth0=5), told(eth0=9, eth1=4)], [None, None]] * 2
-    first, second = roads._carried(CARDS, both, HOSTS)
+    first, second = nic_traffic._carried(CARDS, both, HOSTS)
     assert (first.node, second.node, first.expected) == ("a", "b", frozenset({"eth0", "eth1"}))
     assert first.ethernet["eth0"] == Count(4, 4)
     assert isinstance(first.ethernet["eth1"], Absent)  # it was not there before
@@ -39,17 +39,19 @@ def test_the_nics_of_a_node_are_those_of_all_its_ranks() -> None:
 def test_one_rank_that_does_not_know_leaves_its_node_unknown() -> None:
     cards = [CARDS[0], card(None), *CARDS[2:]]
     both = [[told(eth0=5), told(eth0=9)], [None, None]] * 2
-    assert [each.expected for each in roads._carried(cards, both, HOSTS)] == [None, {"eth0", "eth1"}]
+    assert [each.expected for each in nic_traffic._carried(cards, both, HOSTS)] == [None, {"eth0", "eth1"}]
 
 
 def test_two_nodes_of_one_name_are_not_mixed_up() -> None:
     both = [[told(eth0=5), told(eth0=9)]] * 2
-    assert roads._carried([card(["eth0"], {})] * 2, both, ("a", "a")) == []
+    assert nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "a")) == []
 
 
 def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_road() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
-    found = road("all_reduce", 64 * MIB, 1, ["a", "b"], roads._carried([card(["eth0"], {})] * 2, both, ("a", "b")))
+    found = road(
+        "all_reduce", 64 * MIB, 1, ["a", "b"], nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b"))
+    )
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
     assert "set back" in found.nics[0].why
     with pytest.raises(Unlearned, match="eth0 on a"):
@@ -58,7 +60,7 @@ def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_road()
 
 def test_counters_survive_the_way_to_rank_zero() -> None:
     seen = Traffic({"eth0": Count(1, 2), "eth1": Absent("permission denied")}, {"mlx5_0:1": Count(4, 8)})
-    assert roads.unpacked(roads.packed(seen)) == seen
+    assert nic_traffic.unpacked(nic_traffic.packed(seen)) == seen
 
 
 def test_what_an_interface_stands_on_is_read_from_sysfs() -> None:
@@ -73,12 +75,12 @@ def test_what_an_interface_stands_on_is_read_from_sysfs() -> None:
             ("list", "/sys/class/net/eth9"): Denied("eth9"),
         }
     )
-    assert roads._below(host, "bond0") == ["eth0", "eth1"]
-    assert roads._below(host, "ib0") == ["mlx5_0:1"]
-    assert roads._below(host, "eth9") == []
+    assert nic_traffic._below(host, "bond0") == ["eth0", "eth1"]
+    assert nic_traffic._below(host, "ib0") == ["mlx5_0:1"]
+    assert nic_traffic._below(host, "eth9") == []
 
 
 def test_gloo_within_one_node_goes_over_loopback_whatever_its_address() -> None:
-    assert roads._sockets([["eth0"], ["eth0"]], ("a", "a")) == "gloo tcp lo"
-    assert roads._sockets([["eth0"], ["eth1"]], ("a", "b")) == "gloo tcp eth0, eth1"
-    assert roads._sockets([["eth0"], None], ("a", "b")) == "gloo tcp"
+    assert nic_traffic._sockets([["eth0"], ["eth0"]], ("a", "a")) == "gloo tcp lo"
+    assert nic_traffic._sockets([["eth0"], ["eth1"]], ("a", "b")) == "gloo tcp eth0, eth1"
+    assert nic_traffic._sockets([["eth0"], None], ("a", "b")) == "gloo tcp"

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from ncclprobe.nccl.log import Log
-from ncclprobe.session import saying
-from ncclprobe.session.saying import Task, said
-from ncclprobe.session.seat import Seat
+from ncclprobe.session.measure import nccl_debug_pass
+from ncclprobe.session.measure.nccl_debug_pass import Task, said
+from ncclprobe.session.ranks.identity import Seat
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
 SPEAKS = """
@@ -45,7 +45,7 @@ def test_what_nccl_wrote_into_its_file_is_read() -> None:
     heard, why = play(SPEAKS)
     assert heard is not None
     assert (heard.network, heard.devices(), why) == ("Socket", ("eth1",), "")
-    assert saying._unpacked(saying._packed(heard)).choices == heard.choices
+    assert nccl_debug_pass._unpacked(nccl_debug_pass._packed(heard)).choices == heard.choices
 
 
 def test_a_process_that_fails_says_why_and_leaves_the_road_unknown() -> None:
@@ -76,7 +76,7 @@ def _sleepers() -> list[int]:
 
 def test_a_measured_rank_itself_is_never_made_to_speak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    assert saying.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
+    assert nccl_debug_pass.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
     assert "NCCL_DEBUG" not in os.environ
 
 
@@ -95,11 +95,11 @@ SEAT = Seat("manual", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
 def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
-    heard = saying.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
+    heard = nccl_debug_pass.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
     assert heard is not None
     (log,), remark = heard
     assert (log.devices(), remark) == (("eth1",), "")
-    nothing = saying.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
+    nothing = nccl_debug_pass.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
     assert nothing is not None
     assert nothing[0] == ()
     assert "rank 0: CUDA error: out of memory" in nothing[1]
@@ -109,7 +109,7 @@ def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
     code = "from ncclprobe.session import sayer; sayer.main('gloo')"
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
-    port = saying._free_port()
+    port = nccl_debug_pass._free_port()
     tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
     argv = [[sys.executable, "-c", code, json.dumps(asdict(task))] for task in tasks]
     ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]

@@ -7,9 +7,9 @@ import pytest
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.launcher import detect
-from ncclprobe.session.seat import Devices, Seat, choose_backend, device_index
-from ncclprobe.session.seat import take_seat as seat
-from ncclprobe.session.store import Exchange, key
+from ncclprobe.session.ranks.identity import Devices, Seat, choose_backend, device_index
+from ncclprobe.session.ranks.identity import take_seat as seat
+from ncclprobe.session.ranks.store import Exchange, key
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model import Report
+from ncclprobe.commands import measuring as command_line
+from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
-from ncclprobe.session import options as command_line
-from ncclprobe.session import trail
-from ncclprobe.session.ledger import Ledger, Party
-from ncclprobe.session.selflaunch import End, _settle
-from ncclprobe.session.trail import Trail
+from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks.launch import End, _settle
+from ncclprobe.session.ranks.rank_files import Trail
 
 ENDED = End(4)
 
@@ -23,7 +23,7 @@ class Run:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.path = folder / "trail", folder / "report.json"
         self.folder.mkdir()
-        (self.folder / trail.IMPORTED).touch()
+        (self.folder / rank_files.IMPORTED).touch()
         self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
         for own in self.trails:
             own.phase("all_reduce 1 MiB in place batch 2 of 5")
@@ -31,7 +31,7 @@ class Run:
         self.zero = self.ledger()
         self.zero.met = True
         with monkeypatch.context() as patch:
-            patch.setenv(trail.FOLDER, str(self.folder))
+            patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.add(replace(ROW, wrong=0))
 
     def ledger(self) -> Ledger:
@@ -40,7 +40,7 @@ class Run:
 
     def closes(self) -> None:
         with self.environment.context() as patch:
-            patch.setenv(trail.FOLDER, str(self.folder))
+            patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.close()
 
     def settle(self, end: End = ENDED) -> tuple[int, Report]:
@@ -59,7 +59,7 @@ def findings(report: Report) -> list[tuple[str, str]]:
 
 
 def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    trail.note_ends(run.folder, {0: -9, 1: 4})
+    rank_files.note_ends(run.folder, {0: -9, 1: 4})
     run.trails[1].words("rank 0 on h0 has fallen silent")
     code, report = run.settle()
     ((subject, message),) = findings(report)
@@ -72,7 +72,7 @@ def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys
 
 
 def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
-    trail.note_ends(run.folder, {1: 4})
+    rank_files.note_ends(run.folder, {1: 4})
     run.trails[1].words("rank 0 on h0 has fallen silent in phase 'x'")
     code, report = run.settle(End(None))
     ((subject, message),) = findings(report)
@@ -82,7 +82,7 @@ def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run
 
 def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
     run.closes()
-    trail.note_ends(run.folder, {1: -11})
+    rank_files.note_ends(run.folder, {1: -11})
     code, report = run.settle()
     assert (code, report.exit_code, len(report.measurements)) == (4, 4, 1)
     assert [subject for subject, _ in findings(report)] == ["rank 1"]
@@ -91,7 +91,7 @@ def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
 @pytest.mark.parametrize("end", [End(0), End(3, "SIGTERM"), End(None), End(-9)])
 def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -> None:
     run.closes()
-    trail.note_ends(run.folder, {1: -15})
+    rank_files.note_ends(run.folder, {1: -15})
     code, report = run.settle(end)
     assert (code, report.exit_code, report.remarks) == (0, 0, ())
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: End, words: str) 
 
 
 def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run) -> None:
-    (run.folder / trail.IMPORTED).unlink()
+    (run.folder / rank_files.IMPORTED).unlink()
     code, report = run.settle(End(None))
     assert code == 3
     assert "--timeout ran out in import torch, before any rank was started" in report.remarks[0]
@@ -124,6 +124,6 @@ def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run)
 def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     run: Run, end: End, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trail.note_ends(run.folder, codes)
+    rank_files.note_ends(run.folder, codes)
     assert run.settle(end)[0] == code
     assert capsys.readouterr() == ("", "")

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.session.heartbeat import SILENT_PERIODS, Beat, Register
-from ncclprobe.session.seat import Seat
-from ncclprobe.session.store import Exchange
+from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.store import Exchange
+from ncclprobe.session.watchdog.heartbeat import SILENT_PERIODS, Beat, Register
 
 from .test_seat import DictStore
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.session.terms import Card, Terms, agree
+from ncclprobe.session.ranks.agreement import Card, Terms, agree
 
 CARD = Card("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")
 CARDS = (CARD, replace(CARD, gpu="GPU-1"), replace(CARD, host="n1"))

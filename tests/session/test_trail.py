@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ncclprobe.session.trail import Trace, Trail, ends, note_ends, trace
+from ncclprobe.session.ranks.rank_files import Trace, Trail, ends, note_ends, trace
 
 
 def test_the_last_phase_and_the_last_words_are_found(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ncclprobe import engine
+from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError, NotCaptured
-from ncclprobe.host import Question, Recorder
-from ncclprobe.model import Collector
-from ncclprobe.registry import discover
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Recorder
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
 from zoo import clouds, desks, linux, network, nvidia, pci, rdma, servers, software
 from zoo.answers import Answers
 from zoo.description import Machine
@@ -31,7 +32,7 @@ def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Quest
     for change in changes:
         change(here)
     host = Recorder(here)
-    engine.collect(host, discover("ncclprobe.facts", Collector))
+    collect(host, discover("ncclprobe.facts", Collector))
     return {asked: said for asked, said in host.answers.items() if not isinstance(said, NotCaptured)}  # no samples
 
 

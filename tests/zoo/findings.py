@@ -4,11 +4,13 @@ from functools import cache
 from pathlib import Path
 
 import zoo
-from ncclprobe import engine
-from ncclprobe.diagnosis import doctor_checks
-from ncclprobe.model import Collector, Finding, Job, Verdict
-from ncclprobe.observe import replayed
-from ncclprobe.registry import discover
+from ncclprobe.engine.diagnose import doctor_checks
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.observe import replayed
+from ncclprobe.model.findings import Finding, Verdict
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job
 from zoo import sick
 
 GOLDEN = zoo.CAPTURES / "golden"
@@ -28,7 +30,7 @@ def golden(path: Path) -> Path:
 def judged(path: Path) -> tuple[Verdict, ...]:
     """The verdicts of all checks on one capture."""
     snapshots = replayed([path], discover("ncclprobe.facts", Collector))
-    return engine.judge(snapshots, doctor_checks(), Job())
+    return judge(snapshots, doctor_checks(), Job())
 
 
 def findings(path: Path) -> list[tuple[str, Finding]]:

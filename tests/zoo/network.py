@@ -1,8 +1,8 @@
 """Interfaces, routes, ports and names.
 
 Shapes: this machine's and the guest's real captures beside these; psutil's net_if_addrs and net_if_stats as
-ncclprobe.live passes them on; the tables of proc(5) and the sysctls' defaults of Linux 5.15 with the server's usual
-larger buffers.
+ncclprobe.host.live passes them on; the tables of proc(5) and the sysctls' defaults of Linux 5.15 with the server's
+usual larger buffers.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What NVML and nvidia-smi say, as the child of ncclprobe.nvml_child would pass it on.
+"""What NVML and nvidia-smi say, as the child of ncclprobe.host.nvml_child would pass it on.
 
 Shapes of the answers: nvml.h as nvidia-ml-py declares it (structures by member, sets as 64-bit words, fields by
-number), and ncclprobe/nvml_server.py. NVML's error words are nvidia-ml-py's. Texts of nvidia-smi: the grammar that
+number), and ncclprobe/host/nvml_server.py. NVML's error words are nvidia-ml-py's. Texts of nvidia-smi: the grammar that
 tests/fake_topo.py writes down for ``topo -m``; ``nvlink -s`` as leptonai/gpud's test data has it (fabric-manager/
 testdata/nvidia-smi.nvlink.status.a100; empty without NVLink, …status.a10).
 """

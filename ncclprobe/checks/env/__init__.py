@@ -7,9 +7,11 @@ files), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``tra
 
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
-from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.values import read_int
-from ncclprobe.registry import applies
 
 
 @applies

@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
-from ncclprobe.checks.env.examples import PLAIN, having, setting
+from ncclprobe.checks.env.fixtures import PLAIN, having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
 from ncclprobe.facts.plugins import Plugin, Plugins
-from ncclprobe.model import Absent, Finding, Setting, note
+from ncclprobe.model.findings import Finding, note
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import looks_like_ours
-from ncclprobe.registry import applies, check
 
 _ETC = f"{SYSTEM_FILE}:1"
 _GPU = Device("0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), Place("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number, written
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     ALONE,
     LINK_LOCAL,
     NO_NCCL,
@@ -24,10 +24,11 @@ from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding, Job, note
+from ncclprobe.model.findings import Finding, note
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gids import Pick, advised, pick, roce_version, wish
 from ncclprobe.nccl.hcas import select
-from ncclprobe.registry import applies, check
 
 _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     ALONE,
     ETH0,
     NO_NCCL,
@@ -26,10 +26,11 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding, Job, fail, note
+from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import Selection, caught_besides, select, select_by, written
 from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
-from ncclprobe.registry import applies, check
 
 
 def _down(device: str, number: int = 1) -> Port:

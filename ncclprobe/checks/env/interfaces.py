@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, seen
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     ALONE,
     BOND0,
     DOCKER_HOST,
@@ -29,11 +29,12 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding, Job, fail, note
+from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.interfaces import Choice, find_by
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
-from ncclprobe.registry import applies, check
 
 _ONLY_HERE = re.compile(r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+")
 """Names that container engines and hypervisors give to interfaces that end on this node."""

@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
-from ncclprobe.checks.env.examples import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
+from ncclprobe.checks.env.fixtures import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model import Absent, Finding, Setting
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import table
 from ncclprobe.nccl.values import read_int, read_torch_bool
-from ncclprobe.registry import applies, check
 
 _LIST = "CUDA_VISIBLE_DEVICES"
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?")

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_note, jobs_warn
-from ncclprobe.checks.env.examples import ALONE, PLAIN, TWO_NODES, having, setting
+from ncclprobe.checks.env.fixtures import ALONE, PLAIN, TWO_NODES, having, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.named_files import NamedFiles
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.model import Absent, Finding, note
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, note
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 _QUIET = ("", "VERSION")
 _PER_CALL = ("COLL", "CALL", "P2P", "ALL")

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
-from ncclprobe.checks.env.examples import NO_NCCL, nccl, setting
+from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, reaches
-from ncclprobe.model import Absent, Finding, Setting, note, warn
+from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import nearest, table
-from ncclprobe.registry import check
 
 _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
 _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from

@@ -4,13 +4,15 @@ import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
-from ncclprobe.checks.env.examples import NO_NCCL, nccl, setting
+from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
-from ncclprobe.model import Absent, Finding, Setting, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import Reading, intent, read_int
-from ncclprobe.registry import check
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
 _WORDS_KEEP_THE_DEFAULT = (2, 32)  # seen of the real libnccl: 2.31.2 reads 0, 2.32.3 its default (reports/oracle.md)

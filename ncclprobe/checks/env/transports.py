@@ -11,7 +11,7 @@ from ncclprobe.checks.env import (
     nccl_job,
     number,
 )
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     ALONE,
     NO_NCCL,
     ONE_NODE,
@@ -33,11 +33,12 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding, Job
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.p2p import nvls
 from ncclprobe.nccl.values import read_level
-from ncclprobe.registry import applies, check
 
 _OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
 _EFA = fabric(port("rdmap79s0", link_layer="Unspecified"))

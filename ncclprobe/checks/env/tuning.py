@@ -3,27 +3,17 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job, number
-from ncclprobe.checks.env.examples import (
-    NO_NCCL,
-    ONE_NODE,
-    PLAIN,
-    TWO_NODES,
-    bare,
-    gpus,
-    having,
-    linked,
-    nccl,
-    setting,
-)
+from ncclprobe.checks.env.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, bare, gpus, having, linked, nccl, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.p2p import nvls
-from ncclprobe.registry import check
 
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 

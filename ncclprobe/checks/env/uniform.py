@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.env import evidence, loaded, number
-from ncclprobe.checks.env.examples import (
+from ncclprobe.checks.env.fixtures import (
     LINK_LOCAL,
     PLAIN,
     PLAIN_HOST,
@@ -26,11 +26,12 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, reaches
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, Job, fail, warn
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gids import family, pick, roce_version, wish
 from ncclprobe.nccl.hcas import select_by
-from ncclprobe.registry import applies, check
 
 _IGNORES = "NCCL_IGNORE_NET_MISMATCH"
 _IGNORES_SINCE = (2, 30, 3)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import normal
-from ncclprobe.model import Absent, Finding, Job, note
-from ncclprobe.registry import applies
+from ncclprobe.model.findings import Finding, note
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent, Job
 
 
 @applies

@@ -6,8 +6,9 @@ from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.model import Absent, Finding, Job, fail
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent, Job
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))

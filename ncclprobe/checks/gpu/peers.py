@@ -11,9 +11,10 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
-from ncclprobe.topology import PathType, of_machine
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.topology.paths import PathType, of_machine
 
 _WORDS = {
     "CNS": "not supported by the chipset",

@@ -7,8 +7,9 @@ from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.units import size
 
 GIB = 1 << 30

@@ -9,8 +9,9 @@ from ncclprobe.checks.gpu import at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.facts.kernel_log import Event, KernelLog
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model import Absent, Finding, fail, note, warn
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 _DAY_S = 86400.0
 _WHOSE = re.compile(r"\b(pid|name)=('[^']*'|[^,]*),? ?")  # of no use here, and of a stranger perhaps

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model import Absent, Job
-from ncclprobe.registry import applies
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent, Job
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.process import Limit, Process
 from ncclprobe.facts.timesync import TimeSync
-from ncclprobe.model import Finding, Job, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Job
 
 _SMALL_WORLD = 64
 _FILES_PER_RANK = 16  # 1024 files have been too few for more than 64 ranks

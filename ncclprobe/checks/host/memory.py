@@ -14,8 +14,10 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Limit, Process
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.units import size
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ncclprobe.checks.ib.boxes import (
+from ncclprobe.checks.ib.fixtures import (
     NO_NCCL,
     ONE_NODE,
     PEERMEM,
@@ -17,8 +17,8 @@ from ncclprobe.checks.ib.boxes import (
     pci,
     port,
 )
-from ncclprobe.checks.ib.near import GUEST, METAL
-from ncclprobe.checks.ib.view import active, listed, rdma_job, single_node, taken
+from ncclprobe.checks.ib.gpu_nic_affinity import GUEST, METAL
+from ncclprobe.checks.ib.selection import active, listed, rdma_job, single_node, taken
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
@@ -29,11 +29,12 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.software import Software
-from ncclprobe.model import Absent, Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Direct, Way, decide, supported, way
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.registry import check
-from ncclprobe.topology import of_machine
+from ncclprobe.topology.paths import of_machine
 
 _NOTHING = GpuDirect({}, (5, 15), "proprietary")
 _OPEN = GpuDirect({}, (6, 8), "open")

@@ -4,19 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from ncclprobe.checks.ib.boxes import (
-    HDR,
-    ONE_NODE,
-    PLAIN,
-    TWO_NODES,
-    device,
-    fabric,
-    gpus,
-    having,
-    pci,
-    port,
-)
-from ncclprobe.checks.ib.view import (
+from ncclprobe.checks.ib.fixtures import HDR, ONE_NODE, PLAIN, TWO_NODES, device, fabric, gpus, having, pci, port
+from ncclprobe.checks.ib.selection import (
     SYSFS,
     Group,
     active,
@@ -37,10 +26,11 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model import Absent, Blame, Finding, fail, note, warn
+from ncclprobe.model.findings import Blame, Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.registry import check
-from ncclprobe.topology import Topology
+from ncclprobe.topology.paths import Topology
 
 _CAUSES = {
     "Polling": "no cable, or nothing that answers at its other end",

@@ -5,18 +5,9 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 from typing import Any
 
-from ncclprobe.checks.ib.boxes import (
-    ONE_NODE,
-    PLAIN,
-    TWO_NODES,
-    fabric,
-    gid,
-    interfaces,
-    port,
-    roce,
-)
+from ncclprobe.checks.ib.fixtures import ONE_NODE, PLAIN, TWO_NODES, fabric, gid, interfaces, port, roce
 from ncclprobe.checks.ib.ports import path
-from ncclprobe.checks.ib.view import active, listed, rdma_job, single_node, taken
+from ncclprobe.checks.ib.selection import active, listed, rdma_job, single_node, taken
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -24,9 +15,10 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.facts.sysctls import Ipv4Settings, Sysctls
-from ncclprobe.model import Absent, Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.registry import check
 
 _HEADERS = 96
 """Bytes that RoCE takes of an interface's MTU (iboe_get_mtu in Linux, include/rdma/ib_addr.h)."""

@@ -3,8 +3,8 @@
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.resolver import Master
-from ncclprobe.model import Job
-from ncclprobe.registry import applies
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Job
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)
 BY_HAND = Launch("manual", 0, 16, 0, 8, 2, 0, "node0", 29500)

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env import number
-from ncclprobe.checks.env.examples import PLAIN, gpus, setting
+from ncclprobe.checks.env.fixtures import PLAIN, gpus, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import Every, Ranks
-from ncclprobe.hostlist import fold
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.fleet import Every, Ranks
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 
 
 def _node(hostname: str, boot_id: str | None) -> System:

@@ -13,10 +13,11 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.reach import Reach, RollCall
 from ncclprobe.facts.resolver import Master
-from ncclprobe.fleet import Every, Ranks, vote
-from ncclprobe.hostlist import fold
-from ncclprobe.model import Absent, Finding, Job, fail, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.fleet import Every, Ranks, vote
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 
 _HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {

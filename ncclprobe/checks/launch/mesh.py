@@ -9,11 +9,12 @@ from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import Door, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.fleet import Every
-from ncclprobe.hostlist import fold
-from ncclprobe.localise import Culprit, blame
-from ncclprobe.model import Absent, Finding, Severity, fail
-from ncclprobe.registry import check
+from ncclprobe.localise.reach import Culprit, blame
+from ncclprobe.model.findings import Finding, Severity, fail
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 Pair = tuple[str, str]
 Roads = dict[str, Culprit[str]]

@@ -23,9 +23,10 @@ from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.interfaces import find_by
-from ncclprobe.registry import applies, check
 
 _SLOW_S = 1.0
 _OVERLAYS = ("bridge", "vxlan", "wireguard")  # DEVTYPE of what containers and private networks are made of

@@ -10,8 +10,9 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.ports import Listener, Ports
 from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.sysctls import ROOT, Sysctls
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 
 _LARGEST_BACKLOG = 4096  # the kernel's own default of somaxconn since Linux 5.4
 _PORTS_PER_PEER = 4

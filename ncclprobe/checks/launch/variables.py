@@ -8,8 +8,9 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launch_kinds import TORCH
 from ncclprobe.facts.launcher import Launch, Problem, detect
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.model import Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Job
 
 _OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 

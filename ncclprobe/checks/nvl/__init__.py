@@ -10,7 +10,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.values import read_int
-from ncclprobe.registry import applies, check
 
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"

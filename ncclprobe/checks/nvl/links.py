@@ -13,8 +13,9 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model import Absent, Finding, fail, note, warn
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 Row = tuple[NvLink, ...]
 _MOST_NAMED = 6

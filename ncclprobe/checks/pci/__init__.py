@@ -6,8 +6,8 @@ from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Pci, normal
-from ncclprobe.model import Absent, Job
-from ncclprobe.registry import applies
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent, Job
 
 
 @applies

@@ -13,9 +13,10 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.topo_matrix import Kind, Matrix
-from ncclprobe.model import Absent, Finding, note, warn
-from ncclprobe.registry import check
-from ncclprobe.topology import of_machine
+from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.topology.paths import of_machine
 
 _MEANS = {"PIX": "PCIe switch", "PXB": "PCIe switch", **dict.fromkeys(("PHB", "NODE", "SYS", "SOC"), "processor")}
 

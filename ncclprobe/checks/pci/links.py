@@ -13,8 +13,9 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model import Absent, Finding, Job, fail, note, warn
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 
 T = TypeVar("T", int, float)
 _GPU, _SCREEN, _NIC = Identity(0x030200, 0x10DE, 1), Identity(0x030000, 0x10DE, 1), Identity(0x020700, 0x15B3, 1)

@@ -14,9 +14,10 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
-from ncclprobe.model import Absent, Finding, note, warn
+from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import supported
-from ncclprobe.registry import check
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
 _TURING = (7, 5)

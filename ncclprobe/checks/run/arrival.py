@@ -4,14 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.model import (
-    Arrivals,
-    Attendance,
-    Finding,
-    LostRank,
-    fail,
-)
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail
+from ncclprobe.model.registry import check
+from ncclprobe.model.run import Arrivals, Attendance, LostRank
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ncclprobe.model import Finding, fail, warn
-from ncclprobe.moved import Grouped, GroupRow
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.traffic import Grouped, GroupRow
 
 _WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,

@@ -5,15 +5,10 @@ from dataclasses import replace
 
 from ncclprobe.checks.run.arrival import seen_once
 from ncclprobe.errors import Unlearned
-from ncclprobe.measured import Mismatch
-from ncclprobe.model import (
-    Blame,
-    Finding,
-    fail,
-    warn,
-)
-from ncclprobe.paired import Blamed, Inside, Localisation, LostPair, WrongBytes
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Blame, Finding, fail, warn
+from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.pair_results import Blamed, Inside, Localisation, LostPair, WrongBytes
+from ncclprobe.model.registry import check
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)

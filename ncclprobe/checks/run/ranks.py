@@ -5,13 +5,10 @@ from dataclasses import replace
 from statistics import median_low
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.measured import Skew
-from ncclprobe.model import (
-    Apart,
-    Finding,
-    warn,
-)
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, warn
+from ncclprobe.model.measurement import Skew
+from ncclprobe.model.registry import check
+from ncclprobe.model.run import Apart
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))

@@ -5,19 +5,10 @@ from dataclasses import replace
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.site import verdict
-from ncclprobe.measured import Mismatch
-from ncclprobe.model import (
-    Expectation,
-    Finding,
-    Judged,
-    Library,
-    Measurement,
-    TimeStats,
-    Verified,
-    fail,
-    warn,
-)
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.measurement import Expectation, Library, Measurement, Mismatch, TimeStats
+from ncclprobe.model.registry import check
+from ncclprobe.model.run import Judged, Verified
 from ncclprobe.units import size
 
 ROW = Measurement(

@@ -14,10 +14,10 @@ from typing import TypeVar
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import Every, Vote
-from ncclprobe.hostlist import fold
-from ncclprobe.model import Absent, Job
-from ncclprobe.registry import applies
+from ncclprobe.model.fleet import Every, Vote
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent, Job
 
 T = TypeVar("T")
 K = TypeVar("K")

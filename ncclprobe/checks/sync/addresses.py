@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env.examples import DOCKER0, ETH0, LO, PLAIN, interface
-from ncclprobe.checks.sync.roads import leads_out, roads
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, interface
+from ncclprobe.checks.sync.interfaces import leads_out, roads
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.process import Limit, Process
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import Every
-from ncclprobe.hostlist import fold
-from ncclprobe.model import Absent, Finding, fail, note
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 Stack = tuple[str | None, int | None]
 """Whose network it is: the machine's boot id and the network namespace. None: not known."""

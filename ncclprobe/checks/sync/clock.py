@@ -6,9 +6,10 @@ from ncclprobe.checks import several
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import ClockOffset, Gathering
-from ncclprobe.fleet import Every
-from ncclprobe.model import Absent, Finding, warn
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, warn
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 _APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
 _MOST_TOLD = 5

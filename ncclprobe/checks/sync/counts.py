@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ncclprobe.checks.env import loaded, number
-from ncclprobe.checks.env.examples import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
+from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
 from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
-from ncclprobe.checks.sync.roads import sockets
+from ncclprobe.checks.sync.interfaces import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -14,10 +14,11 @@ from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
-from ncclprobe.registry import check
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
 

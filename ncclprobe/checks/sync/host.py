@@ -7,7 +7,7 @@ from functools import partial, reduce
 from operator import and_
 
 from ncclprobe.checks import several
-from ncclprobe.checks.ib.boxes import pci
+from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.errors import Unlearned
@@ -17,9 +17,10 @@ from ncclprobe.facts.limits import Memlock, SharedMemory
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, note, warn
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.units import size
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -7,21 +7,22 @@ from typing import Any
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env import number
-from ncclprobe.checks.env.examples import DOCKER0, ETH0, LO, PLAIN, hcas
-from ncclprobe.checks.ib.view import active, listed, taken
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
+from ncclprobe.checks.ib.selection import active, listed, taken
 from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
-from ncclprobe.checks.sync.roads import roads
+from ncclprobe.checks.sync.interfaces import roads
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import gbps
-from ncclprobe.registry import check
 
 _FULL_MEMBER = 0x8000
 

@@ -9,10 +9,11 @@ from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.fleet import Every
-from ncclprobe.hostlist import MAX_NAMES, fold
-from ncclprobe.model import Absent, Finding, fail, note
-from ncclprobe.registry import applies, check
+from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import MAX_NAMES, fold
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
 _LEAST_WAIT_S = 3.0  # a launcher starts no thousand processes in less

@@ -4,17 +4,19 @@ from collections.abc import Iterator
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env import loaded, seen
-from ncclprobe.checks.env.examples import NO_NCCL, PLAIN, having, nccl, setting
+from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, nccl, setting
 from ncclprobe.checks.env.numbers import default_of
 from ncclprobe.checks.sync import named, several_with_gpus, told
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.facts.system import System
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, Job, Setting, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
-from ncclprobe.registry import check
 
 _GLOOS = ("GLOO_",)
 _FAMILIES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_", "FI_", "UCX_", "RDMAV_", "SHARP_", *_GLOOS)

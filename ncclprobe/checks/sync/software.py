@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env.examples import gpus, hcas, nccl
+from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
 from ncclprobe.checks.sync import named, several_with_gpus, told
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Torch
-from ncclprobe.fleet import Every, vote
-from ncclprobe.model import Absent, Finding, fail, warn
-from ncclprobe.registry import check
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent
 
 _SHOWN = 4  # nodes whose library is named as evidence
 

@@ -24,8 +24,8 @@ from typing import Any
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
-from ncclprobe.measured import Again, Disturbance
-from ncclprobe.model import Expectation, Measurement, Mode, Place, Report
+from ncclprobe.model.measurement import Again, Disturbance, Expectation, Measurement, Mode, Place
+from ncclprobe.model.report import Report
 from ncclprobe.ops import OPS
 from ncclprobe.units import size
 

@@ -12,6 +12,7 @@ so is what lies below what a model allows. Otherwise a sick fleet becomes its ow
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -20,8 +21,8 @@ import msgspec
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import Band, Conditions, conditions, typical_GBps
 from ncclprobe.expect.site.fingerprint import changes
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import Expectation, Measurement, Mode, Place
+from ncclprobe.host import files
+from ncclprobe.model.measurement import Expectation, Fingerprint, Measurement, Mode, Place
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size
 
@@ -220,3 +221,12 @@ def _no_doubles(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
+
+
+def load(path: str) -> dict[str, Site]:
+    """The baseline in the file `path`, or all in a folder, by their paths. Raises UsageError."""
+    where = Path(path)
+    paths = sorted(where.glob("*.json"))[:1000] if where.is_dir() else [where]
+    if not paths:
+        raise UsageError(f"{path}: holds no baseline; write one with `ncclprobe baseline REPORT -o {path}/site.json`")
+    return {str(each): parse(files.read(each, limit=MAX_BYTES), str(each)) for each in paths}

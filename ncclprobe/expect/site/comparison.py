@@ -12,7 +12,7 @@ from typing import Literal
 
 from ncclprobe.expect.site.bands import Conditions, conditions, typical_GBps
 from ncclprobe.expect.site.baselines import Site
-from ncclprobe.model import Measurement
+from ncclprobe.model.measurement import Measurement
 
 Change = Literal["slower", "faster", "same", "unsure"]
 Key = tuple[str, int, Conditions]

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclprobe.measured import Fingerprint
+from ncclprobe.model.measurement import Fingerprint
 
 
 def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:

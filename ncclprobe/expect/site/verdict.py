@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ncclprobe.measured import Again, Disturbance
-from ncclprobe.model import Expectation, Measurement
+from ncclprobe.model.measurement import Again, Disturbance, Expectation, Measurement
 
 Verdict = Literal["pass", "warn", "fail", "noise"]
 TOO_FEW = "too few samples for an interval"

@@ -28,7 +28,7 @@ from ncclprobe.expect.tuner.constants import (
     speeds,
 )
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
-from ncclprobe.model import Absent
+from ncclprobe.model.snapshot import Absent
 
 _MNNVL: Version = (2, 20, 0)
 _NVLS: Version = (2, 17, 0)

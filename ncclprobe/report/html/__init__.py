@@ -4,7 +4,7 @@ All text is there with JavaScript off. What a machine said is escaped wherever i
 the browser run this page's own scripts alone and fetch nothing.
 """
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 
 
 def render(report: Report) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ncclprobe.model import Measurement
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.report.html.legible import micros, plural, printable, rate
 from ncclprobe.units import size
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ncclprobe.model import NodeEnvironment
+from ncclprobe.model.report import NodeEnvironment
 from ncclprobe.report.html.legible import folded
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ncclprobe.chosen import NodeTopology
-from ncclprobe.model import Report, Status
+from ncclprobe.model.findings import Status
+from ncclprobe.model.nccl_selection import NodeTopology
+from ncclprobe.model.report import Report
 from ncclprobe.report.html.legible import folded
 from ncclprobe.report.html.pictures import Mark, Marks, part_of, picture
 from ncclprobe.report.html.rows import Row, device

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ncclprobe.hostlist import fold
+from ncclprobe.model.hostlist import fold
 
 LONGEST = 1500
 """Characters of one text on the page; an answer of a machine may have megabytes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ncclprobe.paired import Blamed, Localisation, PairRow
+from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.report.html.legible import micros, plural, printable, rate
 from ncclprobe.report.pairs import said
 from ncclprobe.units import size

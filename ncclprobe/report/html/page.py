@@ -12,8 +12,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ncclprobe.model import Measurement, Report, Status
-from ncclprobe.report.html import charts, chosen, differences, fleet, legible, matrix, tables
+from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report
+from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
 from ncclprobe.report.html.legible import breaks, folded, micros, plural, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
 from ncclprobe.units import size
@@ -198,7 +200,7 @@ def _nodes(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     kinds, more_kinds, more_nodes = fleet.kinds(report, found)
     shown, hidden = fleet.tiles(report, found)
     settings = differences.settings(report.environment)
-    choices, unshown = chosen.alike(report)
+    choices, unshown = nccl_selection.alike(report)
     return {
         "tiles": shown,
         "hidden_tiles": hidden,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ncclprobe.chosen import NodeTopology
+from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.report.html.legible import printable
 from ncclprobe.report.html.placing import Cluster, Domain, Placed, all_to_all, nvlinked, place
 

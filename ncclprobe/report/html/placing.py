@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.chosen import DeviceRow, NodeTopology
+from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 
 COLUMN = 92
 _GAP = 14

@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.model import Finding, Report, Severity, Status, Verdict
-from ncclprobe.paired import Blamed
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.pair_results import Blamed
+from ncclprobe.model.report import Report
 from ncclprobe.report.html.legible import folded, plural
 from ncclprobe.report.pairs import said
 

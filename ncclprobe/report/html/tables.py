@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ncclprobe.model import Report
-from ncclprobe.moved import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
+from ncclprobe.model.report import Report
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
 from ncclprobe.report.html.legible import micros, plural, rate
 from ncclprobe.units import size
 

@@ -3,26 +3,12 @@
 from dataclasses import replace
 from itertools import permutations, product
 
-from ncclprobe.chosen import DeviceRow, NodeTopology, NumaRow
-from ncclprobe.measured import Fingerprint
-from ncclprobe.model import (
-    Expectation,
-    Finding,
-    LaunchRow,
-    Library,
-    Measurement,
-    NodeEnvironment,
-    NodeRow,
-    Report,
-    Setting,
-    Severity,
-    Status,
-    TimeStats,
-    Tool,
-    Verdict,
-)
-from ncclprobe.moved import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
-from ncclprobe.paired import Blamed, Localisation, PairRow
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.measurement import Expectation, Fingerprint, Library, Measurement, TimeStats
+from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
+from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
+from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
 
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""

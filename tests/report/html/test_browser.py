@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.model import Report
+from ncclprobe.model.report import Report
 from ncclprobe.report.html import render
 
 from . import made

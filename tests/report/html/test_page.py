@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from plotly import graph_objects
 
-from ncclprobe.model import NodeRow, Report, Status, Suppression, Verdict, fail
+from ncclprobe.model.findings import Status, Suppression, Verdict, fail
+from ncclprobe.model.report import NodeRow, Report
 from ncclprobe.report.html import charts, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place

@@ -1,0 +1,154 @@
+"""Did the bytes take the road that somebody meant for them, and do links within a node carry what they should?"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ncclprobe.errors import Unlearned
+from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.registry import check
+from ncclprobe.model.traffic import Affinities, AffinityRow, Copies, CopyRow, NicBytes, Road, Roads
+from ncclprobe.units import size
+
+_MANY = 600 << 20
+_TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
+_MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
+_WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
+_RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
+
+
+@check(bad=[(Roads((_WRONG,)),)], good=[(Roads((_RIGHT,)),)])
+def road(roads: Roads) -> Iterator[Finding]:
+    """Bytes went over a NIC that nobody expected to carry them.
+
+    Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
+    idle; the number alone does not say which it was. A NIC is named that moved a tenth or more of what must have left
+    or reached its node, and at least 1 MiB, where the NICs that were to carry it are short of as much, or the other
+    nodes' unexpected NICs moved as much: what others send meanwhile does neither.
+    Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
+    route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
+    """
+    seen: set[str] = set()
+    for each in roads.rows:
+        for where in each.stray:
+            if where in seen:
+                continue
+            seen.add(where)
+            node = where.partition(" ")[0]
+            nics = [nic for nic in each.nics if nic.node == node]
+            meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
+            yield warn(
+                where,
+                f"carried bytes of {each.op} that were to go over {meant}",
+                blame="job",
+                action="fix-job",
+                confidence="counted by the NIC itself, before and after",
+                evidence="; ".join(_counted(nic) for nic in nics)
+                + f"; {size(each.nbytes)} in all calls, of which {size(each.least_bytes)} at least left the nodes",
+                nodes=(node,),
+            )
+    if not seen and (blind := _blind(roads)):
+        raise Unlearned(f"the road is not known: {blind}")
+
+
+def _counted(nic: NicBytes) -> str:
+    if nic.sent is None or nic.received is None:
+        return f"{nic.nic} not known ({nic.why})"
+    return f"{nic.nic} sent {nic.sent} bytes and received {nic.received}"
+
+
+def _blind(roads: Roads) -> str:
+    """Why it cannot be said which way the bytes went, where it cannot."""
+    for each in roads.rows:
+        for nic in each.nics:
+            if nic.expected and nic.sent is None:
+                return f"{nic.nic} on {nic.node}: {nic.why}"
+        if each.nics and all(nic.expected is None for nic in each.nics):
+            return "nobody can say which NICs were to carry the bytes"
+    return ""
+
+
+_SLOW_COPY = CopyRow(
+    node="n0",
+    rank=3,
+    kind="h2d",
+    device="GPU3",
+    numa=0,
+    near=True,
+    nbytes=1 << 28,
+    GBps=12.4,
+    min_GBps=12.3,
+    max_GBps=12.5,
+    samples=7,
+    expected_GBps=54.2,
+    low_GBps=49.8,
+    why="PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload",
+    source="https://github.com/Azure/AI-benchmarking-guide",
+    status="fail",
+)
+_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
+_KINDS = {
+    "h2d": "from the host to it",
+    "d2h": "from it to the host",
+    "both": "both ways at once",
+    "d2d": "to its peer",
+    "host": "within the host's memory",
+}
+
+
+@check(bad=[(Copies((_SLOW_COPY,)),)], good=[(Copies((_RIGHT_COPY,)),)], required=True)
+def copies(measured: Copies) -> Iterator[Finding]:
+    """A copy between host and GPU, or between GPUs, is slower than its link allows.
+
+    Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
+    under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
+    way.
+    Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
+    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see --affinity).
+    """
+    for row in measured.rows:
+        if row.status == "fail" and row.low_GBps is not None:
+            yield fail(
+                row.device,
+                f"copies {row.GBps:.4g} GB/s {_KINDS[row.kind]}{f' {row.peer}' if row.peer else ''}, at least "
+                f"{row.low_GBps:.4g} expected ({row.why})",
+                blame="node",
+                action="retest",
+                confidence=f"median of {row.samples}, measured on this node alone",
+                evidence=f"{size(row.nbytes)} copies, {row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s; {row.source}",
+                nodes=(row.node,),
+            )
+    if all(row.status == "unjudged" for row in measured.rows):
+        raise Unlearned("nothing is known of what copies reach on this machine")
+    noise = [row for row in measured.rows if row.status == "noise"]
+    if noise and not any(row.status == "fail" for row in measured.rows):
+        raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")
+
+
+_PINNED = AffinityRow(1, "n0", "0", "0-47", 412.0, 190.0, 2.17, (2.05, 2.31), "numactl --physcpubind=0-47 PROGRAM")
+_SAME = AffinityRow(1, "n0", "0", "0-47", 191.0, 190.0, 1.01, (0.97, 1.04), "numactl --physcpubind=0-47 PROGRAM")
+_COSTS = 1.05
+"""Times as long, for certain: less than that differs between two runs that are alike."""
+
+
+@check(bad=[(Affinities((_PINNED,)),)], good=[(Affinities((_SAME,)),)])
+def affinity(measured: Affinities) -> Iterator[Finding]:
+    """A rank runs on the wrong processors, and its calls take longer for it.
+
+    Why: NCCL's and gloo's own threads inherit what the launcher binds a rank to: a processor that others use too, or
+    one at the far end of the node, delays every call, and looks like a slow network. Both ways were measured in turn,
+    within one run; a rank is named where even the low end of the ratio's interval is above 1.05.
+    Fix: start the ranks with the words given, or leave binding out: `--cpu-bind=none`, `--bind-to none`.
+    """
+    for row in measured.rows:
+        if row.interval and row.interval[0] > _COSTS:
+            yield warn(
+                f"rank {row.rank}",
+                f"takes {row.ratio:.2f} times as long on processors {row.cpus} as on {row.better_cpus}",
+                blame="job",
+                action="fix-job",
+                confidence="both ways in turn, in one run",
+                evidence=f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
+                f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
+                remedy=row.words,
+                nodes=(row.node,),
+            )

@@ -1,0 +1,1 @@
+"""How nodes find each other, reach each other and hand over what they know."""

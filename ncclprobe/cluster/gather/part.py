@@ -1,0 +1,156 @@
+"""What every process of an assembly needs: who it is, how long each part may take, what it knows, what it says."""
+
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclprobe.checks.sync.roster import missing as not_among
+from ncclprobe.cluster.rendezvous.messages import Leave
+from ncclprobe.cluster.rendezvous.token import Token
+from ncclprobe.engine.observe import Heard, of_capture
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host.capture import Replay, dump
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.units import printable
+
+_MESH_S = 30.0
+PARTING_S = 1.0
+"""For the last words to those who may have gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When each part of a run must be over, on time.monotonic(): so that `timeout_s` holds whoever stands still."""
+
+    start: float
+    timeout_s: float
+    wait_s: float
+
+    def by(self, share: float) -> float:
+        """The end of the part that may take the run up to this share of its time."""
+        return self.start + share * self.timeout_s
+
+    @property
+    def end(self) -> float:
+        """Of the whole run."""
+        return self.by(1.0)
+
+    def meeting(self) -> float:
+        """Until when other nodes are waited for, or called."""
+        return min(time.monotonic() + self.wait_s, self.by(0.6))
+
+    def mesh(self) -> float:
+        """Until when paths are tried."""
+        return min(time.monotonic() + _MESH_S, self.by(0.85))
+
+
+Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
+"""From the snapshots, the names of missing nodes and the remarks to the report, which it has delivered by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Who this process is in the assembly, and what it needs for it.
+
+    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `exit_of` says with
+    what a node leaves, by its name.
+    """
+
+    launch: Launch
+    token: Token
+    times: Times
+    collectors: Sequence[Collector]
+    backend: str
+    judge: Judge
+    exit_of: Callable[[str, Report], ExitCode]
+    given: Mapping[Question, str] = field(default_factory=dict)
+    keep: Path | None = None
+    attempt: str = "0"
+
+    @property
+    def node_rank(self) -> int:
+        """This node's number. Where the launcher does not say, ranks are taken to be dealt out node by node."""
+        launch = self.launch
+        if launch.node_rank is not None:
+            return launch.node_rank
+        return (launch.rank or 0) // (launch.local_world_size or 1)
+
+    @property
+    def nnodes(self) -> int:
+        """How many nodes there should be."""
+        return self.launch.nnodes or 1
+
+
+@dataclass(slots=True)
+class Own:
+    """What this node knows: its answers, those of its ranks, and what it has measured since."""
+
+    name: str
+    answers: Heard
+    ranks: dict[int, Heard]
+    snapshot: Snapshot
+
+    def add(self, name: str, measured: Any) -> None:
+        """Keep a sample: a frozen dataclass."""
+        self.answers[SAMPLE, name] = json.dumps(asdict(measured))
+
+    def text(self) -> str:
+        """As a capture."""
+        return dump(self.answers, self.name, ranks=self.ranks)
+
+    def replay(self) -> Replay:
+        """As if it had been captured."""
+        return Replay(self.answers, self.name, older=False, ranks=self.ranks)
+
+    def again(self, collectors: Sequence[Collector]) -> Snapshot:
+        """The facts, with what was measured."""
+        return of_capture(self.replay(), collectors)
+
+
+def alone(part: Part, own: Own, why: str) -> ExitCode:
+    """Judge this node by itself, because the others are lost."""
+    snapshots = [own.again(part.collectors)]
+    return ExitCode(part.judge(snapshots, missing(snapshots), [why, how(part)]).exit_code)
+
+
+def missing(snapshots: Sequence[Snapshot], came: Collection[int] = ()) -> tuple[str, ...]:
+    """The nodes that are in none of `snapshots`, and whose rank is not among those that `came`."""
+    launches = {s.node: launch for s in snapshots if isinstance(launch := s.facts.get(Launch), Launch)}
+    return not_among(Every(launches), came)
+
+
+def how(part: Part) -> str:
+    """How the nodes met: what a reader must know who wonders about ports and tokens."""
+    launch = part.launch
+    said = dict(launch.origins)
+    where = f"{launch.master_addr} ({said.get('master_addr', 'given')}), port {launch.master_port}"
+    through = "through torchrun's store at" if launch.agent_store else "at"
+    token = "random" if launch.agent_store else part.token.origin
+    return f"{launch.kind} started {part.nnodes} nodes, which met {through} {where}; token: {token}"
+
+
+def file_name(node: str) -> str:
+    """A file for this node, whatever it is called."""
+    return re.sub(r"[^\w.#-]", "_", node)[:100] + ".jsonl"
+
+
+def say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"ncclprobe: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def code_of(leave: Leave) -> ExitCode:
+    """With what this process ends: a verdict, whatever it was told."""
+    verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
+    return next((code for code in verdicts if code == leave.exit_code), ExitCode.INCONCLUSIVE)

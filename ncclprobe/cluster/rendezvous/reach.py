@@ -1,0 +1,132 @@
+"""The way to rank 0, layer by layer, again and again until it is there or time is up.
+
+Resolve its name, ask the kernel for the route, connect, look whether what answers is ours, prove the token. Rank 0 may
+start later, so a name that does not resolve yet and a port that is not open yet are tried again; a service that is not
+ours is called a few times only (contract, Manners).
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from ncclprobe.cluster.rendezvous.run_in_thread import aside
+from ncclprobe.errors import HostError
+from ncclprobe.facts.reach import Reach
+from ncclprobe.wire import Wire, WireError, connect
+
+Resolve = Callable[[str], Sequence[str]]
+
+_CONNECT_S = 3.5
+"""For one address: the kernel repeats an unanswered SYN after 1 s and 3 s (tcp_syn_retries, tcp(7))."""
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+_MAX_ADDRESSES = 8
+_ENOUGH = {  # calls, a second apart, of something that is there and does not seem to be ours
+    "foreign": 3,
+    "stranger": 3,
+    "garbled": 3,
+    "too-big": 3,
+    "silent": 8,
+}
+_BY_PATIENCE = ("resolve", "filtered", "silent")
+"""Outcomes that a try has, whatever was there, if it begins too late."""
+_FARTHER = (
+    *("resolve", "route", "address", "denied", "unreachable", "filtered", "refused"),
+    *("reset", "silent", "foreign", "garbled", "too-big", "stranger"),
+)
+"""How far a call came. Of several addresses the one that came farthest tells most."""
+
+
+def addresses_of(name: str) -> Sequence[str]:
+    """What getaddrinfo(3) says, in its order. Raises OSError."""
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+async def find(
+    target: str,
+    port: int,
+    token: bytes,
+    deadline: float,
+    *,
+    interfaces: Mapping[str, str] = MappingProxyType({}),
+    resolve: Resolve = addresses_of,
+) -> tuple[Wire | None, Reach]:
+    """An open conversation with rank 0, or None, and how it came to that. Ends by `deadline`, raises nothing.
+
+    `interfaces` are the names of this node's, by address. `resolve` may hang: it runs on a thread that is left behind.
+    """
+    started = time.monotonic()
+    reach = Reach(target, port, "resolve", "there was no time to try")
+    counts: Counter[str] = Counter()
+    while time.monotonic() < deadline:
+        wire, now = await _round(reach, token, deadline, interfaces, resolve)
+        cut_short = reach.tries > 0 and now.outcome in _BY_PATIENCE and time.monotonic() >= deadline
+        tries = reach.tries + 1
+        reach = reach if cut_short else now
+        counts[reach.outcome] += 1
+        seen = tuple(dict.fromkeys((*reach.seen, reach.outcome)))
+        reach = replace(reach, tries=tries, seen=seen, seconds=round(time.monotonic() - started, 3))
+        if wire is not None or counts[reach.outcome] >= _ENOUGH.get(reach.outcome, tries + 1):
+            return wire, reach
+        hurry = tries <= len(_PAUSES_S) and reach.outcome not in _ENOUGH
+        pause_s = _PAUSES_S[tries - 1] if hurry else 1.0
+        await asyncio.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
+    return None, reach
+
+
+async def _round(
+    reach: Reach, token: bytes, deadline: float, interfaces: Mapping[str, str], resolve: Resolve
+) -> tuple[Wire | None, Reach]:
+    """One try of every address."""
+    started = time.monotonic()
+    try:
+        addresses = tuple(await aside(lambda: resolve(reach.target), deadline))[:_MAX_ADDRESSES]
+        trouble = "resolves to nothing"
+    except TimeoutError:
+        addresses, trouble = (), "no answer from the resolver"
+    except (OSError, ValueError, HostError) as error:  # UnicodeError: a name that no DNS can have
+        addresses, trouble = (), getattr(error, "strerror", None) or str(error)
+    reach = replace(reach, addresses=addresses, resolve_s=round(time.monotonic() - started, 4))
+    rounds = [replace(reach, outcome="resolve", detail=f"{reach.target}: {trouble}", address="", source="")]
+    for address in addresses:
+        wire, attempt = await _attempt(reach, address, token, deadline, interfaces)
+        if wire is not None:
+            return wire, attempt
+        rounds.append(attempt)
+    return None, max(rounds, key=lambda each: _FARTHER.index(each.outcome))
+
+
+async def _attempt(
+    reach: Reach, address: str, token: bytes, deadline: float, interfaces: Mapping[str, str]
+) -> tuple[Wire | None, Reach]:
+    reach = replace(reach, address=address, source="", interface="")
+    try:
+        source = source_towards(address, reach.port)
+    except OSError as error:
+        outcome = "address" if error.errno == errno.EINVAL else "route"
+        return None, replace(reach, outcome=outcome, detail=f"{address}: {os.strerror(error.errno or 0)}")
+    reach = replace(reach, source=source, interface=interfaces.get(source, ""))
+    try:
+        wire = await connect(address, reach.port, token, min(deadline, time.monotonic() + _CONNECT_S), small=True)
+    except WireError as error:
+        return None, replace(reach, outcome=error.kind, detail=str(error))
+    return wire, replace(reach, outcome="ok", detail="")
+
+
+def source_towards(address: str, port: int) -> str:
+    """This node's address that the kernel would use towards `address`; nothing is sent. Raises OSError."""
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+    family, kind, _, _, to = found[0]
+    with contextlib.closing(socket.socket(family, kind)) as probe:
+        probe.connect(to)
+        name = probe.getsockname()
+    if family == socket.AF_INET6:  # with its scope, as getifaddrs has it
+        return socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+    return str(name[0])

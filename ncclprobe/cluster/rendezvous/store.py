@@ -1,0 +1,85 @@
+"""The detour where torchrun has MASTER_PORT: rank 0 leaves the address of its own listener in torchrun's store.
+
+torch's TCPStore, as a client without a world size that waits for nobody, under our own prefix. Its own timeouts do not
+hold against a server that is stopped, so it lives on a thread that is left behind at the deadline.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ncclprobe.cluster.rendezvous.run_in_thread import aside
+from ncclprobe.errors import NcclprobeError
+
+T = TypeVar("T")
+_POLL_S = 0.1
+_MAX_NOTE_BYTES = 64 << 10
+_LEAST_S = 1.0  # a TCPStore with less may give up within its own greeting
+
+
+class StoreError(NcclprobeError):
+    """torchrun's store did not serve. ``kind``: refused, silent (until the deadline), empty (nothing was left there),
+    garbled, or torch (which could not be imported)."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+async def announce(address: str, port: int, attempt: str, note: Mapping[str, Any], deadline: float) -> None:
+    """Leave `note` (addresses, port, token) for the other nodes of this `attempt`. Raises StoreError."""
+    text = json.dumps(note)
+    await _served(address, port, deadline, lambda store: store.set(_key(attempt), text))
+
+
+async def look_up(address: str, port: int, attempt: str, deadline: float) -> dict[str, Any]:
+    """The note that rank 0 left, waited for until `deadline`. Raises StoreError."""
+    raw = await _served(address, port, deadline, lambda store: _polled(store, _key(attempt), deadline))
+    with contextlib.suppress(ValueError, RecursionError):
+        if len(raw) <= _MAX_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
+            return note
+    raise StoreError("garbled", f"the store holds something else under {_key(attempt)}")
+
+
+def _key(attempt: str) -> str:
+    return f"ncclprobe/doctor/{attempt}/hub"
+
+
+def _polled(store: Any, key: str, deadline: float) -> bytes:
+    while not store.check([key]):
+        if time.monotonic() + _POLL_S > deadline:
+            raise StoreError("empty", f"rank 0 left nothing under {key}")
+        time.sleep(_POLL_S)
+    return bytes(store.get(key))
+
+
+async def _served(address: str, port: int, deadline: float, work: Callable[[Any], T]) -> T:
+    where = f"the store at {address} port {port}"
+    try:
+        return await aside(lambda: work(_client(address, port, deadline)), deadline)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise StoreError("silent", f"{where}: no answer") from None
+    except ImportError as error:
+        raise StoreError("torch", f"cannot import torch: {error}") from None
+    except (RuntimeError, OSError, ValueError) as error:  # torch.distributed.DistError is a RuntimeError
+        raise StoreError("refused", f"{where}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+
+
+def _client(address: str, port: int, deadline: float) -> Any:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # it prints a C++ stack trace for every refused connection
+    import torch.distributed as dist
+
+    left_s = max(_LEAST_S, deadline - time.monotonic())
+    return dist.TCPStore(
+        address,
+        port,
+        world_size=None,
+        is_master=False,
+        timeout=datetime.timedelta(seconds=left_s),
+        wait_for_workers=False,
+    )

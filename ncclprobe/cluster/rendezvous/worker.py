@@ -1,0 +1,59 @@
+"""The side of every node but rank 0's: hand over what is known, do as planned, leave when told."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, MAX_HELLO_BYTES, MAX_PLAN_BYTES, Hello, Leave, parse
+from ncclprobe.facts.reach import ClockOffset
+from ncclprobe.wire import Wire
+
+_PINGS = 8
+
+
+class Spoke:
+    """One node at rank 0, over `wire`. Everything raises WireError where rank 0 is lost or out of time."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def join(self, hello: Hello, capture: str, deadline: float) -> None:
+        """Say who this is and hand over `capture`. Raises Refused where rank 0 does not want it."""
+        doors = list(hello.doors)
+        said = {"id": hello.id, "node_rank": hello.node_rank, "name": hello.name, "doors": doors}
+        await self._wire.send({"hello": said}, deadline)
+        await self._expect("go", bool, deadline)
+        for at in range(0, max(1, len(capture)), CHUNK_CHARS):
+            more = at + CHUNK_CHARS < len(capture)
+            await self._wire.send({"capture": capture[at : at + CHUNK_CHARS], "more": more}, deadline)
+        await self._expect("welcome", bool, deadline)
+
+    async def clock(self, deadline: float) -> ClockOffset:
+        """This node's clock against rank 0's: of several round trips the shortest, rank 0's answer in its middle."""
+        await self._ping(0, deadline)  # the first is slow: caches, and a hub with others to welcome
+        best = min([await self._ping(number, deadline) for number in range(1, _PINGS)], key=lambda seen: seen.rtt_s)
+        await self._wire.send({"ready": True}, deadline)
+        return best
+
+    async def _ping(self, number: int, deadline: float) -> ClockOffset:
+        wall_s, started = time.time(), time.monotonic()
+        await self._wire.send({"ping": number}, deadline)
+        theirs_s = await self._expect("wall_s", float, deadline)
+        rtt_s = time.monotonic() - started
+        return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
+
+    async def told(self, deadline: float) -> dict[str, Any] | Leave:
+        """What this node is to do next: a plan to probe by, or how to leave."""
+        message = await self._wire.receive(deadline, MAX_PLAN_BYTES)
+        return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
+
+    async def report(self, samples: Mapping[str, Any], deadline: float) -> None:
+        """Hand over what was measured, by the sample's name."""
+        await self._wire.send({"samples": dict(samples)}, deadline)
+
+    async def _expect(self, key: str, kind: Any, deadline: float) -> Any:
+        return parse(await self._wire.receive(deadline, MAX_HELLO_BYTES), key, kind)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._wire.close()

@@ -1,0 +1,122 @@
+"""``ncclprobe baseline FILE…``: keep runs as what this site expects of machines like the one they were made on."""
+
+import argparse
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ncclprobe import __version__
+from ncclprobe.commands import arguments
+from ncclprobe.commands.run_files import printable_lines, read_runs
+from ncclprobe.expect.site import baselines
+from ncclprobe.host import files
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Fingerprint, Measurement
+from ncclprobe.nccl_tests import Run
+from ncclprobe.units import size
+
+_ABOUT = """\
+Keep runs as the site's own expectation: JSON reports of `ncclprobe bandwidth`, and JSON (-J) or text output of
+nccl-tests. Several runs are merged: the median, and their spread as the noise that later runs are judged with."""
+
+_MORE = """\
+examples:
+  ncclprobe baseline run1.json run2.json run3.json -o site.json
+  ncclprobe baseline nccl-tests.log --machine dgx-h100 -o site.json
+  torchrun … -m ncclprobe.bandwidth --baseline site.json
+
+Refused are rows that failed, were noise or carried wrong data, and, where it is known what the machine should reach
+(from the report, or --machine), rows below that: a sick machine is nobody's norm.
+
+exit codes: 0 kept, 2 wrong usage or unreadable, 3 some rows, or all of them, were refused: it says which and why"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Merge the runs and write the baseline. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    runs = [run for path in options.file for run in read_runs(path)]
+    kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
+    fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
+    site = _site(runs, kept, fingerprint)
+    if kept.rows and options.output != "-":
+        files.write(Path(options.output), baselines.render(site))
+    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else _told(site, kept, options.output))
+    return ExitCode.INCONCLUSIVE if kept.refused or not kept.rows else ExitCode.OK
+
+
+def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:
+    known = fingerprint and baselines.Print(fingerprint.machine, fingerprint.topology, fingerprint.software)
+    return baselines.Site(
+        tool=f"ncclprobe {__version__}",
+        written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        fingerprint=known or None,
+        runs=[baselines.Origin(run.source, run.started) for run in runs],
+        rows=list(kept.rows),
+    )
+
+
+def _allowed(machine: str | None) -> baselines.Allowed:
+    """What a row must reach to be kept: what it was judged by itself, or what the machine of that name should."""
+
+    def allowed(row: Measurement) -> float | None:
+        said = row.expectation
+        if said and said.basis in ("model", "published", "datasheet"):
+            return said.low
+        return by_name(row) if by_name else None
+
+    by_name = _by_name(machine) if machine else None
+    return allowed
+
+
+def _by_name(machine: str) -> baselines.Allowed:
+    """By the description of a machine type. Raises UsageError for one that nobody knows."""
+    from ncclprobe.expect.predict import expectation
+    from ncclprobe.expect.system import Shape
+    from ncclprobe.expect.tables import machines
+
+    found = machines.find(machine)
+    system = found.system()
+
+    def allowed(row: Measurement) -> float | None:
+        if row.backend != "nccl" or row.ranks % row.nodes:
+            return None
+        shape = Shape((row.ranks // row.nodes,) * row.nodes)
+        said = expectation(row.op, row.nbytes, shape, system, machine=found)
+        return said.low if said else None
+
+    return allowed
+
+
+def _told(site: baselines.Site, kept: baselines.Kept, path: str) -> str:
+    """What was kept, of what, and what was refused."""
+    lines = [f"refused: {each}" for each in kept.refused] + [f"kept though low: {each}" for each in kept.flagged]
+    if not kept.rows:
+        return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
+    mine = site.print()
+    if mine:
+        parts = [
+            *mine.machine.items(),
+            *mine.software.items(),
+            *([("topology", mine.topology)] if mine.topology else []),
+        ]
+        lines.append("of: " + ", ".join(f"{name} {value}" for name, value in parts))
+    else:
+        lines.append("of: no machine that the runs would name; later runs cannot be compared with it by fingerprint")
+    for row in kept.rows:
+        lines.append(
+            f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
+            f"-{100 * row.noise:.0f} %  {row.runs} {'run' if row.runs == 1 else 'runs'}"
+        )
+    runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
+    return printable_lines([*lines, f"{len(kept.rows)} rows of {runs} written to {path}"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser("baseline", _ABOUT, _MORE)
+    add = parser.add_argument
+    add("file", nargs="+", metavar="FILE", help="a JSON report, or JSON or text output of nccl-tests")
+    add("-o", dest="output", type=arguments.destination, default="site.json", metavar="PATH",
+        help="where to write; -: to stdout alone (default: %(default)s)")  # fmt: skip
+    add("--machine", metavar="NAME", help="refuse what this machine type should exceed (`ncclprobe expect --list`)")
+    add("--accept-low", action="store_true", help="keep such rows all the same, and say which")
+    return parser

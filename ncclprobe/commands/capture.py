@@ -1,0 +1,51 @@
+"""``ncclprobe capture``: everything the doctor asks this machine and what it answered, as one file."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclprobe.commands import arguments
+from ncclprobe.engine.observe import observed
+from ncclprobe.errors import OutOfTime
+from ncclprobe.host import files
+from ncclprobe.host.capture import dump
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a capture of this machine and return 0, or 3 where --timeout cut it. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    redactor = arguments.redactor(options)
+    deadline = time.monotonic() + options.timeout
+    snapshot, answers = observed(discover("ncclprobe.facts", Collector), deadline)
+    text, node = dump(answers, snapshot.node), snapshot.node
+    if redactor:
+        text, node = redactor.capture(text), redactor.text(node)
+    if options.output == "-":
+        sys.stdout.write(text)
+        return ExitCode.OK
+    path = Path(options.output or re.sub(r"[^\w.-]", "_", node) + ".jsonl")
+    files.write(path, text, private=True)
+    late = sum(isinstance(said, OutOfTime) for said in answers.values())
+    if late:
+        print(f"{path}: incomplete: {late} questions were not asked before --timeout was over", file=sys.stderr)
+        return ExitCode.INCONCLUSIVE
+    print(f"{path}: {len(answers)} answers; judge them with `ncclprobe doctor {path}`")
+    return ExitCode.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser("capture", "Write all that the doctor asks this machine, and the answers, as one file.")
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", help="where to (default: HOSTNAME.jsonl; - is standard output)"
+    )
+    parser.add_argument(
+        "--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)"
+    )
+    arguments.redaction(parser)
+    return parser

@@ -1,0 +1,46 @@
+"""``ncclprobe checks``: every check there is, with what it finds and whether a run depends on it."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ncclprobe.commands import arguments
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.model.rules import Check
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the catalogue. Raises UsageError."""
+    parser = arguments.Parser(
+        "checks", "Every check: its id, what it finds, and whether a run is inconclusive without it (required)."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    checks = every_check()
+    print(_json(checks) if parser.parse_args(argv).json else _table(checks))
+    return 0
+
+
+def _table(checks: Sequence[Check]) -> str:
+    from tabulate import tabulate
+
+    rows = [(check.id, check.standing, check.title) for check in checks]
+    table: str = tabulate(rows, headers=("id", "", "finds"), tablefmt="plain")
+    return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` says more of one"
+
+
+def _json(checks: Sequence[Check]) -> str:
+    return json.dumps({"checks": [_row(check) for check in checks]}, indent=2)
+
+
+def _row(check: Check) -> dict[str, Any]:
+    return {
+        "id": check.id,
+        "title": check.title,
+        "why": check.why,
+        "fix": check.fix,
+        "required": check.required,
+        "privilege": check.privilege,
+        "requires": check.requires,
+        "applies": check.applies.words if check.applies else "",
+        "facts": [need.fact.__name__ for need in check.needs],
+    }

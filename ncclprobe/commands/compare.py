@@ -1,0 +1,247 @@
+"""``ncclprobe compare OLD NEW``: two reports, baselines or outputs of nccl-tests side by side, with their noise."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclprobe.commands import arguments
+from ncclprobe.commands.run_files import MAX_BYTES, printable_lines, read_runs, schema_of
+from ncclprobe.expect.site import baselines, comparison
+from ncclprobe.expect.site.bands import parse_tolerance
+from ncclprobe.expect.site.comparison import Difference, Key, Point, differences
+from ncclprobe.expect.site.fingerprint import changes
+from ncclprobe.host import files
+from ncclprobe.model.findings import ExitCode, Status
+from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.report import Report
+from ncclprobe.report import json as as_json
+from ncclprobe.units import size
+
+_ABOUT = """\
+What changed between two runs: bandwidths row by row with the intervals they lie in, findings that are new or gone, and
+what else is different. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests."""
+
+_MORE = """\
+A row is slower or faster only where the intervals of both runs lie apart by more than --tolerance, which is what runs
+differ by chance; against a baseline its own noise takes that place.
+
+exit codes: 0 nothing is slower, 2 wrong usage or unreadable, 3 nothing can be compared, a row may be slower but the
+noise does not let us say, or NEW was cut short or inconclusive and lacks rows, 4 a row is slower beyond noise, or
+something fails that did not"""
+
+_COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
+_SCHEMA = "ncclprobe.comparison/1"
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
+    `cut`: it ended early, or it may have.
+    """
+
+    path: str
+    points: dict[Key, Point]
+    fingerprint: Fingerprint | None = None
+    findings: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    report: bool = False
+    failed: tuple[str, ...] = ()
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that :func:`main` shows."""
+
+    rows: tuple[Difference, ...]
+    only_old: tuple[str, ...]
+    only_new: tuple[str, ...]
+    new_findings: tuple[str, ...]
+    new_failures: tuple[str, ...]
+    fixed_findings: tuple[str, ...]
+    changed: tuple[str, ...]
+    remarks: tuple[str, ...]
+    cut: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of the contract: 4 for what got worse beyond noise."""
+        if self.new_failures or any(row.change == "slower" for row in self.rows):
+            return ExitCode.FAIL
+        if not self.rows or any(row.change == "unsure" for row in self.rows) or (self.cut and self.only_old):
+            return ExitCode.INCONCLUSIVE
+        return ExitCode.OK
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the comparison. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    old, new = side(options.old), side(options.new)
+    found = compared(old, new, options.tolerance)
+    if options.json:
+        print(json.dumps(_as_json(old, new, found), indent=2))
+    else:
+        print(printable_lines(list(_text(found, quiet=options.quiet))))
+    return found.exit_code
+
+
+def side(path: str) -> Side:
+    """What `path` holds. Raises UsageError."""
+    text = files.read(Path(path), limit=MAX_BYTES)
+    schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
+    if schema == baselines.SCHEMA:
+        site = baselines.parse(text, path)
+        return Side(path, comparison.of_site(site), site.print())
+    if schema == "nccl-tests":
+        runs = read_runs(path)
+        rows = [row for run in runs for row in run.rows]
+        failed = tuple(run.failed for run in runs if run.failed)
+        cut = any(run.cut for run in runs)
+        return Side(path, comparison.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
+    report = as_json.read(path)
+    return Side(
+        path,
+        comparison.of_rows(report.measurements),
+        report.fingerprint,
+        dict(_findings(report)),
+        dict(_environment(report)),
+        report=True,
+        cut=bool(report.unmeasured) or report.status is Status.UNKNOWN,  # as after a signal
+        failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
+    )
+
+
+def _findings(report: Report) -> Iterator[tuple[tuple[str, str, str], str]]:
+    for verdict in report.checks:
+        for each in verdict.findings:
+            where = f" on {verdict.node}" if verdict.node else ""
+            yield (
+                (verdict.id, verdict.node or "", each.subject),
+                f"{each.severity.value} {verdict.id}{where}: {each.subject}: {each.message}",
+            )
+
+
+def _environment(report: Report) -> Iterator[tuple[str, str]]:
+    """Versions and settings by name; with several nodes, each under its own."""
+    alone = len(report.environment) == 1
+    for node, environment in report.environment.items():
+        prefix = "" if alone else f"{node} "
+        for name, version in environment.versions.items():
+            yield prefix + name, version or "none"
+        for setting in environment.settings:
+            yield prefix + setting.name, "(not recorded)" if setting.value is None else setting.value
+
+
+def compared(old: Side, new: Side, tolerance: float) -> Comparison:
+    """`old` and `new` side by side."""
+    both = old.report and new.report
+    fresh = [text for key, text in new.findings.items() if both and key not in old.findings]
+    return Comparison(
+        rows=tuple(differences(old.points, new.points, tolerance)),
+        only_old=tuple(_name(key) for key in old.points if key not in new.points),
+        only_new=tuple(_name(key) for key in new.points if key not in old.points),
+        new_findings=tuple(fresh),
+        new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
+        fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
+        changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
+        remarks=tuple(_remarks(old, new)),
+        cut=new.cut,
+    )
+
+
+def _changed(old: Side, new: Side) -> Iterator[str]:
+    """What of the environment differs; settings that only one of two reports has are set there alone."""
+    if not (old.report and new.report):
+        return
+    for name in dict.fromkeys((*old.environment, *new.environment)):
+        before, after = old.environment.get(name, "(unset)"), new.environment.get(name, "(unset)")
+        if before != after:
+            yield f"{name}: {before} -> {after}"
+
+
+def _remarks(old: Side, new: Side) -> Iterator[str]:
+    if not old.fingerprint or not new.fingerprint:
+        silent = " and ".join(each.path for each in (old, new) if not each.fingerprint)
+        yield f"{silent}: does not say which machine it was, so nobody can say whether that changed"
+    for each in (old, new):
+        yield from (f"{each.path}: {why}" for why in each.failed)
+    if new.cut and set(old.points) - set(new.points):
+        yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
+
+
+def _name(key: Key) -> str:
+    op, nbytes, how = key
+    redop = "" if how.redop in (None, "sum") else f" {how.redop}"
+    place = "in place" if how.place == "in" else "out of place"
+    return f"{op} {size(nbytes)} ({how.dtype}{redop}, {place}, {how.ranks} ranks, {how.mode}, {how.backend})"
+
+
+def _text(found: Comparison, *, quiet: bool) -> Iterator[str]:
+    if found.rows and not quiet:
+        yield _COLUMNS.format("op", "size", "in", "ranks", "old", "new", "change", "between", "verdict").rstrip()
+        yield _COLUMNS.format("", "", "plc", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
+        yield from map(_row, found.rows)
+    if not quiet:
+        for title, texts in _lists(found):
+            yield from (f"{title}: {text}" for text in texts[:_MOST_LISTED])
+            if texts[_MOST_LISTED:]:
+                yield f"{title}: {len(texts) - _MOST_LISTED} more"
+    yield _last(found)
+
+
+def _lists(found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
+    yield "new", found.new_findings
+    yield "fixed", found.fixed_findings
+    yield "changed", found.changed
+    yield "only in the old", found.only_old
+    yield "only in the new", found.only_new
+    yield "note", found.remarks
+
+
+def _row(row: Difference) -> str:
+    return _COLUMNS.format(
+        row.op,
+        size(row.nbytes),
+        "x" if row.how.place == "in" else "-",
+        row.how.ranks,
+        f"{row.old.value:#.4g}",
+        f"{row.new.value:#.4g}",
+        f"{100 * row.share:+.1f}",
+        f"{100 * row.low:+.1f} to {100 * row.high:+.1f}",
+        row.change,
+    ).rstrip()
+
+
+def _last(found: Comparison) -> str:
+    """The comparison in one line, with the exit code."""
+    code = found.exit_code
+    counts = {
+        change: sum(row.change == change for row in found.rows) for change in ("slower", "unsure", "faster", "same")
+    }
+    words = ", ".join(f"{number} {change}" for change, number in counts.items() if number)
+    if not found.rows:
+        words = "no row was measured alike in both, so there is nothing to compare"
+    failed = len(found.new_failures)
+    failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
+    head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")
+    return f"{head}  {words}{failures}  (exit {int(code)})"
+
+
+def _as_json(old: Side, new: Side, found: Comparison) -> Mapping[str, Any]:
+    return {"schema": _SCHEMA, "old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser("compare", _ABOUT, _MORE)
+    add = parser.add_argument
+    add("old", metavar="OLD", help="a JSON report, a baseline, or output of nccl-tests")
+    add("new", metavar="NEW", help="likewise")
+    add("--tolerance", type=parse_tolerance, default=comparison.TOLERANCE, metavar="SHARE",
+        help="what single runs differ by without anything being different (default: %(default)s)")  # fmt: skip
+    add("--json", action="store_true", help="print JSON")
+    add("-q", "--quiet", action="store_true", help="one line only")
+    return parser

@@ -1,0 +1,151 @@
+"""``ncclprobe doctor``: is this machine fit for an NCCL job? Also ``torchrun -m ncclprobe.doctor``."""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from ncclprobe.checks.sync.roster import missing
+from ncclprobe.commands import arguments
+from ncclprobe.engine import diagnose
+from ncclprobe.engine.observe import observed, replayed
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import MAX_NAMES
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.report import delivery
+
+_LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
+
+
+def main(argv: Sequence[str]) -> int:
+    """Collect or replay, judge, report; returns the exit code. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    if options.expect_gpus and options.backend == "gloo":
+        raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
+    _refuse_half_given(flags, options)
+    launch = detect(os.environ, flags)
+    question, collectors = diagnose.ask(options, argv), discover("ncclprobe.facts", Collector)
+
+    def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
+        report = diagnose.diagnose(question, snapshots, missing, remarks)
+        delivery.deliver(report, options)
+        return report
+
+    if options.keep and (options.captures or not _in_company(launch, options)):
+        raise UsageError("--keep is for a job of several nodes or ranks; `ncclprobe capture` writes that of one node")
+    if options.captures:
+        snapshots = replayed(options.captures, collectors)
+        absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
+        return judge(snapshots, absent).exit_code
+    given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if not _in_company(launch, options):
+        if not launch.speaks_for_node and not launch.problems:
+            return ExitCode.OK
+        snapshot, _ = observed(collectors, question.clock + options.timeout, given)
+        return judge([snapshot]).exit_code
+    from ncclprobe.cluster.gather import Part, Times, assemble
+    from ncclprobe.cluster.rendezvous.token import run_token
+
+    if options.keep and launch.node_rank == 0:
+        _make(options.keep)
+    times = Times(question.clock, options.timeout, options.wait)
+    whole = options.exit == "whole"
+    leave = partial(diagnose.exit_of, fail_on=options.fail_on, whole=whole)
+    token = run_token(os.environ, launch.run_id, launch.master_port or 0)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _below(limit: int) -> Callable[[str], int]:
+    """A whole number from 1 up to `limit`, which is too many, for argparse."""
+
+    def number(text: str) -> int:
+        value = arguments.count(text)
+        if value >= limit:
+            raise argparse.ArgumentTypeError(f"{text} is more than {limit - 1}")
+        return value
+
+    return number
+
+
+def _host(text: str) -> str:
+    """A name or an address, for argparse."""
+    if text.startswith("[") and text.endswith("]"):
+        raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
+    if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
+    return text
+
+
+def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
+    """Whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
+    several = launch.several_nodes or (launch.local_world_size or 1) > 1
+    return several and not options.local and not any(not problem.harmless for problem in launch.problems)
+
+
+def _make(folder: Path) -> None:
+    """Raises UsageError before anything is looked at."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--keep {folder}: {error.strerror}; name a folder that can be written") from None
+
+
+def _refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
+    """Raises UsageError for flags that say too little, or something else than they seem to."""
+    wrong = half_given(flags, os.environ)
+    if wrong:
+        raise UsageError(wrong)
+    if flags.given and (options.captures or options.local):
+        with_ = "captures" if options.captures else "--local"
+        raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser(
+        "doctor",
+        "Is this machine, or a captured one, fit for an NCCL job?",
+        "exit code: 0 nothing fails, 2 wrong usage, 3 something required could not be looked at, 4 something fails",
+    )
+    add = parser.add_argument
+    add("captures", nargs="*", type=Path, metavar="CAPTURE", help="judge these captures instead, one per node")
+    add("--backend", choices=("nccl", "gloo"), default="nccl", help="what the job will use (default: %(default)s)")
+    add("--local", action="store_true", help="this node only, whatever the launcher says")
+    add(
+        "--nnodes",
+        type=_below(MAX_NAMES + 1),
+        metavar="N",
+        help="of how many nodes this is one, where no launcher says so",
+    )
+    add("--node-rank", type=int, metavar="R", help="which of them: 0 .. N-1")
+    add("--master-addr", type=_host, metavar="HOST", help="where node 0 is")
+    add("--master-port", type=_below(1 << 16), metavar="PORT", help="where it listens: the port that the job will use")
+    add(
+        "--wait",
+        type=arguments.positive,
+        default=30.0,
+        metavar="SECONDS",
+        help="for other nodes (default: %(default)g)",
+    )
+    add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
+    add("--keep", type=Path, metavar="DIR", help="on node 0: also leave every node's capture in this folder")
+    add("--expect-gpus", type=arguments.count, metavar="N", help="fail with fewer usable GPUs than this")
+    add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
+    add(
+        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
+    )
+    add("--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)")
+    add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
+    arguments.arguments(parser)
+    return parser

@@ -1,0 +1,44 @@
+"""Runs in files that users name: our own reports, and what nccl-tests wrote."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclprobe.errors import UsageError
+from ncclprobe.host import files
+from ncclprobe.nccl_tests import Run, parse_json, parse_text
+from ncclprobe.units import printable
+
+MAX_BYTES = 64 << 20
+
+
+def read_runs(path: str) -> tuple[Run, ...]:
+    """The runs in a report of ours, or in JSON or text of nccl-tests. Raises UsageError."""
+    text = files.read(Path(path), limit=MAX_BYTES)
+    if not text.lstrip().startswith("{"):
+        return parse_text(text, path)
+    if schema_of(text, path) == "nccl-tests":
+        return (parse_json(text, path),)
+    from ncclprobe.report import json as as_json
+
+    report = as_json.read(path)
+    return (Run(path, report.started, report.measurements, report.fingerprint),)
+
+
+def schema_of(text: str, path: str) -> str:
+    """Which JSON this is: its schema, or ``nccl-tests``; empty: neither. Raises UsageError."""
+    import msgspec
+
+    class Head(msgspec.Struct):
+        schema: str = ""
+        results: msgspec.Raw = msgspec.Raw(b"")
+
+    try:
+        head = msgspec.json.decode(text, type=Head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not whole JSON: {error}") from None
+    return head.schema or ("nccl-tests" if bytes(head.results) else "")
+
+
+def printable_lines(lines: Sequence[str]) -> str:
+    """`lines` with whatever a file may have smuggled into them escaped."""
+    return "\n".join(map(printable, lines))

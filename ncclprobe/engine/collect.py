@@ -1,0 +1,82 @@
+"""From a host to facts: every collector asked once, in the order in which facts need each other."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ncclprobe.errors import HostError, ParseError
+from ncclprobe.host import Host
+from ncclprobe.model.rules import Collector, Need
+from ncclprobe.model.snapshot import Absent
+
+Facts = dict[type, Any]
+
+
+def collect(host: Host, collectors: Sequence[Collector], *, at_once: bool = False) -> Facts:
+    """Every fact that `host` can give, or ``Absent`` with the reason, in the order in which facts need each other.
+
+    `at_once`: on threads, so that slow commands of a live machine are waited for together.
+    """
+    facts: Facts = {}
+    waiting = list(collectors)
+    while waiting:
+        ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # a need nobody produces
+        learn = partial(_learn, host=host, facts=facts)
+        learned = _on_threads(learn, ready) if at_once else map(learn, ready)
+        facts |= dict(zip((c.produces for c in ready), learned, strict=True))
+        waiting = [c for c in waiting if c.produces not in facts]
+    return facts
+
+
+def collect_rank(host: Host, collectors: Sequence[Collector]) -> Facts:
+    """The facts that each rank has for itself, and those that they are made of."""
+    by_fact = {c.produces: c for c in collectors}
+    wanted = [c for c in collectors if c.of_rank]
+    for each in wanted:  # grows as it goes
+        wanted += [by_fact[need.fact] for need in each.needs if by_fact[need.fact] not in wanted]
+    facts = collect(host, wanted)
+    return {c.produces: facts[c.produces] for c in collectors if c.of_rank}
+
+
+def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
+    """What `learn` makes of each collector. Every question has its own deadline, so every thread ends."""
+    learned: dict[type, Any] = {c.produces: Absent("its collector broke, and said why on stderr") for c in collectors}
+
+    def work(collector: Collector) -> None:
+        learned[collector.produces] = learn(collector)
+
+    threads = [threading.Thread(target=work, args=(c,), daemon=True) for c in collectors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [learned[c.produces] for c in collectors]
+
+
+def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
+    given, missing = arguments(collector.needs, partial(of_node, facts))
+    if missing:
+        return missing[0]
+    try:
+        return collector.run(host, *given)
+    except HostError as refusal:
+        return Absent(str(refusal), type(refusal).__name__)
+    except (ParseError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError) as error:
+        # A capture may hold any text as an answer, and a machine may have no process or thread left to give.
+        return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
+
+
+def arguments(needs: Iterable[Need], look: Callable[[Need], Any]) -> tuple[list[Any], list[Absent]]:
+    """What `look` finds for each of `needs`, and what of it is absent though it is needed."""
+    given = [look(need) for need in needs]
+    missing = [
+        fact
+        for need, fact in zip(needs, given, strict=True)
+        if isinstance(fact, Absent) and not (need.accepts_absent and need.of == "node")
+    ]
+    return given, missing
+
+
+def of_node(facts: Mapping[type, Any], need: Need) -> Any:
+    return facts.get(need.fact, Absent(f"{need.fact.__name__} was never collected"))

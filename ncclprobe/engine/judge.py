@@ -1,0 +1,194 @@
+"""From facts to verdicts, a status and an exit code.
+
+The rules that make a verdict trustworthy live here: a check whose facts are absent is UNKNOWN and never PASS; a
+required check that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check
+already explains is SKIP; a check that raises spoils nobody's verdict but its own.
+"""
+
+import fnmatch
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ncclprobe.engine.collect import arguments, of_node
+from ncclprobe.errors import NotCaptured, Unlearned
+from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Suppression, Verdict
+from ncclprobe.model.fleet import Every, Ranks
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.rules import Check, Need
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+
+
+def _of_all(snapshots: Sequence[Snapshot], job: Job, need: Need) -> Any:
+    """The argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
+    if need.fact is Job:
+        return job
+    if need.of == "ranks":
+        return Ranks({s.node: {r: of_node(facts, need) for r, facts in s.ranks.items()} for s in snapshots})
+    said = {s.node: of_node(s.facts, need) for s in snapshots}
+    known = {node: fact for node, fact in said.items() if need.accepts_absent or not isinstance(fact, Absent)}
+    return Every(known) if known else next(iter(said.values()))
+
+
+def judge(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
+    """What every check says of every node, in the order of `checks`, node by node; then what the comparisons say."""
+    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job))
+    return (*own, *compare(snapshots, checks, job))
+
+
+def judge_node(snapshot: Snapshot, checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
+    """What the checks that need no other node say of this one."""
+    look = partial(of_node, {**snapshot.facts, Job: job})
+    own = [c for c in checks if not c.compares]
+    first = {c.id: _judge_one(c, snapshot.node, look) for c in own}
+    return tuple(_silenced(c, first) for c in own)
+
+
+def compare(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
+    """What the checks over :class:`Every` node say. `snapshots` need hold no more than the facts these take."""
+    joint = [c for c in checks if c.compares]
+    first = {c.id: _compare_one(c, snapshots, job) for c in joint}
+    return tuple(_silenced(c, first) for c in joint)
+
+
+def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job) -> Verdict:
+    """One comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
+    verdict = _judge_one(check, None, partial(_of_all, snapshots, job))
+    needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
+    gaps: dict[Absent, list[str]] = {}
+    for snapshot in snapshots:
+        for fact in (of_node(snapshot.facts, need) for need in needed):
+            if isinstance(fact, Absent):
+                gaps.setdefault(fact, []).append(snapshot.node)
+    if verdict.status is not Status.PASS or not gaps:
+        return verdict
+    told = [replace(gap, why=f"not known of {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]
+    return _unknown(verdict, told, check.privilege)
+
+
+def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
+    blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required)
+    if check.applies:
+        given, missing = arguments(check.applies.needs, look)
+        if missing:
+            return _unknown(blank, missing, check.privilege)
+        if not check.applies.run(*given):
+            return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
+    given, missing = arguments(check.needs, look)
+    if missing:
+        return _unknown(blank, missing, check.privilege)
+    try:
+        findings = tuple(check.run(*given))
+    except Unlearned as gap:
+        return _unknown(blank, [Absent(str(gap))], check.privilege)
+    except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        return replace(blank, why=why)
+    return replace(blank, status=_worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
+
+
+def _unknown(blank: Verdict, missing: Sequence[Absent], privilege: str) -> Verdict:
+    why = "; ".join(dict.fromkeys(fact.why for fact in missing))
+    if privilege and any(fact.refused == "Denied" for fact in missing):
+        why += f" (needs {privilege})"
+    never_asked = all(fact.refused == NotCaptured.__name__ for fact in missing)
+    return replace(blank, status=Status.UNKNOWN, why=why, required=blank.required and not never_asked)
+
+
+def _with_remedy(finding: Finding, check: Check) -> Finding:
+    return finding if finding.remedy else replace(finding, remedy=check.fix)
+
+
+def _worst(findings: Iterable[Finding]) -> Status:
+    severities = {finding.severity for finding in findings}
+    if Severity.FAIL in severities:
+        return Status.FAIL
+    return Status.WARN if Severity.WARN in severities else Status.PASS
+
+
+def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
+    """`check`'s verdict, or SKIP where the check that it requires has failed and so explains it."""
+    verdict, cause = verdicts[check.id], verdicts.get(check.requires)
+    if cause and cause.status is Status.FAIL and verdict.status in (Status.WARN, Status.FAIL, Status.UNKNOWN):
+        return replace(verdict, status=Status.SKIP, why=f"explained by {check.requires}", findings=())
+    return verdict
+
+
+def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The checks whose id matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
+    whole = [pattern for pattern in ignore if "=" not in pattern]
+    return tuple(
+        c
+        for c in checks
+        if (not select or any(fnmatch.fnmatchcase(c.id, pattern) for pattern in select))
+        and not any(fnmatch.fnmatchcase(c.id, pattern) for pattern in whole)
+    )
+
+
+def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
+    """`verdicts` without the findings that ``id=subject`` patterns name, and the list of what was left out."""
+    pairs = [tuple(pattern.split("=", 1)) for pattern in ignore if "=" in pattern]
+    kept, left_out = [], []
+    for verdict in verdicts:
+        hidden = [
+            f
+            for f in verdict.findings
+            if any(fnmatch.fnmatchcase(verdict.id, i) and fnmatch.fnmatchcase(f.subject, s) for i, s in pairs)
+        ]
+        if hidden:
+            left_out += [Suppression(verdict.id, f.subject, "--ignore") for f in hidden]
+            findings = tuple(f for f in verdict.findings if f not in hidden)
+            verdict = replace(verdict, findings=findings, status=_worst(findings))
+        kept.append(verdict)
+    return tuple(kept), tuple(left_out)
+
+
+def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
+    """The status of a run and the exit code a gate should see (contract, Exit codes).
+
+    `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
+    nothing judges.
+    """
+    found = {verdict.status for verdict in verdicts}
+    if Status.FAIL in found:
+        return Status.FAIL, ExitCode.FAIL
+    if Status.WARN in found and fail_on == "warn":
+        return Status.WARN, ExitCode.FAIL
+    blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
+    if inconclusive or blind or not found & {Status.PASS, Status.WARN}:
+        return Status.UNKNOWN, ExitCode.INCONCLUSIVE
+    return (Status.WARN if Status.WARN in found else Status.PASS), ExitCode.OK
+
+
+def part_of(node: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """What of `verdicts` is this node's business: its own, and what others' findings say of it or of the whole job.
+
+    A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
+    comparison that can single nobody out, a node that never came (contract, Whose exit). What a comparison could not
+    learn is the business of whoever reports on the whole.
+    """
+    verdicts = tuple(verdicts)
+    here = {verdict.node for verdict in verdicts}
+    concerned = []
+    for verdict in verdicts:
+        if verdict.node == node:
+            concerned.append(verdict)
+            continue
+        findings = tuple(
+            f
+            for f in verdict.findings
+            if node in f.nodes or f.blame == "job" or not (verdict.node or here & set(f.nodes))
+        )
+        if findings:
+            concerned.append(replace(verdict, status=_worst(findings), findings=findings))
+    return tuple(concerned)
+
+
+def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How many verdicts have each status; every status is there, also at zero."""
+    counts = Counter(verdict.status for verdict in verdicts)
+    return {status.value: counts[status] for status in Status}

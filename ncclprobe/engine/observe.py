@@ -1,0 +1,91 @@
+"""Snapshots of machines: of this one, asked now, and of those that captures were taken of."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ncclprobe.engine.collect import collect, collect_rank
+from ncclprobe.errors import HostError, UsageError
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.system import System
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Recorder, Replay, load
+from ncclprobe.model.registry import modules
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Snapshot
+
+Heard = dict[Question, str | HostError]
+
+
+def recordable() -> set[str]:
+    """The variables whose value may be recorded: those of the table, and those that a module of facts READS."""
+    from ncclprobe.nccl.parameters import table
+
+    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts")))
+    return {*table(), *read} - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
+
+
+def observed(
+    collectors: Sequence[Collector], deadline: float, given: Mapping[Question, str] | None = None
+) -> tuple[Snapshot, Heard]:
+    """This machine's facts, and every answer that made them.
+
+    `deadline` is on time.monotonic(); `given` are samples that the command line holds.
+    """
+    with_live = _Live(deadline, given)
+    try:
+        facts = collect(with_live.host, collectors, at_once=True)
+    finally:
+        with_live.close()
+    system = facts[System]
+    node = "this node" if isinstance(system, Absent) else system.hostname
+    return Snapshot(node, facts, _own_rank(facts, collectors)), with_live.host.answers
+
+
+def heard_by_rank(collectors: Sequence[Collector], deadline: float) -> Heard:
+    """The answers that this process, a rank of its node, gets for itself; another rank speaks for the node."""
+    with_live = _Live(deadline)
+    try:
+        collect_rank(with_live.host, collectors)
+    finally:
+        with_live.close()
+    return with_live.host.answers
+
+
+class _Live:
+    """This machine behind a recorder."""
+
+    def __init__(self, deadline: float, given: Mapping[Question, str] | None = None) -> None:
+        from ncclprobe.host.live import LiveHost
+        from ncclprobe.nccl.parameters import looks_like_ours
+
+        self._live = LiveHost(recordable(), looks_like_ours, deadline, given)
+        self.host = Recorder(self._live)
+
+    def close(self) -> None:
+        self._live.close()
+
+
+def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Snapshot]:
+    """The facts of captured machines, one per node. Raises UsageError."""
+    snapshots: dict[str, Snapshot] = {}
+    for path in paths:
+        host = load(path)
+        if host.node in snapshots:
+            raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
+        snapshots[host.node] = of_capture(host, collectors)
+    return list(snapshots.values())
+
+
+def of_capture(host: Replay, collectors: Sequence[Collector]) -> Snapshot:
+    """The facts of a captured node and of its ranks."""
+    facts = collect(host, collectors)
+    others = {rank: collect_rank(own, collectors) for rank, own in host.ranks.items()}
+    return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others})
+
+
+def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:
+    """The rank that speaks for the node is one of its ranks, if a launcher made it one."""
+    launch = facts.get(Launch)
+    if not isinstance(launch, Launch) or launch.rank is None:
+        return {}
+    return {launch.rank: {c.produces: facts[c.produces] for c in collectors if c.of_rank}}

@@ -1,0 +1,84 @@
+"""What a machine should reach, size by size, as data: the rows of ``ncclprobe expect``, and the same with a fault."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ncclprobe.expect.predict import LATEST, Prediction, expectation, predict
+from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tuner.graphs import Graphs
+from ncclprobe.expect.whatif import NOTHING, Change, changed
+from ncclprobe.model.measurement import Expectation
+from ncclprobe.ops import OPS
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One size of one operation. `prediction` is null where no model speaks of it, `changed_GBps` without a what-if."""
+
+    op: str
+    nbytes: int
+    expectation: Expectation
+    prediction: Prediction | None
+    changed_GBps: float | None = None
+    changed_bottleneck: str | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """The share of the bandwidth that the change costs; below zero: it gains."""
+        return None if self.changed_GBps is None else 1 - self.changed_GBps / self.unchanged_GBps
+
+    @property
+    def unchanged_GBps(self) -> float:
+        """What the change is compared with: model with model, never model with a published number."""
+        return self.prediction.busbw_GBps if self.prediction else self.expectation.value
+
+    def time_us(self, ranks: int) -> float:
+        """What a call of the expected bandwidth takes."""
+        return self.nbytes * OPS[self.op].bus_factor(ranks) / self.expectation.value / 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """For what numbers are asked: links, as many of them, what of, and what if."""
+
+    system: System
+    shape: Shape
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    machine: Machine | None = None
+    version: Version = LATEST
+    change: Change = NOTHING
+    changed_version: Version | None = None
+    graphs: Graphs | None = None
+
+
+def lines(asked: Asked) -> tuple[Line, ...]:
+    """A line per operation and size of which anything can be said. Sizes are rounded as nccl-tests rounds float32."""
+    rows = ((op, nbytes) for op in asked.ops for nbytes in printed(op, asked.sizes, asked.shape.ranks))
+    return tuple(line for op, nbytes in rows if (line := _line(asked, op, nbytes)))
+
+
+def printed(op: str, sizes: Sequence[int], ranks: int, itemsize: int = 4) -> Iterator[int]:
+    """The sizes that nccl-tests prints for those asked for, without what is too small to be shared out."""
+    rounded = (OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in sizes)
+    return (nbytes for nbytes in dict.fromkeys(rounded) if nbytes)
+
+
+def _line(asked: Asked, op: str, nbytes: int) -> Line | None:
+    system, shape = asked.system, asked.shape
+    found = expectation(op, nbytes, shape, system, machine=asked.machine, version=asked.version, graphs=asked.graphs)
+    if found is None:
+        return None
+    base = predict(system, shape, op, nbytes, asked.version, graphs=asked.graphs)
+    if not asked.change and asked.changed_version is None:
+        return Line(op, nbytes, found, base)
+    version = asked.changed_version or asked.version
+    other = changed(system, asked.change)
+    fault = predict(other, shape, op, nbytes, version, asked.change.algorithm)
+    if fault:
+        return Line(op, nbytes, found, base, fault.busbw_GBps, fault.bottleneck)
+    if asked.change.algorithm and predict(other, shape, op, nbytes, version):  # without it there would be a number
+        return Line(op, nbytes, found, base)
+    plain = expectation(op, nbytes, shape, other, version=version)
+    return Line(op, nbytes, found, base, plain.value if plain else None, "TCP" if plain else None)

@@ -1,0 +1,25 @@
+"""The one door through which everything is looked at.
+
+A *question* is a tuple such as ``("read", "/proc/cpuinfo")``, ``("list", "/sys/class/net")``,
+``("run", "nvidia-smi", "-L")`` or ``("nvml", "nvmlDeviceGetName", 0)``. The answer is text, JSON where it has
+structure, so that a capture can be searched and compared with ordinary tools.
+"""
+
+from typing import Protocol
+
+Question = tuple[str | int, ...]
+
+WITHHELD = "<value not recorded>"
+"""Stands in a configuration file for a value that may not be recorded."""
+
+
+SAMPLE = "sample"
+"""First word of a question for what a run measured: ``("sample", "paths")``. No machine knows it by itself."""
+
+
+class Host(Protocol):
+    """Whatever answers questions: a machine, a recording of one, or a test's own dictionary."""
+
+    def ask(self, *question: str | int) -> str:
+        """The answer, as text. Raises the HostError that says why there is none."""
+        ...

@@ -1,0 +1,201 @@
+"""Captures: what was asked of a machine and answered, written down and played back.
+
+A *capture* is JSON lines (contract.md): a header, then one question and its answer or refusal per line.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ncclprobe import __version__
+from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageError
+from ncclprobe.host import SAMPLE, Host, Question, files
+
+Answers = Mapping[Question, str | HostError]
+_Said = dict[tuple[int | None, Question], str | HostError]
+"""What a capture holds: by the rank that asked (None: the node's own), then by question."""
+
+MAX_CAPTURE_BYTES = 256 << 20
+_MAX_LIKES = 8
+
+
+class Recorder:
+    """Passes questions on to `host` and keeps every answer and refusal, each question asked once, by any thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._turns: dict[Question, threading.Lock] = {}
+        self.answers: dict[Question, str | HostError] = {}
+
+    def ask(self, *question: str | int) -> str:
+        """The host's answer; the second time, the first one."""
+        with self._turns.setdefault(question, threading.Lock()):
+            if question not in self.answers:
+                try:
+                    self.answers[question] = self._host.ask(*question)
+                except HostError as refusal:
+                    self.answers[question] = refusal
+        return _answer(self.answers[question])
+
+
+class Replay:
+    """Answers as a capture says the machine did.
+
+    `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
+    answers that ranks of that node got for themselves.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        node: str = "captured",
+        older: bool = True,
+        ranks: Mapping[int, Answers] | None = None,
+    ) -> None:
+        self.answers = answers
+        self._older = older
+        self.node = node
+        self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
+
+    def ask(self, *question: str | int) -> str:
+        """The captured answer or refusal.
+
+        A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that nobody
+        measured; it is Failed if it must have been cut.
+        """
+        if question in self.answers:
+            return _answer(self.answers[question])
+        asked = " ".join(map(str, question))
+        if self._older or question[0] == SAMPLE:
+            raise NotCaptured(f"the capture does not hold {asked}")
+        raise Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
+
+
+def _answer(said: str | HostError) -> str:
+    if isinstance(said, HostError):
+        raise type(said)(str(said))
+    return said
+
+
+def dump(answers: Answers, node: str, origin: str = "real", ranks: Mapping[int, Answers] | None = None) -> str:
+    """The text of a capture: header with the number of rows, then one row per question, in alphabetical order.
+
+    After them those of each rank. What nobody measured (NotCaptured) has no row.
+    """
+    taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    rows = _rows_of(answers) + [row | {"rank": rank} for rank, own in (ranks or {}).items() for row in _rows_of(own)]
+    header = {"capture": 1, "node": node, "taken": taken, "tool": __version__, "origin": origin, "rows": len(rows)}
+    return "".join(json.dumps(row) + "\n" for row in (header, *rows))
+
+
+def _rows_of(answers: Answers) -> list[dict[str, Any]]:
+    known = [row for row in answers.items() if not isinstance(row[1], NotCaptured)]
+    return [_row(row) for row in sorted(known, key=lambda row: [str(part) for part in row[0]])]
+
+
+def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
+    question, said = item
+    if isinstance(said, HostError):
+        return {"ask": question, "refused": type(said).__name__, "why": str(said)}
+    if question[0] == SAMPLE:
+        return {SAMPLE: {str(question[1]): json.loads(said)}}
+    return {"ask": question, "said": said}
+
+
+def load(path: Path) -> Replay:
+    """The capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
+    header, answers = _load(path, (), {})
+    return _replay(header, answers, str(header.get("node") or path.stem))
+
+
+def parse(text: str, name: str, node: str = "") -> Replay:
+    """The capture in `text`, which came from another process and may be like no file of ours.
+
+    `name` is what to call it in a UsageError, `node` the node's name where the job knows a better one.
+    """
+    rows = _rows(text, name)
+    answers: _Said = {}
+    for number, row in enumerate(rows[1:], start=2):
+        answers |= _parse_row(row, f"{name}:{number}")
+    return _replay(rows[0], answers, node or str(rows[0].get("node") or name))
+
+
+def _replay(header: dict[str, Any], said: _Said, node: str) -> Replay:
+    ranks: dict[int, dict[Question, str | HostError]] = {}
+    answers: dict[Question, str | HostError] = {}
+    for (rank, question), answer in said.items():
+        (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
+    return Replay(answers, node, _is_older(header.get("tool")), ranks)
+
+
+def _is_older(tool: object) -> bool:
+    """Whether `tool`, a version such as 0.1.0, came before this one."""
+    numbers, ours = (re.findall(r"\d{1,6}", str(version)) for version in (tool, __version__))
+    return bool(numbers) and list(map(int, numbers)) < list(map(int, ours))
+
+
+def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Said]) -> tuple[dict[str, Any], _Said]:
+    """Header and answers of `path`. `above` is like it, at some remove; `loaded` has been read already."""
+    if path.resolve() in above:
+        raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
+    if len(above) > _MAX_LIKES:
+        raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
+    rows = _rows(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
+    answers: _Said = {}
+    for number, row in enumerate(rows[1:], start=2):
+        if "like" in row:
+            other = path.parent / str(row["like"]).replace("\0", "")
+            if other.resolve() not in loaded:
+                loaded[other.resolve()] = _load(other, (*above, path.resolve()), loaded)[1]
+            answers = loaded[other.resolve()] | answers
+        else:
+            answers |= _parse_row(row, f"{path}:{number}")
+    return rows[0], answers
+
+
+def _rows(text: str, name: str) -> list[dict[str, Any]]:
+    """The rows of a whole capture, its header first."""
+    if text.lstrip().startswith("{\n"):  # indented JSON
+        raise UsageError(f"{name}: not a capture: a report? render it with `ncclprobe report {name}`")
+    rows = [_object(line, f"{name}:{number}") for number, line in enumerate(text.splitlines(), start=1)]
+    if not rows:
+        raise UsageError(f"{name}: empty; take a capture with `ncclprobe capture`")
+    if rows[0].get("capture") != 1:
+        raise UsageError(f'{name}: not a capture: its first line lacks "capture": 1; take one with `ncclprobe capture`')
+    if rows[0].get("rows", len(rows) - 1) != len(rows) - 1:
+        raise UsageError(f"{name}: truncated: {len(rows) - 1} rows of {rows[0]['rows']}; copy it again")
+    return rows
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{where}: truncated or not a capture: this line is not JSON") from None
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: not a capture: this line is not a JSON object")
+    return row
+
+
+def _parse_row(row: dict[str, Any], where: str) -> _Said:
+    """What a row says: one answer or refusal, or the samples in it. Raises UsageError."""
+    ask, said, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
+    if not (rank is None or (type(rank) is int and rank >= 0)):
+        raise UsageError(f"{where}: the rank of this row is no number from 0 up")
+    if isinstance(row.get(SAMPLE), dict):
+        return {(rank, (SAMPLE, name)): json.dumps(value) for name, value in row[SAMPLE].items()}
+    if not (isinstance(ask, list) and ask and all(isinstance(part, str | int) for part in ask)):
+        raise UsageError(f"{where}: unknown row: no question in it (keys: {_names(row)})")
+    if isinstance(said, str):
+        return {(rank, tuple(ask)): said}
+    if isinstance(refused, str) and refused in REFUSALS and refused != NotCaptured.__name__:
+        return {(rank, tuple(ask)): REFUSALS[refused](str(row.get("why", "")))}
+    raise UsageError(f"{where}: unknown row: neither an answer nor a refusal we know (keys: {_names(row)})")
+
+
+def _names(row: Iterable[str]) -> str:
+    return ascii(", ".join(sorted(row)))[1:-1][:80]

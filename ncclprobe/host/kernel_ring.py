@@ -1,0 +1,88 @@
+"""The kernel's log: its ring buffer, or where that is closed to this user, systemd's journal of this boot.
+
+Only the lines that are asked for leave this module, without process names: the log speaks of every user's processes.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ncclprobe.errors import Denied, HostError, Missing
+from ncclprobe.host.command import as_host_error, run
+
+RING = "/dev/kmsg"
+JOURNAL = ("journalctl", "-k", "-o", "short-monotonic", "--no-pager", "-q")
+MAX_LINES = 2000
+_JOURNAL_PATIENCE_S = 10.0
+_RECORD_BYTES = 64 << 10  # more than any record: the kernel's own limit is 8 KiB (PRINTK_MESSAGE_MAX)
+_NAME = re.compile(r"\bname=[^,]*")
+_JOURNAL_LINE = re.compile(r"\[\s*(\d+\.\d+)\] (?:\S+ kernel: )?(.*)")
+
+Line = tuple[float, str]
+"""Seconds since boot, and the message."""
+
+
+def matching(pattern: str) -> dict[str, Any]:
+    """The newest MAX_LINES lines that match `pattern`, of this boot.
+
+    `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
+    that is kept at all: a full ring buffer has lost what came before. Raises Denied where both logs are closed to this
+    user (kernel.dmesg_restrict, no membership of systemd-journal), Missing where there is neither.
+    """
+    try:
+        source, lines = RING, list(_ring())
+    except OSError as error:
+        source, lines = " ".join(JOURNAL[:2]), _journal(as_host_error(error, RING))
+    wanted = re.compile(pattern)
+    found = [(at, _NAME.sub("name=-", text)) for at, text in lines if wanted.search(text)]
+    return {
+        "source": source,
+        "lines": found[-MAX_LINES:],
+        "dropped": max(0, len(found) - MAX_LINES),
+        "oldest_s": lines[0][0] if lines else 0.0,
+    }
+
+
+def _ring() -> Iterator[Line]:
+    """Every record of the ring buffer. Reading it takes nothing away from other readers."""
+    ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while True:
+            with contextlib.suppress(BrokenPipeError):  # overwritten while we read: go on with the oldest there is
+                yield from _record(os.read(ring, _RECORD_BYTES))
+    except BlockingIOError:
+        return
+    finally:
+        os.close(ring)
+
+
+def _record(data: bytes) -> Iterator[Line]:
+    """``priority,sequence,microseconds,flags;message``, then key=value lines (Documentation/ABI/testing/dev-kmsg)."""
+    head, _, body = data.decode(errors="replace").partition(";")
+    fields = head.split(",")
+    if len(fields) >= 3 and fields[2].isdigit():
+        yield int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
+
+
+def _journal(ring: HostError) -> list[Line]:
+    """The journal's kernel lines. `ring` is why the ring buffer could not be read, and is raised where this is no help.
+
+    A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
+    not: to be shown nothing is to be refused.
+    """
+    try:
+        lines = _journal_lines(run(JOURNAL, _JOURNAL_PATIENCE_S).splitlines())
+    except Missing:
+        raise ring from None
+    except HostError as refusal:
+        raise Denied(f"{ring}; {refusal}") from None
+    if not lines:
+        raise Denied(f"{ring}; {' '.join(JOURNAL[:2])} shows nothing to this user")
+    return lines
+
+
+def _journal_lines(lines: Iterable[str]) -> list[Line]:
+    matches = map(_JOURNAL_LINE.fullmatch, lines)
+    return [(float(match[1]), match[2]) for match in matches if match]

@@ -1,0 +1,321 @@
+"""The machine itself: how each kind of question is asked, each with its deadline.
+
+Nothing here may hang: files and names are asked for on a thread that is abandoned when it does not come back (a dead
+NFS server, a wedged driver), commands and NVML in processes that are.
+"""
+
+import contextlib
+import fnmatch
+import importlib.util
+import json
+import os
+import re
+import resource
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ncclprobe.errors import Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
+from ncclprobe.host.command import as_host_error, run
+from ncclprobe.host.nvml_child import NvmlChild
+
+T = TypeVar("T")
+MAX_ANSWER_BYTES = 16 << 20
+_CHUNK_BYTES = 64 << 10
+_METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_PACKAGES = (
+    "torch",
+    *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
+    *(f"nvidia-cuda-runtime{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
+    *(f"nvidia-cudnn{suffix}" for suffix in ("-cu11", "-cu12", "-cu13")),
+    "nvidia-ml-py",
+    "pynvml",
+)
+
+
+class LiveHost:
+    """Answers from this machine.
+
+    `recordable` are the environment variables whose value may be recorded, `looks_like_ours` those whose name
+    may. `deadline` is a time.monotonic() after which every question is refused: the run's own limit. `given` are
+    samples that the command line holds: which node this is.
+    """
+
+    def __init__(
+        self,
+        recordable: Collection[str],
+        looks_like_ours: Callable[[str], bool],
+        deadline: float = float("inf"),
+        given: Mapping[Question, str] | None = None,
+    ) -> None:
+        self._recordable = recordable
+        self._looks_like_ours = looks_like_ours
+        self._deadline = deadline
+        self._given = given or {}
+        self._nvml = NvmlChild()
+
+    def ask(self, *question: str | int) -> str:
+        """The machine's answer, or the HostError that says why there is none."""
+        kind, *rest = (str(part) for part in question)
+        wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
+        left_s = self._deadline - time.monotonic()
+        try:
+            return self._ask(kind, rest, question, min(wanted_s, left_s))
+        except TimedOut as error:
+            if left_s < wanted_s:
+                raise OutOfTime(f"{error}, which was all that --timeout left") from None
+            raise
+
+    def _ask(self, kind: str, rest: list[str], question: Question, patience_s: float) -> str:
+        if kind == "env":
+            return self._env()
+        if kind == SAMPLE and question in self._given:
+            return self._given[question]
+        if kind == SAMPLE:
+            raise NotCaptured(f"{rest[0]}: not measured")
+        if kind == "conf":
+            return within(patience_s, lambda: self._conf(rest[0]), " ".join((kind, *rest)))
+        if kind == "run":
+            return run(rest, patience_s)
+        if kind == "nvml":
+            return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
+        return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
+
+    def close(self) -> None:
+        """Let go of the NVML child."""
+        self._nvml.close()
+
+    def _env(self) -> str:
+        seen = {
+            encodable(name): sanitised(value) if name in self._recordable else None
+            for name, value in sorted(os.environ.items())
+            if name in self._recordable or self._looks_like_ours(name)
+        }
+        return json.dumps(seen)
+
+    def _conf(self, path: str) -> str:
+        """A file of NAME=value lines, line by line: what may not be recorded is blank, or a name without its value."""
+        return "\n".join(map(self._conf_line, _read(path).split("\n")))
+
+    def _conf_line(self, line: str) -> str:
+        name, equals, value = line.partition("=")
+        plain = name.strip("# \t\r")
+        if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
+            return ""
+        return f"{name}={sanitised(value) if plain in self._recordable else WITHHELD}"
+
+
+def encodable(text: str) -> str:
+    """`text` without the lone surrogates that stand for bytes that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def sanitised(value: str) -> str:
+    """A setting without what may be secret in it: user information before an @, and a URL's query."""
+    value = re.sub(r"(?<=://)[^\s,]*@", "", encodable(value))
+    value = re.sub(r"[^\s/,=]+:[^\s,]*@", "", value)
+    return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
+
+
+def within(patience_s: float, work: Callable[[], T], what: str) -> T:
+    """What `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+
+    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds nobody up but the end of
+    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
+    """
+    outcome: list[T] = []
+    refusal: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            outcome.append(work())
+        except (OSError, HostError, ValueError) as error:
+            refusal.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(max(0.0, patience_s))
+    if outcome:
+        return outcome[0]
+    if refusal:
+        raise as_host_error(refusal[0], what)
+    raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
+
+
+def _read(path: str) -> str:
+    """The file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys at once."""
+    text = bytearray()
+    with Path(path).open("rb", buffering=0) as file:
+        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+            text += chunk
+    return text.decode(errors="replace")
+
+
+def _bytes(path: str) -> str:
+    """A binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
+
+    Of a PCI config space the kernel shows 64 bytes to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        data = file.read(_CHUNK_BYTES)
+    rows = {f"{at:#05x}": data[at : at + 16].hex() for at in range(0, len(data), 16) if any(data[at : at + 16])}
+    return json.dumps({"length": len(data), "rows": rows})
+
+
+def _files(path: str, but: str = "") -> str:
+    """The text of every file of a folder by name, null where it cannot be read, without those that only say `but`."""
+    texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
+    return json.dumps({name: text for name, text in texts.items() if not but or text != but})
+
+
+def _text_or_none(path: Path) -> str | None:
+    try:
+        return _read(str(path)).strip()
+    except OSError:
+        return None
+
+
+def _open(path: str) -> str:
+    """Whether a device node opens for reading and writing. access(2) does not know of a container's device cgroup."""
+    os.close(os.open(path, os.O_RDWR))
+    return "true"
+
+
+def _lines(path: str, pattern: str) -> str:
+    """Those lines of a file that match: of a table of all connections, say, only our business."""
+    wanted = re.compile(pattern)
+    return "".join(line for line in _read(path).splitlines(keepends=True) if wanted.search(line))
+
+
+def _list(path: str, pattern: str = "*") -> str:
+    """The names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an error."""
+    return json.dumps(sorted(entry.name for entry in Path(path).iterdir() if fnmatch.fnmatchcase(entry.name, pattern)))
+
+
+def _link(path: str) -> str:
+    return str(Path(path).readlink())
+
+
+def _stat(path: str) -> str:
+    """Of what file system a file is, its size, how long ago it was written, and whether it is this user's."""
+    seen = Path(path).lstat()
+    age_s, mine = round(time.time() - seen.st_mtime, 1), seen.st_uid == os.geteuid()
+    return json.dumps({"device": seen.st_dev, "bytes": seen.st_size, "age_s": age_s, "mine": mine})
+
+
+def _mapped(prefix: str) -> str:
+    """Which files whose path starts with `prefix` some process has mapped, and how many processes hide their maps."""
+    found, hidden = set(), 0
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found |= set(re.findall(rf"{re.escape(prefix)}\S*", _read(str(maps))))
+        except PermissionError:
+            hidden += 1
+        except OSError:  # it has ended
+            continue
+    return json.dumps({"paths": sorted(found), "hidden": hidden})
+
+
+def _access(path: str) -> str:
+    return json.dumps({"read": os.access(path, os.R_OK), "write": os.access(path, os.W_OK)})
+
+
+def _statvfs(path: str) -> str:
+    seen = os.statvfs(path)
+    return json.dumps({"total": seen.f_blocks * seen.f_frsize, "available": seen.f_bavail * seen.f_frsize})
+
+
+def _rlimit(name: str) -> str:
+    limits = resource.getrlimit(getattr(resource, name))
+    return json.dumps([None if value == resource.RLIM_INFINITY else value for value in limits])
+
+
+def _uname() -> str:
+    names = os.uname()
+    seen = {"system": names.sysname, "release": names.release, "version": names.version, "machine": names.machine}
+    return json.dumps(seen | {"hostname": encodable(names.nodename)})
+
+
+def _resolve(name: str) -> str:
+    started = time.monotonic()
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise Failed(f"resolve {name}: {error.strerror}") from None
+    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    return json.dumps({"addresses": addresses, "seconds": round(time.monotonic() - started, 4)})
+
+
+def _psutil(function: str) -> str:
+    import psutil
+
+    answer = getattr(psutil, function)()
+    return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """psutil's named tuples as objects."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
+
+
+def _packages() -> str:
+    """Versions of the installed distributions that decide which NCCL a job gets, without importing any.
+
+    They stand in the names of their metadata folders (PyPA, "Recording installed projects"). importlib.metadata would
+    say the same, but takes longer to import than everything else the doctor does.
+    """
+    versions: dict[str, str] = {}
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for match in (_METADATA.fullmatch(entry.name) for entry in Path(folder or ".").iterdir()):
+                if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
+                    versions.setdefault(name, match[2])  # the first on the path is the one that imports
+    return json.dumps(dict(sorted(versions.items())))
+
+
+def _module(name: str) -> str:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.origin:
+        raise Missing(f"Python module {name}: not installed")
+    return found.origin
+
+
+_SOURCES: dict[str, Callable[..., str]] = {
+    "read": _read,
+    "lines": _lines,
+    "bytes": _bytes,
+    "files": _files,
+    "list": _list,
+    "open": _open,
+    "link": _link,
+    "stat": _stat,
+    "mapped": _mapped,
+    "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
+    "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
+    "access": _access,
+    "statvfs": _statvfs,
+    "rlimit": _rlimit,
+    "uname": _uname,
+    "resolve": _resolve,
+    "psutil": _psutil,
+    "packages": _packages,
+    "module": _module,
+}
+_PATIENCE_S = {
+    "run": 10.0,
+    "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
+    "nvml": 60.0,
+    "resolve": 5.0,
+    "packages": 10.0,
+    "mapped": 10.0,
+    "kernel_log": 15.0,
+    "files": 10.0,  # a NIC's firmware is asked for each of its counters
+}

@@ -1,0 +1,154 @@
+"""What runs in the child of :mod:`ncclprobe.host.nvml_child`, and nowhere else: nvidia-ml-py, as a service.
+
+A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0]``, the answer ``{"said": value}`` or
+``{"refused": kind, "why": words}``. Nothing of the package is imported, so that the child starts fast.
+"""
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+
+def serve() -> None:
+    """Answer requests from standard input until it closes."""
+    answers = _private_stdout()
+    library = Library()
+    for line in sys.stdin:
+        print(json.dumps(library.answer(*json.loads(line))), file=answers, flush=True)
+
+
+def _private_stdout() -> TextIO:
+    """Standard output for the answers alone: what a driver's library prints goes where errors go."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+class Library:
+    """nvidia-ml-py, initialised by the first question, with a handle for each GPU that was asked about."""
+
+    def __init__(self) -> None:
+        self.nvml: Any = None
+        self._handles: dict[int, Any] = {}
+        self._initialised = False
+
+    def answer(self, function: str, *arguments: str | int) -> dict[str, Any]:
+        """What the function says, or why it does not."""
+        return self._attempt(lambda: self._call(function, arguments), f"NVML {function}: ")
+
+    def handle(self, index: int) -> Any:
+        """What NVML calls a GPU by, from its index. Raises NVMLError for one that is lost."""
+        if index not in self._handles:
+            self._handles[index] = self.nvml.nvmlDeviceGetHandleByIndex(index)
+        return self._handles[index]
+
+    def each(self, work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
+        """What `work` makes of each thing; in its place ``{"refused": …, "why": …}`` where it makes nothing."""
+        answers = [self._attempt(lambda thing=thing: work(thing)) for thing in things]  # type: ignore[misc]
+        return [answer.get("said", answer) for answer in answers]
+
+    def _call(self, function: str, arguments: Sequence[str | int]) -> Any:
+        if not self._initialised:
+            import pynvml
+
+            self.nvml = pynvml
+            self.nvml.nvmlInit()
+            self._initialised = True
+        if not function.startswith("nvmlDeviceGet") or function == "nvmlDeviceGetCount":
+            return getattr(self.nvml, function)(*arguments)
+        handle, rest = self.handle(int(arguments[0])), arguments[1:]
+        if function in _SPECIAL:
+            return _SPECIAL[function](self, handle, *rest)
+        ask = getattr(self.nvml, function)
+        if rest and isinstance(rest[0], str):
+            return self.each(lambda number: ask(handle, number, *rest[1:]), _numbers(rest[0]))
+        return ask(handle, *rest)
+
+    def _attempt(self, work: Callable[[], Any], prefix: str = "") -> dict[str, Any]:
+        try:
+            return {"said": _plain(work())}
+        except (ImportError, AttributeError, TypeError, ctypes.ArgumentError) as error:  # absent, or another version
+            return {"refused": "Missing", "why": f"nvidia-ml-py: {error}"}
+        except ValueError as error:  # a name that is not UTF-8, say
+            return {"refused": "Failed", "why": f"{prefix}{error}"}
+        except self.nvml.NVMLError as error:
+            return {"refused": self._kind(error.value), "why": f"{prefix}{error}"}
+
+    def _kind(self, code: int) -> str:
+        if code == self.nvml.NVML_ERROR_NO_PERMISSION:
+            return "Denied"
+        absent = (self.nvml.NVML_ERROR_LIBRARY_NOT_FOUND, self.nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return "Missing" if code in absent else "Failed"
+
+
+def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:
+    """All `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
+    wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
+    return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
+
+
+def _field_value(library: Library, value: Any) -> int | float:
+    if value.nvmlReturn:
+        raise library.nvml.NVMLError(value.nvmlReturn)
+    members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # NVML_VALUE_TYPE_… 0 to 6
+    if value.valueType >= len(members):
+        raise ValueError(f"a value of the unknown type {value.valueType}")
+    number: int | float = getattr(value.value, members[value.valueType])
+    return number
+
+
+def _p2p_status(library: Library, handle: Any, peers: str, index: int) -> list[Any]:
+    ask = library.nvml.nvmlDeviceGetP2PStatus
+    return library.each(lambda peer: ask(handle, library.handle(peer), index), _numbers(peers))
+
+
+def _remote_pci(library: Library, handle: Any, links: str) -> list[Any]:
+    """Only the address at the other end: the rest of the structure is the address once more."""
+    ask = library.nvml.nvmlDeviceGetNvLinkRemotePciInfo
+    return library.each(lambda link: ask(handle, link).busId, _numbers(links))
+
+
+def _processes(library: Library, handle: Any) -> list[int | None]:
+    """Only the memory that each uses: whose processes they are does not leave this process."""
+    return [process.usedGpuMemory for process in library.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+
+
+def _fabric_v(library: Library, handle: Any) -> Any:
+    structure = library.nvml.c_nvmlGpuFabricInfo_v2_t()
+    library.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(structure))
+    return structure
+
+
+def _fabric(library: Library, handle: Any) -> Any:
+    structure = library.nvml.c_nvmlGpuFabricInfo_t()
+    library.nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(structure))
+    return structure
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "nvmlDeviceGetComputeRunningProcesses": _processes,
+    "nvmlDeviceGetFieldValues": _field_values,
+    "nvmlDeviceGetGpuFabricInfo": _fabric,
+    "nvmlDeviceGetGpuFabricInfoV": _fabric_v,
+    "nvmlDeviceGetNvLinkRemotePciInfo": _remote_pci,
+    "nvmlDeviceGetP2PStatus": _p2p_status,
+}
+"""Functions whose arguments or answers are not plain numbers and structures."""
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _plain(value: Any) -> Any:
+    """NVML's structures as objects, its arrays as lists, its bytes as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list | tuple | ctypes.Array):
+        return [_plain(item) for item in value]
+    if hasattr(value, "_fields_"):
+        return {name: _plain(getattr(value, name)) for name, *_ in value._fields_}
+    return value

@@ -1,0 +1,111 @@
+"""How much each end, and each pair beyond its ends, takes from what is usual: median polish on log bandwidth.
+
+log(sample) = level + what its source's way out takes + what its destination's way in takes + residual, fitted by
+medians (J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others.
+Where a median lies between two samples it is the higher one: whoever is fast with half of the partners is not slow.
+Pairs below one leaf, pairs across the fabric and pairs that send both ways each have a level of their own.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_high
+from typing import TypeVar
+
+from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
+
+K = TypeVar("K")
+Way = tuple[bool, bool]
+"""Whether a pair is near (below one leaf), and whether it sent both ways at once."""
+
+_SWEEPS = 10
+_SETTLED = 1e-4
+_MAD_TO_SIGMA = 0.6745
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Logarithms of ratios to the usual: of each end's way `out` and `into` it, and of each sample beyond its ends.
+
+    `level` is what is usual, in GB/s (1e9 bytes/s) by way; `residual` stands in the order of the samples.
+    """
+
+    level: Mapping[Way, float]
+    out: Mapping[End, float]
+    into: Mapping[End, float]
+    residual: tuple[float, ...]
+
+
+def way(sample: Sample, layout: Layout) -> Way:
+    """Among which samples this one is compared."""
+    return layout.near(sample.src, sample.dst), sample.both
+
+
+def levels(samples: Iterable[Sample], layout: Layout) -> dict[Way, float]:
+    """What is usual on each way, GB/s: of each node its median, of each leaf that of its nodes, then that of leaves.
+
+    Counting nodes rather than samples keeps the level where fewer than half of the nodes are bad, although most
+    samples then touch a bad one; counting leaves keeps it where whole leaves are.
+    """
+    by_node: defaultdict[Way, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        for end in (sample.src, sample.dst):
+            by_node[way(sample, layout)][end.node].append(sample.GBps)
+    return {key: _level(nodes, layout) for key, nodes in by_node.items()}
+
+
+def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
+    by_leaf: defaultdict[str, list[float]] = defaultdict(list)
+    for node, rates in nodes.items():
+        by_leaf[layout.leaf.get(node, "")].append(median_high(rates))
+    return median_high(median_high(rates) for rates in by_leaf.values())
+
+
+def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
+    """Fit the samples of a tournament. Without samples everything is empty."""
+    level = levels(samples, layout)
+    ratios = [math.log(sample.GBps / level[way(sample, layout)]) for sample in samples]
+    sources, targets = _places(sample.src for sample in samples), _places(sample.dst for sample in samples)
+    out, into = dict.fromkeys(sources, 0.0), dict.fromkeys(targets, 0.0)
+    for _ in range(_SWEEPS):
+        before = (out, into)
+        out = _centred({end: median_high(ratios[n] - into[samples[n].dst] for n in at) for end, at in sources.items()})
+        into = _centred({end: median_high(ratios[n] - out[samples[n].src] for n in at) for end, at in targets.items()})
+        if _moved(before[0], out) < _SETTLED and _moved(before[1], into) < _SETTLED:
+            break
+    residual = [ratio - out[s.src] - into[s.dst] for ratio, s in zip(ratios, samples, strict=True)]
+    return Effects(level, out, into, tuple(residual))
+
+
+def _places(ends: Iterable[End]) -> dict[End, list[int]]:
+    places: defaultdict[End, list[int]] = defaultdict(list)
+    for place, end in enumerate(ends):
+        places[end].append(place)
+    return dict(places)
+
+
+def _centred(effects: Mapping[End, float]) -> dict[End, float]:
+    """The same with the typical end at zero: what all ends share belongs to the level."""
+    middle = median_high(effects.values()) if effects else 0.0
+    return {end: effect - middle for end, effect in effects.items()}
+
+
+def _moved(before: Mapping[End, float], after: Mapping[End, float]) -> float:
+    return max((abs(before[end] - after[end]) for end in after), default=0.0)
+
+
+def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
+    """How far each logarithm lies from their median: 0.6745 (x - median) / MAD, the MAD being no less than `floor`."""
+    if not logs:
+        return {}
+    middle = median(logs.values())
+    spread = max(median(abs(value - middle) for value in logs.values()), floor)
+    return {key: _MAD_TO_SIGMA * (value - middle) / spread for key, value in logs.items()}
+
+
+def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
+    """Those of `logs` (logarithms of ratios to the usual) that are slow by both rules: key to logarithm."""
+    limit = math.log(rules.slow_ratio)
+    scores = modified_z(logs, rules.mad_floor)
+    return {key: value for key, value in logs.items() if value < limit and scores[key] < rules.slow_z}

@@ -1,0 +1,223 @@
+"""A measured row and what belongs to it: samples, arrival skew, wrong data, expectation, a second measurement; and
+what the first calls cost, and on what machine it was measured.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Place = Literal["in", "out"]
+Mode = Literal["queued", "blocking", "graph"]
+Basis = Literal["model", "datasheet", "published", "baseline", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Microseconds per call that lie behind a row's statistics.
+
+    `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, the samples of the
+    statistics, in the order in which they were taken. `each`: of each rank every batch; empty where that would be
+    more than a thousand numbers.
+    """
+
+    by_rank: tuple[float, ...]
+    by_batch: tuple[float, ...]
+    each: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How ranks come to a call, apart from how long the bytes take. Outside the timed batches.
+
+    In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
+    shortest time any rank spent inside the call, for whoever comes last waits for nobody (median over rounds).
+    `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after the moment
+    that it had set itself it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
+    """
+
+    rounds: int
+    wait_us: float
+    transfer_us: float
+    arrival_us: float
+    late_us: tuple[float, ...]
+    late_rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first wrong element that a rank received: `offset` counts elements of its receive buffer.
+
+    `source` is the rank that sent it; null: it is a reduction over all. Values as text, bit patterns in hexadecimal,
+    the most significant bit first.
+    """
+
+    rank: int
+    offset: int
+    source: int | None
+    expected: str
+    got: str
+    expected_bits: str
+    got_bits: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCall:
+    """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
+
+    `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
+    communicator; `again_s` is the same call once more. `pair_s`: the first send and receive between neighbours.
+    """
+
+    process_group_s: float
+    process_group_rank: int
+    collective_s: float
+    collective_rank: int
+    again_s: float
+    pair_s: float
+    pair_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """What was asked for and not measured, and why. `nbytes` is the size asked for; null: no size was.
+
+    `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
+    (`small`), or no room (`memory`).
+    """
+
+    op: str
+    nbytes: int | None
+    cause: Literal["refused", "small", "memory"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What numbers depend on: a baseline of one machine says nothing of another.
+
+    `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) of
+    the node of rank 0; what is not known is left out. `topology` is a digest of its devices and their paths; null: not
+    known.
+    """
+
+    machine: dict[str, str] = field(default_factory=dict)
+    topology: str | None = None
+    software: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
+
+    busbw_GBps: float
+    mean_us: float
+    interval_us: tuple[float, float] | None
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something else that slowed this run down while it measured: `what` in words, with the host.
+
+    `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
+    """
+
+    what: str
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a healthy machine does, and where that number comes from.
+
+    ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
+    ``confidence`` says how far a number that was derived, not measured, may be trusted.
+    """
+
+    value: float
+    low: float
+    unit: str
+    basis: Basis
+    why: str
+    source: str
+    confidence: Literal["high", "medium", "low"] = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStats:
+    """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say."""
+
+    mean: float
+    median: float | None = None
+    min: float | None = None
+    p95: float | None = None
+    max: float | None = None
+    stdev: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """The road the bytes took, as far as it is known."""
+
+    network: str | None = None
+    gdr: bool | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    channels: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The communication library that was measured."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One row of a sweep: an operation at one size, timed.
+
+    ``time_us`` is wall-clock time, as nccl-tests prints it; ``algbw_GBps`` and ``busbw_GBps`` are computed from its
+    mean, never averaged as rates. Every statistic is over ``batches`` batches of ``iters`` calls, each batch being the
+    mean over ranks. ``interval_us`` is where the median lies (95 %), ``precision`` half its width as a share of the
+    median, ``precision_asked`` what was asked for; null: a fixed number of calls was. ``issue_us`` is the host time to
+    enqueue one call, ``launch_bound`` where that is most of the time and the row thus says little of the link;
+    ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
+    with the longest time.
+    ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
+    ``doubt`` is why ``status`` is noise, ``again`` the repetition of a row that had failed.
+    """
+
+    op: str
+    place: Place
+    mode: Mode
+    backend: str
+    library: Library
+    dtype: str
+    redop: str | None
+    nbytes: int
+    count: int
+    ranks: int
+    nodes: int
+    iters: int
+    batches: int
+    footprint_bytes: int
+    time_us: TimeStats
+    issue_us: float
+    slowest_rank: int
+    algbw_GBps: float
+    busbw_GBps: float
+    wrong: int | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    interval_us: tuple[float, float] | None = None
+    precision: float | None = None
+    precision_asked: float | None = None
+    launch_bound: bool = False
+    device_us: float | None = None
+    samples: Samples | None = None
+    skew: Skew | None = None
+    transport: Transport = Transport()
+    expectation: Expectation | None = None
+    status: Literal["pass", "warn", "fail", "unjudged", "noise"] = "unjudged"
+    doubt: str = ""
+    again: Again | None = None

@@ -1,0 +1,155 @@
+"""The nouns of measured pairs: a row per direction, and what they say together about who is slow."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ncclprobe.model.measurement import Mismatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
+
+    `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
+    bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
+    direction ran at the same time. `step` is 0 in the tournament and counts the rounds of retests from 1. `inside`:
+    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the bytes that came out
+    wrong in a transfer beside the timed ones, null: not verified; `mismatch` is the first of them.
+    """
+
+    op: Literal["sendrecv"] = "sendrecv"
+    src: int
+    dst: int
+    src_end: str
+    dst_end: str
+    nbytes: int
+    latency_nbytes: int
+    latency_us: float
+    GBps: float
+    time_us: float
+    min_us: float
+    max_us: float
+    samples_us: tuple[float, ...]
+    both: bool = False
+    step: int = 0
+    inside: bool = False
+    wrong: int | None = None
+    mismatch: Mismatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
+    ``out of n3 rail 1 (mlx5_1)``.
+
+    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results speak for it, `retests` of these were taken
+    after it was suspected, beside `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
+    of the tournament, which on a single node are its ranks.
+    """
+
+    where: str
+    kind: Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
+    nodes: tuple[str, ...]
+    rail: int | None
+    direction: Literal["both", "out", "into"]
+    ratio: float
+    confidence: float
+    slow: int
+    tests: int
+    retests: int
+    partners: int
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LostPair:
+    """Nothing, or not all, came from `src` to `dst` before the deadline."""
+
+    src: str
+    dst: str
+    why: str
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A rank that played no more, where it is, and why: its pair was lost, or (`gone`) it did not answer at all."""
+
+    rank: int
+    end: str
+    why: str
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCollective:
+    """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
+
+    `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
+    """
+
+    node: str
+    ranks: int
+    nbytes: int
+    busbw_GBps: float
+    time_us: float
+    samples_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is slow inside one node beside its peers, where no network is in the way.
+
+    `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
+    `ratio`: what is left of the `usual_GBps`; it was slow in each of `tests`, which were taken one after another.
+    """
+
+    where: str
+    kind: Literal["collective", "node", "rank", "pair"]
+    node: str
+    ranks: tuple[int, ...]
+    ratio: float
+    usual_GBps: float
+    tests: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrongBytes:
+    """`wrong` bytes of one transfer from rank `src` to rank `dst` are not what was sent; `first` is where it begins."""
+
+    src: int
+    dst: int
+    src_end: str
+    dst_end: str
+    wrong: int
+    first: Mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Localisation:
+    """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
+
+    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `everything`:
+    that itself is below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
+    `own` is what each node reached by itself, before any pair, with `own_note` where that is missing or not judged;
+    `inside` what is slow within a node; `aside` the ranks that did not play to the end; `wrong` what arrived corrupted.
+    `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
+    """
+
+    nodes: int
+    kind: str
+    culprits: tuple[Blamed, ...] = ()
+    suspects: tuple[Blamed, ...] = ()
+    cleared: tuple[str, ...] = ()
+    lost: tuple[LostPair, ...] = ()
+    level_GBps: dict[str, float] = field(default_factory=dict)
+    everything: bool = False
+    tests: int = 0
+    steps: int = 0
+    confidence: float = 0.99
+    own: tuple[OwnCollective, ...] = ()
+    own_note: str = ""
+    inside: tuple[Inside, ...] = ()
+    aside: tuple[Aside, ...] = ()
+    wrong: tuple[WrongBytes, ...] = ()
+    complete: bool = True

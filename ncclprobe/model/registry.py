@@ -1,0 +1,115 @@
+"""Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
+
+A decorator reads everything from the function: the facts it needs from its annotations, its title, reason and
+remedy from its docstring, its id from its folder or module and its name: ``bool_word`` in ``checks/env/`` is
+``env.bool-word``.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import ModuleType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.fleet import Every, Ranks
+from ncclprobe.model.rules import Check, Collector, Condition, Need
+from ncclprobe.model.snapshot import Absent
+
+T = TypeVar("T")
+_COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
+
+
+def modules(package: str) -> Iterator[ModuleType]:
+    """Every module of `package`, those of its folders included, by name."""
+    root = importlib.import_module(package)
+    for info in pkgutil.walk_packages(root.__path__, f"{package}."):
+        yield importlib.import_module(info.name)
+
+
+def discover(package: str, kind: type[T]) -> tuple[T, ...]:
+    """All objects of `kind` that the modules of `package` define, by module name and then as written."""
+    return tuple(
+        value
+        for module in modules(package)
+        for value in vars(module).values()
+        if isinstance(value, kind) and value.run.__module__ == module.__name__  # type: ignore[attr-defined]
+    )
+
+
+def collector(run: Callable[..., Any]) -> Collector:
+    """Declare that `run` learns one fact: its return annotation. Its first parameter is the host."""
+    produces = inspect.signature(run, eval_str=True).return_annotation
+    return Collector(run=run, produces=produces, needs=_needs(run)[1:])
+
+
+def rank_collector(run: Callable[..., Any]) -> Collector:
+    """The same for a fact that every rank of a node has for itself."""
+    return replace(collector(run), of_rank=True)
+
+
+def applies(run: Callable[..., bool]) -> Condition:
+    """Declare a condition under which a check applies; the docstring completes "applies only …"."""
+    return Condition(run=run, words=_title(run), needs=_needs(run))
+
+
+def check(
+    *,
+    bad: Sequence[tuple[Any, ...]],
+    good: Sequence[tuple[Any, ...]],
+    required: bool = False,
+    privilege: str = "",
+    requires: str = "",
+    applies: Condition | None = None,
+) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
+    """Declare that the function is a check.
+
+    `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
+    looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
+    """
+
+    def declare(run: Callable[..., Iterator[Finding]]) -> Check:
+        sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^Fix: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
+        return Check(
+            id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
+            run=run,
+            needs=_needs(run),
+            title=_title(run),
+            why=" ".join(sections.get("Why", "").split()),
+            fix=" ".join(sections.get("Fix", "").split()),
+            bad=tuple(bad),
+            good=tuple(good),
+            required=required,
+            privilege=privilege,
+            requires=requires,
+            applies=applies,
+        )
+
+    return declare
+
+
+def _prefix(module: str) -> str:
+    """The name below ``ncclprobe.checks``, of a module or of the folder that it is in."""
+    return module.removeprefix("ncclprobe.checks.").partition(".")[0]
+
+
+def _title(run: Callable[..., Any]) -> str:
+    return (inspect.getdoc(run) or "").partition("\n")[0].rstrip(".")
+
+
+def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
+    parameters = inspect.signature(run, eval_str=True).parameters.values()
+    return tuple(_need(p.name, p.annotation) for p in parameters)
+
+
+def _need(name: str, annotation: Any) -> Need:
+    if get_origin(annotation) in _COMPARED:
+        inner = _need(name, get_args(annotation)[0])
+        return replace(inner, of=_COMPARED[get_origin(annotation)])
+    if get_origin(annotation) in (Union, UnionType):
+        facts = [a for a in get_args(annotation) if a is not Absent]
+        return Need(name, facts[0], accepts_absent=len(facts) < len(get_args(annotation)))
+    return Need(name, annotation)

@@ -1,0 +1,101 @@
+"""The report: everything that a run has to say, as the contract's ``ncclprobe.report/1``.
+
+Frozen dataclasses without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
+are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s``
+and ``_us`` seconds and microseconds.
+"""
+
+from dataclasses import dataclass, field
+
+from ncclprobe.model.findings import Status, Suppression, Verdict
+from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, Unmeasured
+from ncclprobe.model.nccl_selection import Choices, NodeTopology
+from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
+
+SCHEMA = "ncclprobe.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Who wrote a report."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """How the ranks were started: torchrun, slurm, openmpi, pytorchjob, manual or none."""
+
+    kind: str = "none"
+    nnodes: int | None = None
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node of a report."""
+
+    name: str
+    rank: int
+    hostname: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable that NCCL, torch or the launcher reads, and where its value comes from.
+
+    ``value`` is null where only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
+    """
+
+    name: str
+    value: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnvironment:
+    """Versions and settings of one node."""
+
+    versions: dict[str, str | None] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
+
+    ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``remarks`` what the reader
+    must know about the run as a whole (a fallback taken, nothing to judge a number by).
+    """
+
+    tool: Tool
+    started: str
+    duration_s: float
+    command: str
+    status: Status
+    exit_code: int
+    schema: str = SCHEMA
+    launch: LaunchRow = LaunchRow()
+    nodes: tuple[NodeRow, ...] = ()
+    missing_nodes: tuple[str, ...] = ()
+    checks: tuple[Verdict, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    coverage: dict[str, int] = field(default_factory=dict)
+    suppressed: tuple[Suppression, ...] = ()
+    environment: dict[str, NodeEnvironment] = field(default_factory=dict)
+    topology: dict[str, NodeTopology] = field(default_factory=dict)
+    choices: dict[str, Choices] = field(default_factory=dict)
+    first_call: FirstCall | None = None
+    pairs: tuple[PairRow, ...] = ()
+    localisation: Localisation | None = None
+    roads: tuple[Road, ...] = ()
+    copies: tuple[CopyRow, ...] = ()
+    affinity: tuple[AffinityRow, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    unmeasured: tuple[Unmeasured, ...] = ()
+    remarks: tuple[str, ...] = ()
+    fingerprint: Fingerprint | None = None

@@ -1,0 +1,73 @@
+"""What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ncclprobe.model.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
+
+    `of`: the fact of one node; or of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``.
+    """
+
+    name: str
+    fact: type
+    accepts_absent: bool = False
+    of: Literal["node", "nodes", "ranks"] = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A function that asks a host and returns one fact. ``needs`` are the facts it takes beside the host.
+
+    `of_rank`: the fact is each rank's own, where others of one node may have another: affinity, visible devices.
+    """
+
+    run: Callable[..., Any]
+    produces: type
+    needs: tuple[Need, ...] = ()
+    of_rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When a check applies: a predicate over facts, and the words for it (``only <words>``)."""
+
+    run: Callable[..., bool]
+    words: str
+    needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule: facts in, findings out. Everything about it is read from its one function.
+
+    ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests.
+    """
+
+    id: str
+    run: Callable[..., Iterator[Finding]]
+    needs: tuple[Need, ...]
+    title: str
+    why: str
+    fix: str
+    bad: tuple[tuple[Any, ...], ...]
+    good: tuple[tuple[Any, ...], ...]
+    required: bool = False
+    privilege: str = ""
+    requires: str = ""
+    applies: Condition | None = None
+
+    @property
+    def standing(self) -> str:
+        """``required`` or ``advisory``: whether a run is inconclusive without it."""
+        return "required" if self.required else "advisory"
+
+    @property
+    def compares(self) -> bool:
+        """Whether it is judged once for all nodes, and not once per node."""
+        return any(need.of != "node" for need in self.needs)

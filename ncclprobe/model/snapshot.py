@@ -1,0 +1,37 @@
+"""What is known of a machine: facts by their type, and why one could not be learned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A fact that could not be learned. ``refused`` is the name of the HostError behind it, if there was one."""
+
+    why: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the user is about to run, as far as the command line says so. A fact like any other to a check.
+
+    `local`: only this node is asked about, whatever the launcher says.
+    """
+
+    backend: Literal["nccl", "gloo"] = "nccl"
+    expect_gpus: int | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All facts of one node, by their type. A value is the fact itself or ``Absent``.
+
+    `ranks`: of each rank of this node that spoke, its own facts, by rank.
+    """
+
+    node: str
+    facts: Mapping[type, Any]
+    ranks: Mapping[int, Mapping[type, Any]] = field(default_factory=dict)

@@ -1,0 +1,333 @@
+"""What NCCL would choose on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, the roads between GPUs, NVLS.
+
+The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load, for a job with a rank on every GPU. A
+network plugin decides for itself: where NCCL would find one, the words beside the HCAs say so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+from ncclprobe.errors import ParseError, Unlearned
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.infiniband import Fabric, Port
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.software import Software, Version
+from ncclprobe.facts.system import System
+from ncclprobe.model.nccl_selection import (
+    Choices,
+    DirectChoice,
+    GidChoice,
+    HcaChoice,
+    InterfaceChoice,
+    NvlsChoice,
+    Part,
+    PeerChoice,
+)
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.nccl.gids import Pick, pick, wish
+from ncclprobe.nccl.gpudirect import Direct, decide, supported, way
+from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
+from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
+from ncclprobe.nccl.lists import MAX_INTERFACES
+from ncclprobe.nccl.p2p import Road, maker, nvls, p2p_level, roads
+from ncclprobe.nccl.values import read_int
+from ncclprobe.topology.paths import PathType, Topology, of_machine
+
+T = TypeVar("T")
+_GID_VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
+_STEPS = {
+    "ib": "its name begins with ib, which comes before all others",
+    "subnet": "the first in the subnet of NCCL_COMM_ID",
+    "docker": "there is none but docker's and lo",
+    "lo": "there is none but lo",
+    "virbr": "there is none but virbr",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The facts of a node."""
+
+    facts: Mapping[type, Any]
+
+    def need(self, kind: type[T]) -> T:
+        """The fact of this type. Raises Unlearned where it is absent."""
+        fact = self.maybe(kind)
+        if isinstance(fact, Absent):
+            raise Unlearned(fact.why)
+        return fact
+
+    def maybe(self, kind: type[T]) -> T | Absent:
+        fact: T | Absent = self.facts.get(kind, Absent(f"{kind.__name__} was never collected"))
+        return fact
+
+    @property
+    def settings(self) -> Settings:
+        return self.need(Settings)
+
+    @property
+    def version(self) -> Version | None:
+        """Of the NCCL that a job would load; None, which stands for the newest known, where there is none."""
+        software = self.maybe(Software)
+        return software.nccl_version if isinstance(software, Software) else None
+
+    @property
+    def gpus(self) -> Gpus:
+        """Those that NVML can read."""
+        gpus = self.need(Gpus)
+        return replace(gpus, all=tuple(gpu for gpu in gpus.all if not gpu.lost))
+
+    def set(self, *names: str) -> str:
+        """Those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
+        rows = [self.settings.effective[name] for name in names if self.settings.get(name)]
+        return ", ".join(f"{row.name}={row.value} ({row.origin})" for row in rows)
+
+
+def choose(snapshot: Snapshot) -> Choices:
+    """What NCCL would choose on this node; a part is null, with its reason, where the facts do not tell."""
+    known = _Known(snapshot.facts)
+    return Choices(
+        nccl=".".join(map(str, known.version)) if known.version else None,
+        bootstrap=_part(_bootstrap, known),
+        sockets=_part(_sockets, known),
+        hcas=_part(_hcas, known),
+        hcas_left_out=_part(_left_out, known),
+        gids=_part(_gids, known),
+        gpudirect=_part(_gpudirect, known),
+        p2p=_part(_p2p, known),
+        nvls=_nvls(known),
+    )
+
+
+def _part(decide: Callable[[_Known], Part[T]], known: _Known) -> Part[T]:
+    try:
+        return decide(known)
+    except (Unlearned, ParseError) as gap:
+        return Part(None, str(gap))
+
+
+# Interfaces.
+
+
+def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
+    """One interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
+    addresses, address = known.need(Interfaces).addresses, _comm_id(known)
+    if address is None:
+        return _searched(find_by(addresses, known.settings, known.version, limit=1), known)
+    near = [each for each in addresses if same_subnet(each, address)][:1]
+    return _searched(Choice(tuple(near), "subnet"), known)
+
+
+def _sockets(known: _Known) -> Part[InterfaceChoice]:
+    """What NET/Socket would spread over: at most 16 interfaces, each with its first address."""
+    addresses = known.need(Interfaces).addresses
+    address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
+    found = find_by(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
+    return _searched(found, known)
+
+
+def _searched(found: Choice, known: _Known) -> Part[InterfaceChoice]:
+    why = known.set("NCCL_SOCKET_IFNAME") if found.step == "env" else _STEPS.get(found.step, "")
+    if not why:
+        why = f"what {found.step} leaves, in the kernel's order" if found.interfaces else "no interface is left"
+    if not found.interfaces:
+        why += ": NCCL does not start"
+    return Part(tuple(InterfaceChoice(i.name, i.address, found.step, why) for i in found.interfaces), why)
+
+
+def _comm_id(known: _Known) -> str | None:
+    """The address in NCCL_COMM_ID (``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``); None: not set.
+
+    Raises Unlearned where a host is named: its first address is the resolver's to tell.
+    """
+    text = known.settings.get("NCCL_COMM_ID") or ""
+    if len(text) < 2:
+        return None
+    host = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        raise Unlearned(f"{known.set('NCCL_COMM_ID')} decides, and what its host resolves to is not known") from None
+
+
+# HCAs and their GIDs.
+
+
+def _selection(known: _Known) -> Selection:
+    return select_by(known.need(Fabric), known.settings, known.version)
+
+
+def _off(known: _Known) -> str:
+    """Why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
+    wanted = known.settings.get("NCCL_NET") or "ib"
+    if wanted.lower() != "ib":
+        return f"{known.set('NCCL_NET')} keeps to that network"
+    if read_int(known.settings.get("NCCL_IB_DISABLE") or "", 0).value != 0:
+        return f"{known.set('NCCL_IB_DISABLE')} turns NET/IB off"
+    return ""
+
+
+def _taken(known: _Known) -> tuple[Port, ...]:
+    return () if _off(known) else _selection(known).taken
+
+
+def _hcas(known: _Known) -> Part[HcaChoice]:
+    off, named = _off(known), known.set("NCCL_IB_HCA")
+    rows = tuple(HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}") for port in _taken(known))
+    why = off or named or "NCCL_IB_HCA is not set: every active port"
+    if not off and not rows:
+        why = f"no port is left; {named}" if named else "no active port of InfiniBand or Ethernet"
+    return Part(rows, why + _plugin(known))
+
+
+def _plugin(known: _Known) -> str:
+    """A network plugin that the loader finds is asked before NCCL's own transports."""
+    plugins, named = known.maybe(Plugins), known.settings.get("NCCL_NET_PLUGIN") or ""
+    if isinstance(plugins, Absent) or named == "none" or known.settings.get("NCCL_NET"):
+        return ""
+    found = [plugin.path for plugin in plugins.all if plugin.kind == "net" and plugin.reachable]
+    return f"; but the network plugin {found[0]} is asked first" if found else ""
+
+
+def _left_out(known: _Known) -> Part[HcaChoice]:
+    off, found = _off(known), _selection(known)
+    kept = () if off else found.taken
+    rows = [
+        HcaChoice(p.name, gbps(p), off or _why_not(p, found, known)) for p in known.need(Fabric).ports if p not in kept
+    ]
+    return Part(tuple(rows), "not for NCCL's own transport" if rows else "there is no other port")
+
+
+def _why_not(port: Port, found: Selection, known: _Known) -> str:
+    if isinstance(port.link_layer, str) and port.link_layer not in LAYERS:
+        return f"link layer {port.link_layer}, of which NCCL's own transport knows nothing"
+    if port in found.down:
+        return f"state {port.state}"
+    if port in found.closed:
+        return "this process may not open the device"
+    if port in found.unknown:
+        return "its state could not be read"
+    return "beyond the most that NCCL takes" if port in found.beyond else known.set("NCCL_IB_HCA")
+
+
+def _gids(known: _Known) -> Part[GidChoice]:
+    ports = [port for port in _taken(known) if port.link_layer != "InfiniBand"]
+    wanted = wish(known.settings, known.version)
+    rows = tuple(_gid(port, pick(port, wanted, known.version), known) for port in ports)
+    return Part(rows, known.set(*_GID_VARIABLES) or "NCCL_IB_GID_INDEX is not set" if rows else "no RoCE port is taken")
+
+
+def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
+    if found is None:
+        return GidChoice(port.name, None, None, None, "its GID table or link layer could not be read")
+    said = {
+        "setting": known.set("NCCL_IB_GID_INDEX"),
+        "version": "index 0: NCCL searches since 2.21",
+        "search": known.set(*_GID_VARIABLES[1:]) or "NCCL's search for RoCE v2 over IPv4",
+    }
+    if found.gid is None:
+        return GidChoice(port.name, found.index, None, None, f"{said[found.by]}; the entry is empty")
+    better = "" if found.gid.ipv4 or found.by != "search" else ", which found no better one"
+    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, said[found.by] + better)
+
+
+# GPUs.
+
+
+def _distances(known: _Known, nics: Sequence[str]) -> Topology:
+    """Between the GPUs and the RDMA devices named."""
+    devices = known.need(Fabric).devices if nics else ()
+    used = Fabric(tuple(device for device in devices if device.name in nics))
+    return of_machine(known.need(Pci), known.gpus, known.need(NvLinks), used)
+
+
+def _links_unread(known: _Known) -> str:
+    """Why the NVLinks of a GPU are not known; empty: they are."""
+    every = known.need(NvLinks).gpus
+    rows = [every[gpu.index] for gpu in known.gpus.all if gpu.index < len(every)]
+    gaps = [row for row in rows if isinstance(row, Absent)]
+    states = [link.state for row in rows if not isinstance(row, Absent) for link in row]
+    return next((gap.why for gap in (*gaps, *states) if isinstance(gap, Absent)), "")
+
+
+def _file(known: _Known) -> str:
+    given = known.set("NCCL_TOPO_FILE")
+    return f"; {given} may tell NCCL of another topology" if given else ""
+
+
+def _gpudirect(known: _Known) -> Part[DirectChoice]:
+    gpus = known.gpus
+    nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
+    if not nics:
+        return Part((), "NET/IB takes no port")
+    road = way(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
+    topology = _distances(known, nics)
+    able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
+    made = decide(topology, able, nics, known.settings, known.version)
+    rows = (_nearest(topology, [each for each in made if each.gpu == name]) for name in able)
+    unread = _links_unread(known)
+    return Part(
+        tuple(_settled(row, able[row.gpu], road.works, road.why, unread) for row in rows), road.why + _file(known)
+    )
+
+
+def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
+    """Of a GPU's NICs the nearest, a relay (PXN) counting as farther than any path within a switch."""
+
+    def rank(each: Direct) -> PathType:
+        path = topology.paths[each.gpu, each.nic]
+        return PathType.PXN if each.relay else PathType.SYS if path is None else path
+
+    best = min(made, key=rank)
+    nics = tuple(each.nic for each in made if (rank(each), each.receives) == (rank(best), best.receives))
+    path = best.path.name if best.path is not None else None
+    why = best.why.removeprefix(f"{best.nic} is ")
+    return DirectChoice(best.gpu, nics, best.receives, best.sends, path, best.relay or None, why)
+
+
+def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
+    """`row` where the machine has a way for GPUDirect, or not, or nobody knows; and where NVLinks are not known."""
+    if not supported(gpu):
+        return row
+    if not works:
+        return replace(row, receives=works, sends=works, why=why)
+    if unread and not row.sends:
+        return replace(row, receives=row.receives or None, sends=None, why=f"{row.why}; NVLinks not known: {unread}")
+    return row
+
+
+def _p2p(known: _Known) -> Part[PeerChoice]:
+    gpus, unread = known.gpus, _links_unread(known)
+    if unread:
+        raise Unlearned(f"NVLinks not known: {unread}")
+    cpu = maker(known.need(Cpus), known.need(System).machine)
+    level = p2p_level(known.settings, known.version, cpu, len(gpus.all))
+    found = roads(_distances(known, ()), known.maybe(PeerAccess), known.settings, level, known.version)
+    alike: dict[Road, list[tuple[str, str]]] = {}
+    for road in found:
+        alike.setdefault(replace(road, one="", other=""), []).append((road.one, road.other))
+    rows = tuple(_peers(road, pairs) for road, pairs in alike.items())
+    return Part(rows, (str(level) if rows else "one GPU has no peer") + _file(known))
+
+
+def _peers(road: Road, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
+    path = road.path.name if road.path is not None else None
+    why = f"{road.why}, at which NCCL ends its start" if road.broken else road.why
+    return PeerChoice(tuple(pairs), road.transport, path, road.broken, why)
+
+
+def _nvls(known: _Known) -> NvlsChoice:
+    try:
+        found = nvls(known.need(Gpus), known.maybe(NvLinks), known.settings, known.version)
+    except Unlearned as gap:
+        return NvlsChoice(None, str(gap))
+    return NvlsChoice(found.available, found.why)

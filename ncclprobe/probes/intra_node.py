@@ -1,0 +1,114 @@
+"""Every node's own collective, all nodes at once: the cheapest look at what no network touches.
+
+An all_reduce among the ranks of one node, blocking call by blocking call. Rank 0 decides how often: once, and where a
+node is slow beside the others again, for one sample proves nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from statistics import median
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from ncclprobe.localise.pairs.peers import FEWEST, Straggler, peers
+from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.model.pair_results import Inside, OwnCollective
+from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.plan import Exchange, phase
+
+SAMPLES, _WARM_UPS = 7, 2
+TURNS = 3
+"""A node is named that is slow in each of so many turns."""
+_SKIPPED = "no node has two ranks, so no node has a collective of its own"
+
+
+class Turn(Protocol):
+    """This rank's part of one turn: its seconds per call."""
+
+    def __call__(self) -> Sequence[float]:
+        """Make the calls; empty where this rank's node has no other."""
+        ...
+
+
+def own_collectives(
+    hosts: Sequence[str], turn: Turn, exchange: Exchange, nbytes: int, rules: Rules
+) -> tuple[tuple[OwnCollective, ...], tuple[Inside, ...], str]:
+    """Play turns until nobody is slow or TURNS are over. On all ranks; on rank 0 rows, who is slow, and a remark.
+
+    The rows are those of the last turn.
+    """
+    nodes: dict[str, list[int]] = {}
+    for number, host in enumerate(hosts):
+        nodes.setdefault(host, []).append(number)
+    if all(len(ranks) < 2 for ranks in nodes.values()):
+        return (), (), _SKIPPED
+    rows: tuple[OwnCollective, ...] = ()
+    slow: dict[str, list[Straggler]] = {}
+    turns = 0
+    while exchange.share(not turns or (bool(slow) and turns < TURNS)):
+        told = exchange.collect(list(turn()))
+        turns += 1
+        if told is not None:
+            rows = tuple(_row(node, ranks, told, nbytes) for node, ranks in nodes.items() if len(ranks) > 1)
+            found = peers({row.node: row.busbw_GBps for row in rows}, rules)
+            slow = {each.node: [*slow.get(each.node, ()), each] for each in found if turns == 1 or each.node in slow}
+    return rows, _named(slow, rows, nodes), _note(rows, len(nodes))
+
+
+def _row(node: str, ranks: Sequence[int], told: Sequence[Sequence[float]], nbytes: int) -> OwnCollective:
+    each = [told[rank] for rank in ranks]
+    samples = [sum(seconds) / len(ranks) for seconds in zip(*each, strict=True)]
+    middle, count = median(samples), len(ranks)
+    busbw = 2 * (count - 1) / count * nbytes / middle / 1e9
+    return OwnCollective(node, count, nbytes, busbw, _us(middle), tuple(map(_us, samples)))
+
+
+def _named(
+    slow: Mapping[str, Sequence[Straggler]], rows: Sequence[OwnCollective], nodes: Mapping[str, Sequence[int]]
+) -> tuple[Inside, ...]:
+    usual = median(row.busbw_GBps for row in rows) if rows else 0.0
+    return tuple(
+        Inside(f"inside {node}", "collective", node, tuple(nodes[node]), median(s.ratio for s in seen), usual, TURNS)
+        for node, seen in slow.items()
+    )
+
+
+def _note(rows: Sequence[OwnCollective], nodes: int) -> str:
+    if not rows:
+        return _SKIPPED
+    if len(rows) < FEWEST:
+        return f"the own collective of {len(rows)} of {nodes} nodes is not judged: that takes {FEWEST} nodes"
+    return ""
+
+
+def turn_of(
+    rank: int, hosts: Sequence[str], nbytes: int, device: torch.device, clock: Clock, beat: Callable[[str], None],
+    timeout_s: float,
+) -> Turn:  # fmt: skip
+    """This rank's part on real torch; the group of its node is made in the first turn. A turn raises ProbeError."""
+    mine = [number for number, host in enumerate(hosts) if host == hosts[rank]]
+    groups: list[dist.ProcessGroup] = []
+
+    def turn() -> Sequence[float]:
+        if len(mine) < 2:
+            return ()
+        with phase(rank, beat, "own collective of each node"):
+            if not groups:
+                wait = timedelta(seconds=timeout_s)
+                groups.append(dist.new_group(mine, timeout=wait, use_local_synchronization=True))
+            buffer = torch.zeros(max(1, nbytes // 4), device=device)
+            seconds = []
+            for _ in range(_WARM_UPS + SAMPLES):
+                started = clock.now()
+                dist.all_reduce(buffer, group=groups[0])
+                clock.synchronise()
+                seconds.append(clock.now() - started)
+        return seconds[_WARM_UPS:]
+
+    return turn
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

@@ -1,0 +1,1 @@
+"""Pseudonyms for names, addresses and serial numbers in captures and reports."""

@@ -1,0 +1,333 @@
+"""Captures and reports without what identifies a site: names, addresses, GUIDs, UUIDs and serials become pseudonyms.
+
+What is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same original has the
+same pseudonym wherever it stands, on every node whose capture was redacted under the same key (:mod:`.pseudonyms`).
+
+Names are known before they are replaced: those that the capture or report itself calls a host, domain or user. A name
+that any machine may have (``localhost``, ``ubuntu``) identifies nobody and stays. A host or user that nothing but free
+text mentions is not recognised; addresses, UUIDs and the like are, by their form.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from ncclprobe.host import SAMPLE
+from ncclprobe.model.hostlist import expand
+from ncclprobe.model.report import Report
+from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure
+from ncclprobe.redact.pseudonyms import Pseudonyms
+
+T = TypeVar("T")
+_COMMON_WORDS = (
+    "localhost localdomain localhost4 localhost6 ip6-localhost ip6-loopback ip6-localnet ip6-mcastprefix ip6-allnodes"
+    " ip6-allrouters ip6-allhosts broadcasthost kubernetes host docker container captured node nodes guest host machine"
+    " server master worker test root nobody user users admin home data shared ubuntu debian centos rocky redhat fedora"
+    " alpine linux nvidia cuda nccl torch pytorch python conda amazon aws google azure oracle hpcx tcpx gib local lib"
+    " lib64 usr opt etc hosts site-packages mlx5 gpu nic ib roce rank link fabric image job unknown none true false all"
+    " any auto default eth lo com net org edu gov io internal lan svc cluster pod compute"
+)
+_COMMON = frozenset(_COMMON_WORDS.split())
+"""Names that identify nobody: replacing them would hide nothing and spoil words and paths."""
+
+_KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
+"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But cgroups are named by
+whoever makes them.)"""
+
+_NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,63}){1,4}"
+_WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")
+_NAME = re.compile(rf"(?P<nodes>{_NODES})|{_WORDS.pattern}")
+_HOST_OF_ADDRESS = re.compile(r"ip-\d{1,3}(?:-\d{1,3}){3}")  # ip-10-0-0-5: how AWS names a host
+
+_DEVICES = (("psutil", "net_if_stats"), ("list", "/sys/class/infiniband"))
+_HOST_VARIABLE = re.compile(
+    r"(?:PET_)?MASTER_ADDR|PET_RDZV_ENDPOINT|PMIX_NAMESPACE|NCCL_COMM_ID|NCCL_RAS_ADDR|NCCL_HOSTID"
+    r"|\w*(?:NODELIST|NODENAME|HOST|HOSTNAME|IPADDR|CLUSTER_NAME)"
+)
+_USER_VARIABLE = re.compile(r"USER|LOGNAME|\w*_USER")
+_NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
+_SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
+_OURS = "schema tool started status severity id title blame action place mode op dtype redop backend library kind basis"
+_WORDS_OF_OURS = frozenset((*_OURS.split(), "unit", "versions", "coverage", "transport"))
+"""Fields of a report that hold our own words and versions."""
+
+
+class Redactor:
+    """Replaces what identifies, under one key. It learns the names of whatever it is given before it replaces them."""
+
+    def __init__(self, key: str | bytes) -> None:
+        self._new = Pseudonyms(key.encode(errors="surrogatepass") if isinstance(key, str) else key)
+        self._forms = Identifiers(self._new, self._user)
+        self._names: dict[str, Callable[[str], str]] = {}
+        self._domains: set[str] = set()
+        self._devices: set[str] = set()  # /etc/hosts may call a host ib0
+        self._longest = 9  # pieces of the longest name known, or of ip-10-0-0-5
+
+    def text(self, text: str) -> str:
+        """`text` with every identifier and every known name replaced."""
+        return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._free)
+
+    def capture(self, text: str) -> str:
+        """A capture's text with the same rows. Never raises: a line that is no row is free text."""
+        rows = [_object(line) for line in text.split("\n")]
+        for row in rows:
+            if isinstance(row, dict):
+                self._learn_row(row)
+        return "\n".join(json.dumps(self._row(row)) if isinstance(row, dict) else self.text(row) for row in rows)
+
+    def report(self, report: Report) -> Report:
+        """The same verdicts and numbers, every text of it redacted."""
+        for node in report.nodes:
+            self._learn_host(node.name)
+            self._learn_host(node.hostname)
+        compared = (name for verdict in report.checks for finding in verdict.findings for name in finding.nodes)
+        for name in (*report.missing_nodes, *compared):
+            self._learn_host(name)
+        for environment in report.environment.values():
+            self._learn_variables({setting.name: setting.value for setting in environment.settings})
+        return self._tree(report)
+
+    # What the names are.
+
+    def _learn_row(self, row: dict[str, Any]) -> None:
+        ask, said = row.get("ask"), row.get("said")
+        self._learn_host(row.get("node"))
+        for measured in row[SAMPLE].values() if isinstance(row.get(SAMPLE), dict) else ():
+            self._learn_sample(measured)
+        if not isinstance(ask, list) or not all(isinstance(part, str | int) for part in ask):
+            return
+        if ask[:1] == ["resolve"] and len(ask) > 1:
+            self._learn_host(ask[1])
+        if isinstance(said, str):
+            self._learn_answer(tuple(ask), said)
+
+    def _learn_sample(self, measured: Any) -> None:
+        """Nodes by rank stand in ``paths``, the name of rank 0 in ``reach``."""
+        if isinstance(measured, dict):
+            names = measured.get("names")
+            for name in (measured.get("target"), *(names.values() if isinstance(names, dict) else ())):
+                self._learn_host(name)
+
+    def _learn_answer(self, ask: tuple[Any, ...], said: str) -> None:
+        seen = structure(said)
+        if ask == ("uname",) and isinstance(seen, dict):
+            self._learn_host(seen.get("hostname"))
+            self._learn_host(seen.get("node"))
+        elif ask == ("env",) and isinstance(seen, dict):
+            self._learn_variables(seen)
+        elif ask[:1] == ("conf",):
+            lines = (line.partition("=") for line in said.split("\n"))
+            self._learn_variables({name.strip(): value.strip() for name, _, value in lines})
+        elif ask in _DEVICES and isinstance(seen, dict | list):
+            self._devices |= {name.lower() for name in seen if isinstance(name, str)}
+        elif ask == ("read", "/etc/hosts"):
+            for line in said.split("\n"):
+                for name in line.partition("#")[0].split()[1:]:
+                    self._learn_host(name)
+        elif ask == ("read", "/etc/resolv.conf"):
+            for line in said.split("\n"):
+                words = line.split()
+                for name in words[1:] if words[:1] in (["search"], ["domain"]) else ():
+                    self._learn_domain(name)
+        elif ask == ("read", "/proc/self/mountinfo"):
+            for name in _NFS.findall(said):
+                self._learn_host(name)
+
+    def _learn_variables(self, variables: dict[str, Any]) -> None:
+        for name, value in variables.items():
+            if not isinstance(value, str):
+                continue
+            if _HOST_VARIABLE.fullmatch(name):
+                for match in _NAME.finditer(IDENTIFIER.sub(" ", value)):
+                    for host in _nodes(match["nodes"]) if match["nodes"] else (match[0],):
+                        self._learn_host(host)
+            elif _USER_VARIABLE.fullmatch(name) or name == "HOME":
+                self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
+
+    def _learn_host(self, name: object) -> None:
+        """A host's name, short or with its domain. No name: an address, a phrase."""
+        if isinstance(name, str) and _WORDS.fullmatch(name) and not IDENTIFIER.fullmatch(name):
+            short, _, domain = name.partition(".")
+            self._learn(short, self._new.host)
+            self._learn_domain(domain)
+
+    def _learn_domain(self, name: str) -> None:
+        name = name.strip(".").lower()
+        *labels, last = name.split(".")
+        if labels:
+            self._domains.add(name)
+        for label in labels or [last]:
+            self._learn(label, self._new.host)
+
+    def _learn(self, name: str, pseudonym: Callable[[str], str]) -> None:
+        pieces = _pieces(name)
+        if name.lower() in _COMMON or name.isdigit() or len(pieces) > 64 or not name:
+            return
+        self._names.setdefault(name.lower(), pseudonym)
+        self._longest = max(self._longest, len(pieces))
+
+    # Where they stand.
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        ask, said = row.get("ask"), row.get("said")
+        new = {key: value if key in ("ask", "said", "refused") else self._tree(value) for key, value in row.items()}
+        if "capture" in row:
+            return new | {"redacted": True, "origin": row.get("origin"), "tool": row.get("tool")}
+        if isinstance(ask, list) and ask and isinstance(said, str):
+            new["said"] = self._answer(tuple(ask), said)
+        if isinstance(ask, list):
+            new["ask"] = [self._part(part, ask[0]) for part in ask]
+        return new
+
+    def _part(self, part: Any, kind: Any) -> Any:
+        """A question's part: paths and names come from the machine, patterns and commands from us."""
+        named = isinstance(part, str) and (part.startswith("/") or (kind == "resolve" and part != kind))
+        return self.text(part) if named else part
+
+    def _answer(self, ask: tuple[Any, ...], said: str) -> str:
+        kind, what = ask[0], str(ask[1]) if len(ask) > 1 else ""
+        if kind == "packages" or (kind == "nvml" and what.endswith("Version")):
+            return said  # of versions some look like addresses
+        if kind == "bytes":
+            return self._forms.config_space(said)
+        if kind in ("list", "link") and _KERNEL_PATH.match(what):
+            return self._walk(said, self._forms.text)
+        if what in ("/proc/net/route", "/proc/net/ipv6_route"):
+            return "\n".join(map(self._forms.route, said.split("\n")))
+        if what.startswith("/proc/net/tcp"):
+            return self._forms.sockets(said)
+        if _SERIAL_FILE.search(what) or (kind == "nvml" and "Serial" in what):
+            return self._walk(said, self._forms.serial)
+        if kind == "uname":
+            return self._walk(said, self.text, only=("node", "hostname"))
+        if what.startswith("nvmlDeviceGetGpuFabricInfo"):
+            return self._forms.cluster(said)
+        return self._walk(said, self.text)
+
+    def _walk(self, said: str, renamed: Callable[[str], str], only: tuple[str, ...] = ()) -> str:
+        """An answer, text or JSON, with `renamed` applied to it or to its strings, and to no more keys than `only`."""
+        seen = structure(said)
+        if seen is None:
+            return renamed(said)
+        if only and isinstance(seen, dict):
+            new: Any = {key: renamed(v) if key in only and isinstance(v, str) else v for key, v in seen.items()}
+        else:
+            new = _mapped(seen, renamed, self._forms.text)
+        return said if new == seen else json.dumps(new)
+
+    def _tree(self, value: T, field: str = "") -> T:
+        """A report, or a part of one, with its texts redacted; the keys of ``environment`` are names of nodes."""
+        new: Any = value
+        if field in _WORDS_OF_OURS or isinstance(value, Enum):
+            return value
+        if isinstance(value, str):
+            new = self.text(value)
+        elif isinstance(value, tuple | list):
+            new = type(value)(self._tree(item) for item in value)
+        elif isinstance(value, dict):
+            new = {self.text(str(key)): self._tree(item) for key, item in value.items()}
+        elif is_dataclass(value) and not isinstance(value, type):
+            new = replace(value, **{f.name: self._tree(getattr(value, f.name), f.name) for f in fields(value)})
+        return new  # type: ignore[no-any-return]
+
+    def _free(self, text: str) -> str:
+        return _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))
+
+    def _user(self, name: str) -> str:
+        if name.lower() in _COMMON or not _pieces(name):
+            return name
+        return self._names.get(name.lower(), self._new.user)(name)
+
+    def _name(self, match: "re.Match[str]") -> str:
+        return self._node_list(match["nodes"]) if match["nodes"] else self._words(match)
+
+    def _words(self, match: "re.Match[str]") -> str:
+        """A name in a run of words joined by dots, dashes and underscores is the longest part that is known."""
+        said = match[0]
+        if domain := self._full_name(said):
+            return domain
+        pieces, at = _pieces(said), 0
+        new: list[str] = []
+        while at < len(pieces):
+            longest = min(self._longest, len(pieces) - at)
+            for length in range(longest, 0, -1):
+                run = "".join(pieces[at : at + length])
+                if pseudonym := self._pseudonym(run):
+                    break
+            new.append(pseudonym or pieces[at])
+            at += length if pseudonym else 1
+        return "".join(new)
+
+    def _pseudonym(self, name: str) -> str:
+        known = self._names.get(name.lower())
+        if known and name.lower() not in self._devices:
+            return known(name)
+        return self._new.host(name) if name.startswith("ip-") and _HOST_OF_ADDRESS.fullmatch(name) else ""
+
+    def _full_name(self, said: str) -> str:
+        """A name in a known domain, label by label; the last one stays, as do those of every cluster."""
+        labels = said.split(".") if len(said) < 256 else []
+        for at in range(len(labels) - 1):
+            if ".".join(labels[at:]).lower() in self._domains:
+                return ".".join([*map(self._label, labels[:-1]), labels[-1]])
+        return ""
+
+    def _label(self, label: str) -> str:
+        return label if label.lower() in _COMMON else self._names.get(label.lower(), self._new.host)(label)
+
+    def _node_list(self, said: str) -> str:
+        """``gpu[001-004]`` written out, if it means hosts."""
+        first = re.sub(r"\[(\d+)[^]]*\]", r"\1", said)
+        if not self._pseudonym(first.partition(".")[0]):
+            return _WORDS.sub(self._words, said)
+        return ",".join(_WORDS.sub(self._words, host) for host in _nodes(said))
+
+
+def random_key() -> str:
+    """A key that nobody guesses."""
+    return secrets.token_hex(16)
+
+
+def _split(
+    pattern: "re.Pattern[str]", text: str, hit: Callable[["re.Match[str]"], str], between: Callable[[str], str]
+) -> str:
+    """`text` with its matches replaced by `hit` of them, and what lies between them by `between` of it."""
+    new, end = [], 0
+    for match in pattern.finditer(text):
+        new += [between(text[end : match.start()]), hit(match)]
+        end = match.end()
+    return "".join([*new, between(text[end:])])
+
+
+def _object(line: str) -> dict[str, Any] | str:
+    """A row of a capture, or the line where it is none."""
+    row = structure(line)
+    return row if isinstance(row, dict) else line
+
+
+def _mapped(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]) -> Any:
+    """JSON of the same shape, with `renamed` applied to its strings and `key` to its objects' keys."""
+    if isinstance(value, str):
+        return renamed(value)
+    if isinstance(value, list):
+        return [_mapped(item, renamed, key) for item in value]
+    if isinstance(value, dict):
+        return {key(name): _mapped(item, renamed, key) for name, item in value.items()}
+    return value
+
+
+def _pieces(name: str) -> list[str]:
+    """Words and what joins them, in order: ``gpu``, ``-``, ``001``."""
+    return re.findall(r"[^\W_]+|[\W_]+", name)
+
+
+def _nodes(said: str) -> tuple[str, ...]:
+    """The hosts of ``gpu[001-003,7]``; the text itself where it is no such list, or one of absurd length."""
+    try:
+        return expand(said)
+    except ValueError:
+        return (said,)

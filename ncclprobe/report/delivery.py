@@ -1,0 +1,139 @@
+"""Where a finished report goes: the terminal, and the files that the command line names."""
+
+import argparse
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from ncclprobe.errors import UsageError
+from ncclprobe.host import files
+from ncclprobe.model.report import Report
+from ncclprobe.report import text as as_text
+from ncclprobe.units import printable
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+GITHUB = "github"
+"""What ``--markdown`` takes beside a path: the job summary of GitHub Actions, with annotations."""
+
+FORMATS = ("json", "junit", "markdown", "html", "prometheus")
+"""Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
+
+
+class Wanted(Protocol):
+    """What a command line asks to be written: an option of :func:`arguments` each, None where it was not given."""
+
+    @property
+    def json(self) -> str | None: ...
+    @property
+    def junit(self) -> str | None: ...
+    @property
+    def markdown(self) -> str | None: ...
+    @property
+    def html(self) -> str | None: ...
+    @property
+    def prometheus(self) -> str | None: ...
+    @property
+    def nodes_out(self) -> Path | None: ...
+
+
+def deliver(report: Report, options: argparse.Namespace) -> None:
+    """Write `report` wherever `options` ask for it. Raises UsageError."""
+    alone = on_stdout(options)
+    if alone:
+        write(alone, report, "-")
+    else:
+        show(report, quiet=options.quiet, verbose=options.verbose, no_color=options.no_color)
+    if options.json and options.json != "-":
+        write("json", report, options.json)
+    write_others(report, options)
+
+
+def on_stdout(wanted: Wanted) -> str | None:
+    """The format that is to stand on standard output, with nothing else there."""
+    return next((name for name in FORMATS if getattr(wanted, name) == "-"), None)
+
+
+def write(name: str, report: Report, path: str) -> None:
+    """Write `report` in one of FORMATS to `path`; ``-`` is standard output. A reader never sees half a file.
+
+    Raises UsageError where it cannot be written.
+    """
+    text = str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        files.write(Path(path), text)
+
+
+def write_others(report: Report, wanted: Wanted) -> None:
+    """Write the files that `wanted` asks for beside the JSON, which a measuring run keeps writing as it goes.
+
+    Raises UsageError where one cannot be written.
+    """
+    for name in FORMATS[1:]:
+        path = getattr(wanted, name)
+        if name == "markdown" and path == GITHUB:
+            _tell_github(report, to_stderr=on_stdout(wanted) is not None)
+        elif path and path != "-":
+            write(name, report, path)
+    if wanted.nodes_out:
+        _write_lists(report, wanted.nodes_out)
+
+
+def _tell_github(report: Report, *, to_stderr: bool) -> None:
+    """Add to the step's summary, as its other commands may have, and annotate the run."""
+    from ncclprobe.report import markdown
+
+    path = os.environ.get(SUMMARY, "")
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(markdown.render(report))
+    except OSError as error:
+        raise UsageError(f"--markdown {GITHUB}: {SUMMARY}={path} cannot be written: {error.strerror}") from None
+    with contextlib.suppress(OSError):  # nobody reads on: the summary is written
+        for line in markdown.annotations(report):
+            print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+
+
+def _write_lists(report: Report, folder: Path) -> None:
+    """All four lists, empty ones too: one of an earlier run must not be taken for this one's."""
+    from ncclprobe.report import nodes
+
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--nodes-out {folder}: {error.strerror}; name a folder that can be written") from None
+    lists = nodes.lists(report)
+    for name, text in lists.texts.items():
+        files.write(folder / name, text)
+    if lists.left_out:
+        shown = printable(", ".join(lists.left_out[:3]))
+        print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
+
+
+def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bool = True) -> None:
+    """Print `report` to standard output; without `rows`, its measurements were shown as they came."""
+    if quiet:
+        text = as_text.quiet(report)
+    else:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        text = as_text.render(report, rows=rows, verbose=verbose, width=width, style=_style(no_color))
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _style(no_color: bool) -> as_text.Style:
+    """Colour on a terminal that wants it and where the extra `terminal` is installed."""
+    if no_color or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return as_text.unstyled
+    try:
+        from rich.style import Style
+    except ImportError:
+        return as_text.unstyled
+    colours = {"fail": "bold red", "warn": "bold yellow", "unknown": "bold magenta", "pass": "bold green"}
+    return lambda text, status: Style.parse(colours.get(status, "bold")).render(text)

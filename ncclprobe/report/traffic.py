@@ -1,0 +1,115 @@
+"""Roads, copies and affinity as a person reads them: a line per way the rows took, and a table each."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.model.measurement import Measurement, Transport
+from ncclprobe.model.report import Report
+from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, Road
+from ncclprobe.units import size
+
+
+def blocks(report: Report, width: int) -> Iterator[list[str]]:
+    """What is known of the way the bytes went, and what was measured within nodes."""
+    if lines := list(_transports(report.measurements, width)):
+        yield lines
+    if report.roads:
+        yield _table(_NICS, [_nic(road, nic) for road in report.roads for nic in road.nics])
+    if report.copies:
+        yield _table(_COPIES, [_copy(row) for row in report.copies])
+    if report.affinity:
+        yield _table(_AFFINITY, [_affinity(row) for row in report.affinity])
+        ways = dict.fromkeys(row.words for row in report.affinity if row.words)
+        yield from (_wrapped("affinity: ", way, width) for way in ways)
+
+
+def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
+    """``road: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``; rows alike together."""
+    alike: list[tuple[Transport, list[Measurement]]] = []
+    for row in rows:
+        if row.transport == Transport():
+            continue
+        if alike and alike[-1][0] == row.transport:
+            alike[-1][1].append(row)
+        else:
+            alike.append((row.transport, [row]))
+    everything = len(alike) == 1 and len(alike[0][1]) == len(rows)
+    for road, together in alike:
+        yield from _wrapped("road: ", ("" if everything else f"{_of(together)}: ") + words(road), width)
+
+
+def _of(rows: Sequence[Measurement]) -> str:
+    ops = dict.fromkeys(row.op for row in rows)
+    small, large = min(row.nbytes for row in rows), max(row.nbytes for row in rows)
+    sizes = size(small) if small == large else f"{size(small)} to {size(large)}"
+    return f"{', '.join(ops)} {sizes}"
+
+
+def words(road: Transport) -> str:
+    """A road in one line; what is not known of it is left out."""
+    direct = {None: "", True: "GPUDirect", False: "no GPUDirect"}[road.gdr]
+    choice = " ".join(filter(None, (road.algorithm, road.protocol)))
+    channels = f"{road.channels} channels" if road.channels else ""
+    return ", ".join(filter(None, (road.network, direct, choice, channels)))
+
+
+_NICS = ("counted", "bytes", "node", "nic", "sent", "received", "share", "expected")
+
+
+def _nic(road: Road, nic: NicBytes) -> tuple[str, ...]:
+    return (
+        road.op,
+        size(road.nbytes),
+        nic.node,
+        nic.nic,
+        "?" if nic.sent is None else f"{nic.sent / 1e6:.1f} MB",
+        "?" if nic.received is None else f"{nic.received / 1e6:.1f} MB",
+        "-" if nic.share is None else f"{nic.share:.1%}",
+        {None: "-", True: "yes", False: "no"}[nic.expected],
+    )
+
+
+_COPIES = ("copy", "device", "memory", "together", "size", "GB/s", "min", "max", "least", "verdict")
+_KINDS = {"h2d": "host to GPU", "d2h": "GPU to host", "both": "both ways", "d2d": "GPU to GPU", "host": "within host"}
+
+
+def _copy(row: CopyRow) -> tuple[str, ...]:
+    numa = "-" if row.numa is None else f"node {row.numa}"
+    near = {None: "", True: ", near", False: ", far"}[row.near]
+    return (
+        _KINDS[row.kind],
+        f"{row.device} to {row.peer}" if row.peer else row.device,
+        numa + near,
+        "yes" if row.together else "no",
+        size(row.nbytes),
+        f"{row.GBps:#.3g}",
+        f"{row.min_GBps:#.3g}",
+        f"{row.max_GBps:#.3g}",
+        "-" if row.low_GBps is None else f"{row.low_GBps:#.3g}",
+        row.status,
+    )
+
+
+_AFFINITY = ("rank", "node", "cpus", "better", "as is us", "better us", "ratio", "interval")
+
+
+def _affinity(row: AffinityRow) -> tuple[str, ...]:
+    return (
+        str(row.rank),
+        row.node,
+        row.cpus,
+        row.better_cpus,
+        f"{row.as_is_us:.1f}",
+        f"{row.better_us:.1f}",
+        f"{row.ratio:.2f}",
+        "-" if row.interval is None else f"{row.interval[0]:.2f} to {row.interval[1]:.2f}",
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in (heads, *rows)]
+
+
+def _wrapped(start: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(start + text, width, subsequent_indent="  ", break_on_hyphens=False)

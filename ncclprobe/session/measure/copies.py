@@ -1,0 +1,205 @@
+"""``--copies``: what a node's own links carry, GPU after GPU and all together; without a GPU, what its memory does.
+
+Ranks of one node take turns, those of other nodes do the same meanwhile; then all copy at once. Judged by what the slot
+or the NVLinks of this machine carry (:mod:`ncclprobe.expect.copies`), from the GPU's own NUMA node and alone; for the
+other cases nothing is published, and they stand beside it.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from statistics import median
+from typing import Any, Literal
+
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.probes.plan import Beat, Exchange, phase
+from ncclprobe.session.measure import numa
+from ncclprobe.session.ranks.identity import Seat
+
+NBYTES = 256 << 20
+"""Larger than any cache, and long enough that handing a copy over does not count."""
+_LEAST_NBYTES = 32 << 20
+_LOOK_S = 15.0
+_C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
+Expected = Mapping[str, Expectation | None]
+Rates = Sequence[float]
+
+
+class Copies:
+    """One rank's part. Every rank of the run makes the same calls."""
+
+    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, name: str, device: str) -> None:
+        self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
+        self._node, self._device = name, device
+        self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
+        self.remark = ""
+
+    def play(self) -> tuple[CopyRow, ...]:
+        """All copies, judged; on rank 0, nothing elsewhere. Raises ProbeError."""
+        reads = self._seat.local_rank == 0
+        self._beat("what copies should reach")
+        expected = expectations() if reads and self._device != "cpu" else {}
+        rows = list(self._turns())
+        told = self._exchange.collect(
+            [self._node, [asdict(row) for row in rows], {k: asdict(v) for k, v in expected.items() if v}, self.remark]
+        )
+        if told is None:
+            return ()
+        known = {node: {k: Expectation(**v) for k, v in found.items()} for node, _, found, _ in told if found}
+        self.remark = next((remark for *_, remark in told if remark), "")
+        found = [CopyRow(**row) for _, rows, _, _ in told for row in rows]
+        return tuple(judged(row, known.get(row.node, {})) for row in found)
+
+    def _turns(self) -> Iterator[CopyRow]:
+        """Local rank after local rank, then all of them."""
+        if self._device == "cpu":
+            with phase(self._seat.rank, self._beat, "copies within the host's memory"):
+                yield from self._of_host() if self._seat.local_rank == 0 else ()
+            return
+        turns, buffers = self._most_ranks(), None
+        for turn in range(turns):
+            self._beat(f"copies, turn {turn + 1}")
+            if turn == self._seat.local_rank:
+                with phase(self._seat.rank, self._beat, f"copies of {self._gpu()}"):
+                    buffers = yield from self._alone()
+            self._all_here()
+        if turns > 1:
+            yield from self._together(buffers)
+
+    def _most_ranks(self) -> int:
+        """Of any node: turns are taken by all nodes alike."""
+        told = self._exchange.collect(self._seat.local_ranks)
+        return int(self._exchange.share(max(told) if told else None))
+
+    def _all_here(self) -> None:
+        self._exchange.collect(None)
+        self._exchange.share(None)
+
+    def _alone(self) -> Any:
+        """This GPU while no other of the node copies: near memory, far memory, its peer. Returns the near buffers."""
+        import torch
+
+        from ncclprobe.probes import copies
+
+        device, near = torch.device(self._device), self._numa()
+        torch.cuda.set_device(device)
+        far = next((node for node in self._nodes if near is not None and node != near), None)
+        self._nbytes = max(_LEAST_NBYTES, self._size())
+        kept = copies.gpu_buffers(device, self._nbytes, self._cpus(near))
+        for kind, rates in copies.host_copies(kept):
+            yield self._row(kind, rates, numa=near, near=None if near is None else True)
+        if far is not None:
+            other = copies.gpu_buffers(device, self._nbytes, self._cpus(far))
+            for kind, rates in copies.host_copies(other):
+                yield self._row(kind, rates, numa=far, near=False)
+        for number in range(torch.cuda.device_count()):
+            if number != device.index:
+                rates = copies.peer_copy(device, torch.device("cuda", number), self._nbytes)
+                yield self._row("d2d", rates, peer=numa.gpu_name(number))
+        return kept
+
+    def _together(self, kept: Any) -> Iterator[CopyRow]:
+        """All GPUs at once, from near memory, and each to the next."""
+        import torch
+
+        from ncclprobe.probes import copies
+
+        near = self._numa()
+        self._all_here()
+        with phase(self._seat.rank, self._beat, "copies of all GPUs together"):
+            for kind, rates in copies.host_copies(kept):
+                yield self._row(kind, rates, numa=near, near=None if near is None else True, together=True)
+        count = torch.cuda.device_count()
+        if count > 1:
+            device = torch.device(self._device)
+            peer = (device.index + 1) % count
+            rates = copies.peer_copy(device, torch.device("cuda", peer), self._nbytes)
+            yield self._row("d2d", rates, peer=numa.gpu_name(peer), together=True)
+
+    def _of_host(self) -> Iterator[CopyRow]:
+        """Each NUMA node's memory, from its own processors and from another node's."""
+        from ncclprobe.probes import copies
+
+        nbytes = self._size()
+        if nbytes < _LEAST_NBYTES:
+            self.remark = f"{self._node} has too little memory left to copy within it"
+            return
+        numbers = list(self._nodes)
+        for place, memory in enumerate(numbers):
+            others = [numbers[place - 1]] if len(numbers) > 1 else []
+            for processors in (memory, *others):
+                near = processors == memory if others else None
+                for by, rates in copies.memory_copies(nbytes, self._cpus(processors), self._cpus(memory)):
+                    device = "cpu" if by == "torch" else f"cpu {by}"
+                    row = self._row("host", rates, numa=memory, near=near, nbytes=nbytes)
+                    yield replace(row, device=device)
+
+    def _size(self) -> int:
+        """Bytes of one copy: four such buffers per rank leave seven eighths of what the host has left to others."""
+        import torch
+
+        from ncclprobe.probes.buffers import free_bytes
+
+        free = free_bytes(torch.device("cpu"), self._host)
+        return NBYTES if free is None else min(NBYTES, free // 32 // self._seat.local_ranks)
+
+    def _row(self, kind: Any, rates: Rates, *, nbytes: int = 0, **more: Any) -> CopyRow:
+        return CopyRow(
+            node=self._node,
+            rank=self._seat.rank,
+            kind=kind,
+            device=self._gpu(),
+            nbytes=nbytes or self._nbytes,
+            GBps=round(median(rates), 4),
+            min_GBps=round(min(rates), 4),
+            max_GBps=round(max(rates), 4),
+            samples=len(rates),
+            **more,
+        )
+
+    def _gpu(self) -> str:
+        return numa.gpu_name(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
+
+    def _numa(self) -> int | None:
+        return numa.of_gpu(self._device, self._host, self._nodes)
+
+    def _cpus(self, node: int | None) -> Sequence[int]:
+        """The processors of a NUMA node that this process may use; all of them where it is not known."""
+        return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
+
+
+def expectations() -> Expected:
+    """What a copy between host and GPU, and one between GPUs, reaches on this machine, as far as it is known."""
+    from ncclprobe.engine import observe
+    from ncclprobe.expect import copies
+    from ncclprobe.expect.context import situation
+    from ncclprobe.model.registry import discover
+
+    snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
+    system = situation(snapshot.facts).system
+    if isinstance(system, Absent):
+        return {}
+    place = copies.slot(system.pcie_GBps)
+    host = copies.host_copy(*place) if place else None
+    if _C2C.search(system.gpu):
+        host = copies.c2c_copy(max(1, system.gpus // max(1, system.sockets)), system.compute_capability)
+    peer = copies.nvlink_copy(system) or (copies.p2p_pcie_copy(*place, p2p=system.p2p) if place else None)
+    return {"host": host, "d2d": peer}
+
+
+def judged(row: CopyRow, expected: Expected) -> CopyRow:
+    """`row` beside what its link carries. Both ways at once, from the far node and together: nothing is expected."""
+    kind: Literal["host", "d2d"] = "d2d" if row.kind == "d2d" else "host"
+    found = expected.get(kind) if row.kind in ("h2d", "d2h", "d2d") and row.near is not False else None
+    if found is None or row.together:
+        return row
+    beside = replace(row, expected_GBps=found.value, low_GBps=found.low, why=found.why, source=found.source)
+    if row.GBps >= found.low:
+        return replace(beside, status="pass")
+    return replace(beside, status="fail" if row.max_GBps < found.low else "noise")

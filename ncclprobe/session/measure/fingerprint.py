@@ -1,0 +1,46 @@
+"""What this run is measured on, in few words: the fingerprint that baselines are kept under. Of rank 0's node."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from ncclprobe.engine.collect import collect
+from ncclprobe.expect.site.fingerprint import digest
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.topology.node import layout
+
+_ASKED = {"Machine", "Cpus", "Gpus", "NvLinks", "Pci", "Fabric", "Interfaces", "Environment", "PeerAccess"}
+
+
+def identify(host: Host, versions: Mapping[str, str | None], backend: str) -> Fingerprint:
+    """Ask `host`; what does not answer is left out. `versions` are those of the software that measures."""
+    found = discover("ncclprobe.facts", Collector)
+    facts = collect(host, [each for each in found if each.produces.__name__ in _ASKED])
+    return of_facts(facts, versions, backend)
+
+
+def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
+    """The fingerprint that `facts` of one node make."""
+    machine: dict[str, str] = {}
+    firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
+    if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):
+        product = f"{firmware.dmi.vendor} {firmware.dmi.product}".strip()
+        machine["product"] = firmware.instance_type or product
+    if isinstance(gpus, Gpus):
+        names = [gpu.name for gpu in gpus.all]
+        machine["gpu"] = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    if isinstance(cpus, Cpus):
+        machine["cpu"] = f"{len(cpus.online)} x {cpus.model}"
+    built = layout(Snapshot("", facts))
+    known = built.gpus or built.nics or built.numa
+    software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
+    if isinstance(gpus, Gpus) and gpus.driver:
+        software["driver"] = gpus.driver
+    devices = {name: value for name, value in asdict(built).items() if name != "why"}
+    return Fingerprint(machine, digest(devices) if known else None, {**software, "backend": backend})

@@ -1,0 +1,98 @@
+"""What else was going on while a run measured: throttled or shared GPUs, processors busy with other work. Cheap facts.
+
+They are read once before and once after, never in between. What they explain is bounded: a run cannot be ten times
+slower because a third of the processors was busy, so each says which share of the usual speed may be left under it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ncclprobe.engine.collect import collect
+from ncclprobe.errors import HostError
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Disturbance
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+
+_NOTABLE = 0.25
+"""Share of a host's processors that others must have used, before anybody speaks of it."""
+_LEAST_LEFT = 0.25
+"""However busy a host, this much of the speed is left: what is slower has another cause."""
+_SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
+"""NVML's reasons for lower clocks that are no choice of the user's, and no idling."""
+_HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds since the host was started, over all its processors, of this process alone, and on the wall."""
+
+    total_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+
+
+def read(host: Host) -> Reading | None:
+    """Now; None where /proc/stat cannot be read."""
+    try:
+        text = host.ask("read", "/proc/stat")
+    except HostError:
+        return None
+    return parse(text, time.process_time())
+
+
+def parse(text: str, own_s: float) -> Reading | None:
+    """The first line of /proc/stat: user nice system idle iowait irq softirq steal (proc(5))."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
+        return None
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _HERTZ for word in words[1:9])
+    busy = user + nice + system + irq + softirq
+    return Reading(busy + idle + iowait + steal, busy, steal, own_s)
+
+
+def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
+    """Whether others kept the processors of `host` busy; `own_s` are what its ranks used of them meanwhile."""
+    total = after.total_s - before.total_s
+    if total <= 0:
+        return None
+    others = max(0.0, after.busy_s - before.busy_s - sum(own_s)) / total
+    stolen = max(0.0, after.steal_s - before.steal_s) / total
+    if others + stolen < _NOTABLE:
+        return None
+    words = [f"{others:.0%} of the processors of {host} were busy with other work"] if others >= 0.01 else []
+    words += [f"{stolen:.0%} of the processors of {host} were taken by its hypervisor"] if stolen >= 0.01 else []
+    # a rank that waits for a processor keeps the others waiting too, so what is lost counts twice
+    return Disturbance(", ".join(words), max(_LEAST_LEFT, 1 - 2 * (others + stolen)))
+
+
+def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
+    """Which GPUs of `host` slow themselves down, or compute for others as well."""
+    found = []
+    for gpu in gpus.all:
+        throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
+        reasons = [reason for reason in throttle if reason in _SLOWED]
+        if reasons:
+            found.append(Disturbance(f"GPU{gpu.index} of {host} has lowered its clocks ({', '.join(reasons)})", 0.25))
+    return found
+
+
+def gpus_now(host: Host) -> Gpus | None:
+    """The GPUs as NVML sees them at this moment."""
+    found = [each for each in discover("ncclprobe.facts", Collector) if each.produces is Gpus]
+    gpus = collect(host, found).get(Gpus)
+    return gpus if isinstance(gpus, Gpus) else None
+
+
+def together(told: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
+    """What the processors of all hosts say: of each rank its host and its readings before and after."""
+    found = []
+    for host in dict.fromkeys(host for host, _, _ in told):
+        pairs = [(before, after) for name, before, after in told if name == host and before and after]
+        if pairs:
+            own = (after.own_s - before.own_s for before, after in pairs)
+            found.append(of_processors(host, *pairs[0], own))
+    return [each for each in found if each]

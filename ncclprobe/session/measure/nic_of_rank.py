@@ -1,0 +1,94 @@
+"""Which NIC carries each rank's bytes: for NCCL the one nearest to its GPU of those that NCCL takes, for gloo its own
+interface. For NCCL one rank per node looks at the node, and rank 0 gives each rank its own.
+"""
+
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ncclprobe.errors import NcclprobeError
+from ncclprobe.host import Host
+from ncclprobe.localise.pairs.rails import Nic
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.session.ranks.identity import Backend
+
+_LOOK_S = 15.0
+
+
+def card(backend: Backend, host: Host, gpu: str | None, leads: bool) -> dict[str, Any]:
+    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that `leads` its node also of the node.
+
+    Over gloo each names its own interface, because each may have been told another (GLOO_SOCKET_IFNAME).
+    """
+    if backend == "gloo":
+        return {"gpu": gpu, "own": _interface(host)}
+    return {"gpu": gpu, "node": _looked_at()} if leads else {"gpu": gpu}
+
+
+def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
+    """The NIC of each rank, by rank; None where it is not known."""
+    nodes = {host: each["node"] for host, each in zip(hosts, cards, strict=True) if each.get("node")}
+    before: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
+    found: list[Nic | None] = []
+    own: defaultdict[str, list[str]] = defaultdict(list)
+    for host, name in sorted({(host, each["own"]) for host, each in zip(hosts, cards, strict=True) if each.get("own")}):
+        own[host].append(name)
+    for host, each in zip(hosts, cards, strict=True):
+        if each.get("own"):
+            found.append(Nic(each["own"], own[host].index(each["own"])))
+            continue
+        node = nodes.get(host, {"nics": (), "near": {}})
+        near = tuple(node["near"].get(_bare(each["gpu"]), ()))
+        turn = before[host, near]  # GPUs that are equally near to the same NICs take them in turn
+        before[host, near] += 1
+        name = near[turn % len(near)] if near else ""
+        found.append(Nic(name, node["nics"].index(name)) if name in node["nics"] else None)
+    return tuple(found)
+
+
+def _interface(host: Host) -> str:
+    from ncclprobe.session.measure import slowest_link
+
+    found = slowest_link.interface(host, dict(os.environ))
+    return found.name if found else ""
+
+
+def _looked_at() -> dict[str, Any]:
+    from ncclprobe.engine import observe
+    from ncclprobe.model.registry import discover
+
+    with contextlib.suppress(NcclprobeError):  # a node that cannot be looked at is measured all the same
+        snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
+        return of_snapshot(snapshot)
+    return {"nics": [], "near": {}}
+
+
+def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """The NICs that NCCL takes on a node, in its order, and those nearest to each GPU, by uuid.
+
+    Where it has no HCA to take, all GPUs share the interface of its sockets.
+    """
+    from ncclprobe.facts.nvml import Gpus
+    from ncclprobe.nccl.selection import choose
+
+    gpus: Gpus | Absent = snapshot.facts.get(Gpus, Absent("never collected"))
+    if isinstance(gpus, Absent):
+        return {"nics": [], "near": {}}
+    made = choose(snapshot)
+    taken = list(dict.fromkeys(port.port.partition(":")[0] for port in made.hcas.chosen or ()))
+    if taken:
+        nearest = {each.gpu: each.nics for each in made.gpudirect.chosen or ()}
+    else:
+        taken = [each.name for each in (made.sockets.chosen or ())[:1]]
+        nearest = {f"GPU{gpu.index}": tuple(taken) for gpu in gpus.all}
+    near = {_bare(gpu.uuid): list(nearest.get(f"GPU{gpu.index}", ())) for gpu in gpus.all}
+    return {"nics": taken, "near": near}
+
+
+def _bare(uuid: str | None) -> str:
+    """Without the prefix that the driver writes and torch leaves out; empty for a rank without a GPU."""
+    return (uuid or "").removeprefix("GPU-")

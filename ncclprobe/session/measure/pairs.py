@@ -1,0 +1,77 @@
+"""A run that measures pairs: what each node reaches alone, then the tournament, which rank 0 leads."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ncclprobe.host import Host
+from ncclprobe.localise.pairs.rails import Seating, seating
+from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.model.pair_results import Localisation
+from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.intra_node import own_collectives, turn_of
+from ncclprobe.probes.pairs import Wire
+from ncclprobe.probes.round_robin import DEFAULT_NBYTES, Leader, Table, follow
+from ncclprobe.session.measure import nic_of_rank
+from ncclprobe.session.measure.recorder import Ledger
+from ncclprobe.session.options import Options
+from ncclprobe.session.ranks.identity import Backend, Seat
+from ncclprobe.session.ranks.store import Exchange
+from ncclprobe.session.watchdog.watchdog import Watch
+
+_SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Who this rank is and what it measures with; `gpu` is the identity of its GPU, if it uses one."""
+
+    options: Options
+    seat: Seat
+    host: Host
+    gpu: str | None
+    backend: Backend
+    device: str
+
+
+def play(party: Party, exchange: Exchange, book: Ledger, watch: Watch) -> bool:
+    """This rank's part; whether the group is fit to be closed in good order. Every rank must call this."""
+    options, seat, device = party.options, party.seat, torch.device(party.device)
+    asked = options.sizes
+    sizes = (asked[0], asked[1] if len(asked) > 1 else DEFAULT_NBYTES[party.backend])
+    watch.beat("pairs, NICs")
+    cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, seat.local_rank == 0))
+    hosts = tuple(exchange.share(book.party.hosts))
+    turn = turn_of(seat.rank, hosts, sizes[1], device, clock_of(device), watch.beat, options.phase_timeout_s + _SLACK_S)
+    rows, slow, note = own_collectives(hosts, turn, exchange, sizes[1], Rules())
+    watch.beat("pairs, buffers")
+    wire = Wire(seat.rank, device, sizes)
+    table = Table(seat.rank, wire, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
+    watch.tolerant = True
+    if cards is None:
+        fit = follow(table)
+    else:
+        own = {"own": rows, "inside": slow, "own_note": note}
+        fit = _lead(table, own, seating(hosts, nic_of_rank.nics(hosts, cards)), book, watch, options.pairs or None)
+    watch.tolerant = False
+    return fit and not wire.lost
+
+
+def _lead(table: Table, own: dict[str, Any], seats: Seating, book: Ledger, watch: Watch, rounds: int | None) -> bool:
+    """Rank 0's part: the tournament with `own`, fields of the localisation that are known before it."""
+
+    def dropped(ranks: Collection[int]) -> None:
+        book.lost = (*book.lost, *watch.set_aside(ranks))
+
+    def whole(found: Localisation) -> Localisation:
+        return replace(found, **{**own, "inside": (*own["inside"], *found.inside)})
+
+    leader = Leader(table, seats, book.add_pair, book.expected_GBps(table.sizes[1]), dropped)
+    book.so_far = lambda: whole(leader.so_far())
+    found = whole(leader.play(rounds))
+    book.localise(found)
+    if seats.note:
+        book.remark(seats.note)
+    return not found.aside

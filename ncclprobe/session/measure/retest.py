@@ -1,0 +1,68 @@
+"""The sweep of a run, and whatever failed in it once more: nobody is blamed for what happens once."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Disturbance, Unmeasured
+from ncclprobe.probes.plan import Exchange, Plan
+from ncclprobe.session.measure import interference
+from ncclprobe.session.measure.interference import Reading
+from ncclprobe.session.measure.recorder import Ledger
+
+MOST = 16
+"""Operations and sizes that are measured again, the largest first: where everything is slow, these stand for all."""
+Beat = Callable[[str], None]
+
+
+def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, book: Ledger, repeat: int) -> None:
+    """Measure `plan` on all ranks alike, up to `repeat` times again what failed, and ask what else was going on.
+
+    Rows go to rank 0's `book`. Raises what :func:`ncclprobe.probes.sweep.run` does.
+    """
+    from ncclprobe.probes import sweep
+
+    before = interference.read(host)
+    for row in sweep.run(plan, exchange, beat, host=host):
+        if plan.rank:
+            continue
+        if isinstance(row, Unmeasured):
+            book.leave_out(row)
+        else:
+            book.add(row)
+    for turn in range(repeat + 1):
+        beat("decide what to measure again")
+        asked = exchange.share(book.failing(MOST) if turn < repeat else []) if not plan.rank else exchange.share(None)
+        if not asked:
+            break
+        for op, nbytes in asked:
+            for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, beat, host=host):
+                if not plan.rank and not isinstance(row, Unmeasured):
+                    book.add_again(row)
+    _ask_what_else(plan, exchange, beat, host, book, before)
+
+
+def _ask_what_else(
+    plan: Plan, exchange: Exchange, beat: Beat, host: Host, book: Ledger, before: Reading | None
+) -> None:
+    """Where rows still fail: what disturbed them, by every rank's word."""
+    if not exchange.share(bool(book.failing(1)) if not plan.rank else None):
+        return
+    beat("ask what else was going on")
+    after, here = interference.read(host), socket.gethostname()
+    gpus = interference.gpus_now(host) if plan.backend == "nccl" else None
+    throttled = [asdict(each) for each in interference.of_gpus(here, gpus)] if gpus else []
+    said = exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
+    if said:
+        book.disturbed(_together(said))
+
+
+def _together(said: Sequence[Any]) -> tuple[Disturbance, ...]:
+    """What all ranks say, of processors by host and of GPUs, each thing once."""
+    readings = [
+        (name, Reading(**first) if first else None, Reading(**last) if last else None) for name, first, last, _ in said
+    ]
+    gpus = [Disturbance(**each) for *_, throttled in said for each in throttled]
+    return tuple(dict.fromkeys([*interference.together(readings), *gpus]))

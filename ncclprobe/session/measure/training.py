@@ -1,0 +1,48 @@
+"""``--groups`` and ``--workload``: what is asked for, checked before anybody meets, and played once all have met."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncclprobe.host import Host
+from ncclprobe.model.traffic import GroupRow, StepRow
+from ncclprobe.training import groups
+from ncclprobe.training.groups import Grid
+from ncclprobe.training.workload import Model, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What of real training is to be played: the groups of `grid`, and the steps of `strategies`."""
+
+    grid: Grid | None
+    strategies: tuple[Strategy, ...]
+    model: Model
+    compute_s: float | None
+
+
+def play(
+    training: Training, plan: Any, hosts: Sequence[str], host: Host, exchange: Any, beat: Any
+) -> Iterator[GroupRow | StepRow]:
+    """Measure what is asked for over the default group, on all ranks alike; rows count on rank 0.
+
+    `plan` is a probes.plan.Plan whose last size is that of the groups; `hosts` are those of all ranks, on rank 0.
+    Raises UsageError on all ranks alike, ProbeError where a step fails.
+    """
+    import torch
+
+    from ncclprobe.probes import groups as played
+    from ncclprobe.probes import steps
+    from ncclprobe.probes.buffers import free_bytes
+
+    if training.grid is not None:
+        grid = groups.fit(training.grid, plan.ranks)
+        yield from played.run(plan, grid, exchange.share(list(hosts)), exchange, beat)
+    free = free_bytes(torch.device(plan.device), host)
+    sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
+    told = exchange.collect(None if free is None else free // sharing)
+    known = [room for room in told if room is not None] if told else []
+    room = exchange.share(min(known, default=None))
+    for strategy in training.strategies:
+        asked = steps.Asked(strategy, training.model, training.compute_s)
+        yield from steps.run(plan, asked, room, exchange, beat)

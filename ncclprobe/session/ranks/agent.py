@@ -1,0 +1,86 @@
+"""Torch's elastic agent as a program of its own: ``python -m ncclprobe.session.ranks.agent PARENT N OPTION…``.
+
+Started by ``ncclprobe bandwidth --nproc`` (process id PARENT). It starts N ranks and notes in the trail how they ended.
+Nothing here looks at the host's name, which in a plain container means nothing.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.session.ranks import rank_files
+
+_LOOPBACK = "127.0.0.1"
+
+
+def run(nproc: int, argv: Sequence[str], folder: Path) -> int:
+    """Start `nproc` ranks with the options `argv`, wait for them, and leave in `folder` how they ended.
+
+    The exit code only says whether all ended well. Raises UsageError where torch cannot be imported.
+    """
+    import logging
+    import uuid
+
+    try:
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    except ImportError as error:
+        raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+    (folder / rank_files.IMPORTED).touch()
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # rank 0's report says what happened
+    logging.disable(logging.ERROR)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{_LOOPBACK}:0",
+        local_addr=_LOOPBACK,
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
+    except ChildFailedError as error:
+        rank_files.note_ends(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
+        return ExitCode.FAIL
+    except SignalException:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.OK
+
+
+def main(parent: int, nproc: int, argv: Sequence[str]) -> int:
+    """Run with nobody left behind: this process ends with `parent`, and tidies up after one that was killed."""
+    folder = Path(os.environ[rank_files.FOLDER])
+
+    def tidy() -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        tidy()
+        os._exit(128 + number)  # importing torch is no place to raise in
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # until torch's agent takes them over
+        signal.signal(number, leave)
+    if not rank_files.end_with_parent(signal.SIGTERM, parent):
+        leave(signal.SIGTERM, None)
+    try:
+        return run(nproc, argv, folder)
+    finally:
+        tidy()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    except UsageError as error:
+        sys.stderr.write(f"ncclprobe: {error}\n")
+        sys.exit(ExitCode.USAGE)

@@ -1,0 +1,1 @@
+"""Heartbeats, deadlines and signals: how a run ends that cannot end by itself."""

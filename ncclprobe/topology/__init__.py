@@ -1,0 +1,1 @@
+"""Paths between the devices of a node, and the devices themselves."""

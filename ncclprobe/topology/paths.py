@@ -1,0 +1,301 @@
+"""How far GPUs and NICs of one node are from each other: as NCCL sees it, and as nvidia-smi prints it.
+
+Pure: from the PCI tree, its NUMA nodes and the NVLinks. NCCL's rules are those of NCCL 2.30.7, graph/xml.cc (the tree),
+graph/topo.cc (its links) and graph/paths.cc (a path's type is that of its worst link). Not modelled are bandwidths
+(between paths of equal type NCCL prefers the faster), GPUs that may not use P2P, NICs without GPUDirect, NIC fusion,
+and the virtual links of Broadcom's switch module.
+"""
+
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import combinations, pairwise, product, takewhile
+from typing import Literal, NamedTuple
+
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Device, Identity, Pci, Place, normal
+from ncclprobe.model.snapshot import Absent
+
+
+class PathType(IntEnum):
+    """NCCL's path types, the nearer the smaller. The words are stable, the numbers are of NCCL >= 2.28 (graph/topo.h).
+
+    LOC itself, NVL NVLink, NVB NVLink over another GPU, C2C chip to chip, PIX one PCI switch, PXB several, P2C C2C to
+    the CPU that the NIC hangs on, PXN NVLink to a GPU near the NIC, PHB through the CPU, SYS between CPUs.
+    """
+
+    LOC = 0
+    NVL = 1
+    NVB = 2
+    C2C = 3
+    PIX = 4
+    PXB = 5
+    P2C = 6
+    PXN = 7
+    PHB = 8
+    SYS = 9
+
+
+class Node(NamedTuple):
+    """A node of NCCL's graph: a GPU, NIC, PCI switch, CPU (NUMA node) or the one NVSwitch that stands for all."""
+
+    kind: Literal["gpu", "nic", "pci", "cpu", "nvs"]
+    id: str = ""
+
+
+UNKNOWN_CPU, NVSWITCH = Node("cpu", "?"), Node("nvs")
+Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
+Ways = Mapping[Node, tuple[Node, ...]]
+Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
+Pair = tuple[str, str]
+_CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # the products with NVLink-C2C to their CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The distances between `gpus` and `nics`, which are PCI addresses by name (``GPU0``, ``mlx5_0``).
+
+    `paths` holds NCCL's path type from each GPU to each GPU and NIC without relays, `relays` the GPU over which NCCL
+    rather goes (PXN), `smi` what nvidia-smi's matrix says of each pair, NICs among each other included. None: the tree
+    does not tell, because a place or a NUMA node could not be read, or a device is not on the PCI bus.
+    """
+
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    nics: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[Pair, PathType | None] = field(default_factory=dict)
+    relays: Mapping[Pair, str] = field(default_factory=dict)
+    smi: Mapping[Pair, str | None] = field(default_factory=dict)
+
+    def path(self, gpu: str, other: str) -> PathType | None:
+        """The path that NCCL takes from `gpu`, PXN included (off with NCCL_PXN_DISABLE=1)."""
+        return PathType.PXN if (gpu, other) in self.relays else self.paths[gpu, other]
+
+    def near(self, gpu: str) -> tuple[str, ...]:
+        """The NICs that no other NIC is nearer to `gpu` than, whatever their rate; none where nothing is known."""
+        known = {nic: path for nic in self.nics if (path := self.paths[gpu, nic]) is not None}
+        nearest = min(known.values(), default=None)
+        return tuple(nic for nic, path in known.items() if path == nearest)
+
+
+def topology(
+    pci: Pci,
+    gpus: Mapping[str, str],
+    nics: Mapping[str, str],
+    nvlinks: Mapping[str, Sequence[str]] | None = None,
+    c2c: Collection[str] = (),
+) -> Topology:
+    """The distances between `gpus` and `nics`: PCI addresses by name, empty for a NIC that is not on the bus.
+
+    `nvlinks`: per GPU's address the remote address of each active NVLink, as NVML gives them. `c2c`: addresses of the
+    GPUs that have a chip-to-chip link to their CPU. Addresses are spelled as sysfs does.
+    """
+    ends = {name: Node("gpu", address) for name, address in gpus.items()}
+    ends |= {name: Node("nic", address) for name, address in nics.items()}
+    ways = {end: _way_up(pci, end) for end in ends.values()}
+    links = {
+        end.id: Counter(_nvlink_end(pci, remote, way[-1]) for remote in (nvlinks or {}).get(end.id, ()))
+        for end, way in ways.items()
+        if end.kind == "gpu"
+    }
+    graph = _graph(ways, links, c2c)
+    found = {name: search(ends[name], graph) for name in gpus}
+    paths = {(gpu, other): _sure(found[gpu], ends[gpu], end, ways) for gpu in gpus for other, end in ends.items()}
+    bare = Topology(gpus, nics, paths, smi=_smi(pci, gpus, nics, links))
+    whole = replace(bare, paths={**paths, **_over_c2c(bare, ends, ways, c2c)})
+    return replace(whole, relays=_relays(whole))
+
+
+def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
+    """The distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``, ``mlx5_0``).
+
+    A lost GPU whose address is not known is left out.
+    """
+    return of_devices(pci, gpus, nvlinks, {d.name: d.pci if isinstance(d.pci, str) else "" for d in fabric.devices})
+
+
+def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
+    """The same with any NICs: PCI addresses by name, empty for one that is not on the bus.
+
+    Links whose other end is not told count for NVSwitches, if NVML calls it one. Of NVML's answers about chip-to-chip
+    links none is collected: the products that have them are known.
+    """
+    ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
+    addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
+    rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
+    links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
+    return topology(pci, addresses, nics, links, c2c=[addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name)])
+
+
+def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
+    """Where each active link leads; an address that no machine has stands for a switch that gives none."""
+    active = () if isinstance(links, Absent) else [link for link in links if link.state == "active"]
+    ends = [normal(i.remote_pci) if isinstance(i.remote_pci, str) and i.remote_pci else i.remote for i in active]
+    return tuple(end for end in ends if isinstance(end, str) and end not in ("gpu", "ibm-npu", "unknown"))
+
+
+def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
+    edges: defaultdict[Node, set[tuple[Node, PathType]]] = defaultdict(set)
+
+    def connect(one: Node, other: Node, kind: PathType) -> None:
+        edges[one].add((other, kind))
+        edges[other].add((one, kind))
+
+    for end, way in ways.items():
+        for below, above in pairwise((end, *way)):
+            connect(below, above, PathType.PIX)
+        if end.kind == "gpu":
+            for remote in links[end.id]:
+                connect(end, remote, PathType.NVL)
+        if end.kind == "gpu" and end.id in c2c:
+            connect(end, way[-1], PathType.C2C)
+    for one, other in combinations({way[-1] for way in ways.values() if way}, 2):
+        connect(one, other, PathType.SYS)
+    return edges
+
+
+def _way_up(pci: Pci, end: Node) -> tuple[Node, ...]:
+    """The switches above a device, the nearest first, and the CPU at the top."""
+    device = pci.devices.get(end.id)
+    if device is None or isinstance(device.place, Absent):
+        return (UNKNOWN_CPU,)
+    numa = device.numa_node
+    cpu = UNKNOWN_CPU if isinstance(numa, Absent) else Node("cpu", str(numa))
+    return (*(Node("pci", address) for address in _switches(pci, device.place)), cpu)
+
+
+def _switches(pci: Pci, place: Place) -> list[str]:
+    """The switches above a device, without the second level of those Broadcom switches that only look like two.
+
+    ncclTopoFlattenBcmSwitches in graph/topo.cc.
+    """
+    kept: list[str] = []
+    above: Identity | None = None
+    for address in reversed(place.switches):
+        bridge = pci.bridges.get(address)
+        who = bridge.identity if bridge and isinstance(bridge.identity, Identity) else None
+        if above and who and _broadcom(above, 0) and _broadcom(above, 0) == _broadcom(who, 1):
+            above = None  # a level is fused once
+        else:
+            kept.insert(0, address)
+            above = who
+    return kept
+
+
+def _broadcom(who: Identity, level: int) -> int:
+    """PCIe generation of a Broadcom switch in base mode, 0 for any other (getBcmGen in graph/topo.cc)."""
+    chip, board = (who.vendor, who.device, who.subsystem[0]), who.subsystem[1] >> 12
+    if chip == (0x1000, 0xC010, 0x1000) and board == 0xA:
+        return 4
+    return 5 if chip == (0x1000, 0xC030, 0x1000) and board == level else 0
+
+
+def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
+    """What a link leads to. A remote end that this machine does not show is taken for an NVSwitch, as by NCCL."""
+    kind = pci.devices[remote].identity.kind if remote in pci.devices else None
+    if kind == "gpu":
+        return Node("gpu", remote)
+    return cpu if kind == "npu" else NVSWITCH
+
+
+def search(start: Node, graph: Graph) -> dict[Node, PathType]:
+    """The best path type from `start` to every node that it reaches (ncclTopoSetPaths in graph/paths.cc)."""
+    found: dict[Node, tuple[PathType, int]] = {start: (PathType.LOC, 0)}
+    waiting = deque([start])
+    while waiting:
+        node = waiting.popleft()
+        so_far, hops = found[node]
+        for remote, link in graph.get(node, ()):
+            step = _step(node, remote, link, relay=node.kind == "gpu" and node != start, hops=hops)
+            if step is None:
+                continue
+            candidate = (max(so_far, step), hops + 1)
+            if remote not in found or candidate < found[remote]:
+                found[remote] = candidate
+                waiting.append(remote)
+    return {node: path for node, (path, _) in found.items()}
+
+
+def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> PathType | None:
+    """What one link makes of a path, or None where NCCL does not go: over a GPU, but for one NVLink hop to another."""
+    if relay:
+        allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
+        return PathType.NVB if allowed else None
+    if node.kind == remote.kind == "pci":
+        return PathType.PXB
+    if link is PathType.PIX and "cpu" in (node.kind, remote.kind):
+        return PathType.PHB
+    return link
+
+
+def _sure(found: Mapping[Node, PathType], start: Node, end: Node, ways: Ways) -> PathType | None:
+    """The path to `end`; None where it goes over a CPU and nobody knows which."""
+    path = found.get(end)
+    unknown = UNKNOWN_CPU in (ways[start][-1], ways[end][-1])
+    return None if unknown and path is not None and path >= PathType.PHB else path
+
+
+def _over_c2c(
+    topology: Topology, ends: Mapping[str, Node], ways: Ways, c2c: Collection[str]
+) -> dict[Pair, PathType | None]:
+    """P2C: from a GPU with a C2C link to the nearest NICs, where these hang on the same CPU (ncclTopoComputePaths)."""
+    return {
+        (gpu, nic): PathType.P2C
+        for gpu, address in topology.gpus.items()
+        for nic in topology.near(gpu)
+        if address in c2c and topology.paths[gpu, nic] is PathType.PHB and ways[ends[gpu]][-1] == ways[ends[nic]][-1]
+    }
+
+
+def _relays(topology: Topology) -> dict[Pair, str]:
+    """PXN: a GPU with NVLink to ours, and so near to the NIC that GPUDirect may be used (ncclTopoComputePaths)."""
+    relays = {}
+    near = {gpu: topology.near(gpu) for gpu in topology.gpus}
+    for gpu, nic in product(topology.gpus, topology.nics):
+        path = topology.paths[gpu, nic]
+        if path is None or path < PathType.PXN:
+            continue
+        for other in topology.gpus:
+            onwards, bridge = topology.paths[other, nic], topology.paths[other, gpu]
+            if nic in near[other] and onwards is not None and onwards <= PathType.P2C and bridge is PathType.NVL:
+                relays[gpu, nic] = other
+                break
+    return relays
+
+
+def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Links) -> dict[Pair, str | None]:
+    """What `nvidia-smi topo -m` prints for each pair."""
+    names = {**gpus, **nics}
+    matrix: dict[Pair, str | None] = {}
+    for one, other in product(names, names):
+        count = nvlink_count(links, gpus[one], gpus[other]) if one in gpus and other in gpus else 0
+        tree = tree_word(pci.devices.get(names[one]), pci.devices.get(names[other]))
+        matrix[one, other] = "X" if one == other else f"NV{count}" if count else tree
+    return matrix
+
+
+def nvlink_count(links: Links, one: str, other: str) -> int:
+    """The n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
+    return links[one][Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
+
+
+def tree_word(one: Device | None, other: Device | None) -> str | None:
+    """PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None where the tree does not tell.
+
+    PIX at most one PCI switch between them, PXB several, PHB one host bridge, NODE two host bridges of one NUMA node.
+    """
+    if one is None or other is None or isinstance(one.place, Absent) or isinstance(other.place, Absent):
+        return None
+    if one.place.root != other.place.root:
+        numa = (one.numa_node, other.numa_node)
+        if any(isinstance(node, Absent) or node < 0 for node in numa):
+            return None
+        return "NODE" if numa[0] == numa[1] else "SYS"
+    above, beside = one.place.bridges, other.place.bridges
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above, beside, strict=False)))
+    if not common:
+        return "PHB"
+    return "PIX" if max(len(above), len(beside)) - common <= 1 else "PXB"
