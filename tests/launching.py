@@ -24,6 +24,7 @@ ENDLESS = ["-b", "1K", "-e", "16M", "-f", "16384", "-n", "2000", "-w", "1", "--b
 """A first row after a second, and a second one that takes minutes: whoever is hit is hit in the middle of it."""
 SHORT = ["-b", "1K", "-e", "16K", "-f", "16", "-n", "5", "-w", "1"]
 MARK = "TEST_LAUNCHER_MARK"
+MOST_GENERATIONS = 5
 LAUNCHERS_OWN = ("SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE")
 
 
@@ -104,14 +105,18 @@ class Launcher:
 
     def _marked(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            return bool(process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE)
         return False
 
     def clear(self) -> None:
-        """Kill what is left, group by group, and collect it."""
-        for process in self.left():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Kill what is left, until none that was killed could start another, and collect it."""
+        for _ in range(MOST_GENERATIONS):
+            left = self.left()
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            if not left:
+                break
         for started in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(started.popen.pid, signal.SIGKILL)
