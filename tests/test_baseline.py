@@ -11,7 +11,7 @@ from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band
+from ncclprobe.model.measurement import Band
 from ncclprobe.expect.site.baselines import load
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Expectation, Fingerprint

@@ -15,7 +15,7 @@ def main(argv: Sequence[str]) -> int:
         "checks", "Every check: its id, what it finds, and whether a run is inconclusive without it (required)."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    checks = every_check()
+    checks = sorted(every_check(), key=lambda check: check.id)
     print(_json(checks) if parser.parse_args(argv).json else _table(checks))
     return 0
 

@@ -136,7 +136,7 @@ def _situation(options: argparse.Namespace) -> Situation:
         return Situation(machine.system(), machine, f"{machine.title or machine.name}, as described")
     from ncclprobe.engine import observe
 
-    collectors = discover("ncclprobe.facts", Collector)
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if options.file:
         return situation(observe.replayed([options.file], collectors)[0].facts)
     return situation(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)

@@ -18,12 +18,11 @@ from ncclprobe.expect import direct, network, sockets
 from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
-from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
-from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
 
 LATEST: Version = (2, 30, 7)

@@ -6,18 +6,21 @@ from typing import Any, Literal
 
 from ncclprobe.model.findings import Finding
 
+Source = Literal["machine", "run", "job", "files"]
+"""Where facts come from: a machine, what a run measured, a running job, the files that a job left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
 
-    `of`: the fact of one node; or of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``.
+    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; or of the run.
     """
 
     name: str
     fact: type
     accepts_absent: bool = False
-    of: Literal["node", "nodes", "ranks"] = "node"
+    of: Literal["node", "nodes", "ranks", "run"] = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +72,10 @@ class Check:
 
     @property
     def compares(self) -> bool:
-        """Whether it is judged once for all nodes, and not once per node."""
+        """Whether it is judged once, for all nodes or for the run, and not once per node."""
         return any(need.of != "node" for need in self.needs)
+
+    @property
+    def of_run(self) -> bool:
+        """Whether it judges what a run measured."""
+        return any(need.of == "run" for need in self.needs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
 from ncclprobe.expect.predict import LATEST, expectation, predict
-from ncclprobe.expect.site.bands import Band
+from ncclprobe.model.measurement import Band
 from ncclprobe.expect.system import Shape, System
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Expectation

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.site.bands import Band, judged
+from ncclprobe.expect.site.bands import judged
+from ncclprobe.model.measurement import Band
 from ncclprobe.expect.site.verdict import judge
 from ncclprobe.model.measurement import Again, Basis, Disturbance, Expectation, Measurement, TimeStats
 

@@ -10,7 +10,8 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import measuring as command_line
-from ncclprobe.expect.site.bands import Band, from_toml
+from ncclprobe.expect.site.bands import from_toml
+from ncclprobe.model.measurement import Band
 from ncclprobe.model.measurement import FirstCall, Skew, Unmeasured
 from ncclprobe.model.report import Report
 from ncclprobe.model.run import Arrivals, Attendance, LostRank

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.run.asked import Ending
+from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
 from ncclprobe.model.findings import Finding, fail
 from ncclprobe.model.registry import check
-from ncclprobe.model.run import Arrivals, Attendance, LostRank
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:
@@ -14,8 +15,11 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
     return fail(subject, message, action="retest", confidence="seen once", **details)
 
 
-@check(bad=[(Arrivals(4, (2, 3), 60.0),)], good=[(Arrivals(4),)], required=True)
-def init(arrivals: Arrivals) -> Iterator[Finding]:
+_FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
+
+
+@check(bad=[(Arrivals(4, (2, 3), 60.0), _FOUR)], good=[(Arrivals(4), _FOUR)], required=True)
+def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
     """Not every rank arrived.
 
     Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away.
@@ -29,6 +33,8 @@ def init(arrivals: Arrivals) -> Iterator[Finding]:
             f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
             evidence=f"waited {arrivals.waited_s:.0f} s at the store for its first heartbeat",
         )
+    if participants.fallback and not arrivals.missing:
+        raise Unlearned(participants.fallback)
 
 
 _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
@@ -37,14 +43,14 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
 
 @check(
     bad=[
-        (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),),
-        (Attendance(4, stalled="all_reduce 1 MiB timing"),),
+        (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)), Ending("lost")),
+        (Attendance(4, stalled="all_reduce 1 MiB timing"), Ending("stalled")),
     ],
-    good=[(Attendance(4),)],
+    good=[(Attendance(4), Ending())],
     required=True,
     requires="run.init",
 )
-def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
+def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
     """A rank was lost, or the run stood still.
 
     Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
@@ -71,3 +77,5 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
             remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
             "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
         )
+    if ending.why and not attendance.lost and not attendance.stalled:
+        raise Unlearned(ending.why)

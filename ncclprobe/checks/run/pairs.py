@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ncclprobe.checks.run.arrival import seen_once
+from ncclprobe.checks.run.conditions import pairs_of_ranks
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.pairs import Localised
 from ncclprobe.model.findings import Blame, Finding, fail, warn
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Blamed, Inside, Localisation, LostPair, WrongBytes
@@ -20,18 +23,27 @@ _RUINED = 0.5
 _FEWEST_NODES = 3
 
 
+def _said(found: Localisation) -> tuple[Localised, Asked]:
+    return Localised(found), Asked(what="pairs")
+
+
 @check(
     bad=[
-        (replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)),),
-        (replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),)),),
-        (replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1}),),
-        (replace(_NOBODY, inside=(_SLOW_INSIDE,)),),
-        (replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)),),
+        _said(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,))),
+        _said(replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),))),
+        _said(replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1})),
+        _said(replace(_NOBODY, inside=(_SLOW_INSIDE,))),
+        _said(replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
-    good=[(_NOBODY,), (replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",)),)],
+    good=[
+        _said(_NOBODY),
+        _said(replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",))),
+        _said(replace(_NOBODY, nodes=2)),
+    ],
     required=True,
+    applies=pairs_of_ranks,
 )
-def pairs(found: Localisation) -> Iterator[Finding]:
+def pairs(localised: Localised, asked: Asked) -> Iterator[Finding]:
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
@@ -40,13 +52,14 @@ def pairs(found: Localisation) -> Iterator[Finding]:
     Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
     and switch port, of a pair what lies between the two; then measure again.
     """
+    found = localised.found
     named = [*_slow_inside(found), *_slow_between(found), *_wrong_or_lost(found)]
     yield from named
     if named:
         return
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
-    if found.nodes < _FEWEST_NODES:
+    if asked.require_judged and found.nodes < _FEWEST_NODES:
         raise Unlearned("of two that differ nobody knows which is slow: measure three nodes or more")
 
 

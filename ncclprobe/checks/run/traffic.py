@@ -1,12 +1,15 @@
-"""Did the bytes take the road that somebody meant for them, and do links within a node carry what they should?"""
+"""Did the NICs carry the bytes that were meant to, and do links within a node carry what they should?"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.traffic import Affinities, Copies, NicTraffic
 from ncclprobe.model.findings import Finding, fail, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.traffic import Affinities, AffinityRow, Copies, CopyRow, NicBytes, Road, Roads
+from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, Road
 from ncclprobe.units import size
 
 _MANY = 600 << 20
@@ -16,8 +19,8 @@ _WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
 _RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
 
 
-@check(bad=[(Roads((_WRONG,)),)], good=[(Roads((_RIGHT,)),)])
-def road(roads: Roads) -> Iterator[Finding]:
+@check(bad=[(NicTraffic((_WRONG,)),)], good=[(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
+def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     """Bytes went over a NIC that nobody expected to carry them.
 
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
@@ -28,7 +31,7 @@ def road(roads: Roads) -> Iterator[Finding]:
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
     """
     seen: set[str] = set()
-    for each in roads.rows:
+    for each in traffic.rows:
         for where in each.stray:
             if where in seen:
                 continue
@@ -46,8 +49,8 @@ def road(roads: Roads) -> Iterator[Finding]:
                 + f"; {size(each.nbytes)} in all calls, of which {size(each.least_bytes)} at least left the nodes",
                 nodes=(node,),
             )
-    if not seen and (blind := _blind(roads)):
-        raise Unlearned(f"the road is not known: {blind}")
+    if not seen and (blind := _blind(traffic)):
+        raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
 
 
 def _counted(nic: NicBytes) -> str:
@@ -56,9 +59,9 @@ def _counted(nic: NicBytes) -> str:
     return f"{nic.nic} sent {nic.sent} bytes and received {nic.received}"
 
 
-def _blind(roads: Roads) -> str:
+def _blind(traffic: NicTraffic) -> str:
     """Why it cannot be said which way the bytes went, where it cannot."""
-    for each in roads.rows:
+    for each in traffic.rows:
         for nic in each.nics:
             if nic.expected and nic.sent is None:
                 return f"{nic.nic} on {nic.node}: {nic.why}"
@@ -86,6 +89,8 @@ _SLOW_COPY = CopyRow(
     status="fail",
 )
 _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
+_UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, low_GBps=None, status="unjudged")
+_JUDGED = Asked(what="copies", require_judged=True)
 _KINDS = {
     "h2d": "from the host to it",
     "d2h": "from it to the host",
@@ -95,8 +100,13 @@ _KINDS = {
 }
 
 
-@check(bad=[(Copies((_SLOW_COPY,)),)], good=[(Copies((_RIGHT_COPY,)),)], required=True)
-def copies(measured: Copies) -> Iterator[Finding]:
+@check(
+    bad=[(Copies((_SLOW_COPY,)), _JUDGED)],
+    good=[(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what="copies"))],
+    required=True,
+    applies=copies_within_nodes,
+)
+def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
     Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
@@ -117,7 +127,7 @@ def copies(measured: Copies) -> Iterator[Finding]:
                 evidence=f"{size(row.nbytes)} copies, {row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s; {row.source}",
                 nodes=(row.node,),
             )
-    if all(row.status == "unjudged" for row in measured.rows):
+    if asked.require_judged and all(row.status == "unjudged" for row in measured.rows):
         raise Unlearned("nothing is known of what copies reach on this machine")
     noise = [row for row in measured.rows if row.status == "noise"]
     if noise and not any(row.status == "fail" for row in measured.rows):
@@ -130,7 +140,7 @@ _COSTS = 1.05
 """Times as long, for certain: less than that differs between two runs that are alike."""
 
 
-@check(bad=[(Affinities((_PINNED,)),)], good=[(Affinities((_SAME,)),)])
+@check(bad=[(Affinities((_PINNED,)),)], good=[(Affinities((_SAME,)),)], applies=affinity_of_ranks)
 def affinity(measured: Affinities) -> Iterator[Finding]:
     """A rank runs on the wrong processors, and its calls take longer for it.
 

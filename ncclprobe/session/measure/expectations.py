@@ -4,25 +4,21 @@ Nothing is expected of gloo within one node: what loopback carries is the proces
 it. No number of a GPU is ever used for gloo.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclprobe.expect import sockets
-from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, Version
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import Terms
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
-
-_LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +30,16 @@ class Expecting:
 
 
 def expecting(
-    options: Options, terms: Terms, exchange: Exchange, seat: Seat, host: Host, hosts: Sequence[str]
+    options: Options, terms: Terms, exchange: Exchange, seat: Seat, host: Host, look: Look | None, hosts: Sequence[str]
 ) -> Expecting:
     """The bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing where a file says what to expect, where numbers are all that is wanted, and for pairs.
+    Nothing where a file says what to expect, and for pairs.
     """
-    if options.expect or options.report_only or options.pairs is not None:
+    if options.expect or options.pairs is not None:
         return Expecting()
     if terms.backend == "nccl":
-        return _of_nccl(options, hosts) if seat.rank == 0 else Expecting()
+        return _of_nccl(options, hosts, look.snapshot()) if look and seat.rank == 0 else Expecting()
     if terms.nodes < 2:
         return Expecting()
     from ncclprobe.session.measure.slowest_link import slowest_link
@@ -54,14 +50,11 @@ def expecting(
     return Expecting(tuple(_bands(options, seat.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(options: Options, hosts: Sequence[str]) -> Expecting:
+def _of_nccl(options: Options, hosts: Sequence[str], snapshot: Snapshot) -> Expecting:
     """By this node's own links, to which the others are taken to be alike."""
-    from ncclprobe.engine import observe
     from ncclprobe.expect.context import situation
     from ncclprobe.expect.predict import LATEST, expectation
-    from ncclprobe.model.registry import discover
 
-    snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
     here = situation(snapshot.facts)
     if isinstance(here.system, Absent):
         return Expecting(remark=f"nothing is expected of this machine: {here.system.why}")
