@@ -25,7 +25,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
 from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -89,9 +89,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         mtus = {node: _mtu(nics.by_node.get(node), bad) for node in culprit.nodes}
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
-        seen = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
+        known = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
         message = f"large messages stall on {counted(roads, bad)}; small ones pass"
-        evidence = f"256 KiB over TCP to {bad[0].address}: {bad[0].outcome}" + (f" ({seen})" if seen else "")
+        evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         yield _tell(fail, culprit, message, evidence, "repair", max(path.tries for path in bad))
 
 
@@ -181,9 +181,8 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         rates = sorted(path.rate_gbps for path in paths_seen if path.rate_gbps is not None)
         carried = f", which carried {_spread(rates)} Gb/s" if rates else ""
         message = f"{_spread(shares)} % of the segments were sent again on {counted(roads, paths_seen)}{carried}"
-        evidence = (
-            f"TCP_INFO to {paths_seen[0].address}: {paths_seen[0].resent} of {paths_seen[0].segments} segments resent"
-        )
+        first = paths_seen[0]
+        evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments resent")
         sure = _beyond_one_path(one_of(roads)) or shares[-1] > 100 * _ONE_PATH_LOSS
         looks = max(path.streams for path in paths_seen)
         yield _tell(warn if sure else note, one_of(roads), message, evidence, "repair", looks)
@@ -228,10 +227,10 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
         bad[road] = {pair: path for pair, path in both.items() if _rtt(path) > limit}
     _refuse_gaps(paths, tried)
     for roads, distant in _explained(tried, bad):
-        seen = sorted({1e3 * _rtt(path) for path in distant})
+        round_ms = sorted({1e3 * _rtt(path) for path in distant})
         others = min(usual[road] for road in roads)
-        against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < seen[0] else ""
-        message = f"round trips of {_spread(seen)} ms on {counted(roads, distant)}{against}"
+        against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < round_ms[0] else ""
+        message = f"round trips of {_spread(round_ms)} ms on {counted(roads, distant)}{against}"
         evidence = f"the kernel's shortest round trip to {distant[0].address}"
         yield _tell(warn, one_of(roads), message, evidence, "retest", 1)
 
@@ -251,7 +250,7 @@ def _explained(
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: str, action: str, times: int
+    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
     """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
     return severity(

@@ -135,7 +135,7 @@ def _example(word: str, check: Check, example: tuple[Any, ...], but: tuple[Any, 
 
 
 def _said(finding: Finding) -> str:
-    return f"{finding.severity.value.upper()} {finding.subject}: {finding.message} (seen: {finding.evidence})"
+    return f"{finding.severity.value.upper()} {finding.subject}: {finding.message} (seen: {finding.seen})"
 
 
 def shown(value: Any) -> str:

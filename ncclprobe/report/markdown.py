@@ -141,11 +141,13 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(finding.subject)}{on}: "
              f"{text(finding.message)}"]  # fmt: skip
     if finding.evidence:
-        lines.append(f"  - seen: {code(finding.evidence)}")
+        lines.append(f"  - seen: {code(finding.seen)}")
+    if finding.related:
+        lines.append(f"  - see also: {code(finding.see_also)}")
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence)}), action: {finding.action}")
+        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence.how)}), action: {finding.action}")
     return "\n".join(lines)
 
 

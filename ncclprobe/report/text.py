@@ -196,12 +196,14 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
         head = f"{name}  {finding.subject}{_on(nodes, report)}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
         if finding.evidence:
-            lines += _wrapped("      seen: ", finding.evidence, width)
+            lines += _wrapped("      seen: ", finding.seen, width)
+        if finding.related:
+            lines += _wrapped("      see also: ", finding.see_also, width)
         if finding.remedy:
             lines += _wrapped("      fix:  ", finding.remedy, width)
         if finding.severity is not Severity.NOTE:
             lines += _wrapped(
-                "      ", f"blame: {finding.blame} ({finding.confidence}), action: {finding.action}", width
+                "      ", f"blame: {finding.blame} ({finding.confidence.how}), action: {finding.action}", width
             )
         yield lines
 

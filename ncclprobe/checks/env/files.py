@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import PLAIN, having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
@@ -62,9 +62,9 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
         if entry.name != plain and looks_like_ours(plain):
             yield _misnamed(entry, plain)
         elif entry.value is not None and entry.value != entry.value.strip():
-            yield jobs_warn(entry.name, f"is {entry.value!r}, blanks included", seen(entry))
+            yield jobs_warn(entry.name, f"is {entry.value!r}, blanks included", as_evidence(entry))
         elif looks_like_ours(entry.name):
-            yield jobs_note(entry.name, f"is set by a file: {entry.value}", seen(entry))
+            yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
     yield from _overridden(settings)
     yield from _refused(settings)
 
@@ -73,8 +73,8 @@ def _misnamed(entry: Setting, plain: str) -> Finding:
     """A line of a file that defines another name than it shows."""
     if "#" in entry.name:
         message = f"is no comment, for # is not in the first column: it defines {entry.name!r}, which nothing reads"
-        return jobs_warn(plain, message, seen(entry))
-    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, blanks included", seen(entry))
+        return jobs_warn(plain, message, as_evidence(entry))
+    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, blanks included", as_evidence(entry))
 
 
 def _overridden(settings: Settings) -> Iterator[Finding]:

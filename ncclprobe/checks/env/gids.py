@@ -107,7 +107,7 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     tell = jobs_fail if leads_nowhere else jobs_warn
     message = f"GID {found.index}, chosen by {why.get(found.by, found.by)}, {wrong}{instead}"
     remedy = "" if better is not None else "give the port's interface an IPv4 address, or show it to the container"
-    yield (jobs_note if harmless else tell)(port.name, message, ", ".join(filter(None, (settled, shown))), remedy)
+    yield (jobs_note if harmless else tell)(port.name, message, (*settled, shown), remedy)
 
 
 def _wrong(found: Pick) -> str:

@@ -215,8 +215,8 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
         asked = any(e.prefix == down.device and (e.port == down.number or down.device not in up) for e in named)
         if asked:
             message = f"is named by NCCL_IB_HCA and is {down.state} ({down.physical})"
-            seen = f"{shown}; /sys/class/infiniband/{down.device}/ports/{down.number}/state"
-            yield fail(down.name, message, blame="link", action="repair", evidence=seen)
+            state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
+            yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:
             yield note(down.name, f"is {down.state}: NCCL passes over it", evidence=shown)
 

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
+from typing import Any
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, seen
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     BOND0,
@@ -29,7 +30,7 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
@@ -90,14 +91,14 @@ def ifname_match(
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
     wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
-    origin = seen(settings.effective["NCCL_SOCKET_IFNAME"])
+    origin = as_evidence(settings.effective["NCCL_SOCKET_IFNAME"])
     if len(wanted) == 1:
         yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL takes for not set", evidence=origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
     instead = f"this node has {', '.join(usable) or 'none that is up with an address'}"
-    blamed = {"blame": "job", "action": "fix-job", "evidence": origin}
+    blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
     elif launch.several_nodes and {c.name for c in found} <= {i.name for i in interfaces.all if i.loopback}:
@@ -133,7 +134,7 @@ def ifname_virtual(
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or ^docker,lo,cni,br-,veth and what else there is.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
-    shown = evidence(settings, "NCCL_SOCKET_IFNAME") or "NCCL_SOCKET_IFNAME is not set; /sys/class/net"
+    shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
     made = {i.name for i in interfaces.all if i.virtual is not False}
     for position, name in enumerate(names):
         if name not in made:
@@ -252,7 +253,7 @@ def gloo_mismatch(
     not exist, and making a gloo group fails (gloo transport/tcp/device.cc).
     Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
     """
-    shown = f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')} (environment)"
+    shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = (environment.get("GLOO_SOCKET_IFNAME") or "").split(",")
     usable = {i.name for i in interfaces.all if "up" in i.flags and i.addresses}
     unknown = [name for name in names if name not in usable]
@@ -268,5 +269,5 @@ def gloo_mismatch(
         ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
         if ours and not ours & set(names):
             message = f"selects {', '.join(names)}, where NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
-            both = f"{shown}, {evidence(settings, 'NCCL_SOCKET_IFNAME')}"
+            both = (shown, *evidence(settings, "NCCL_SOCKET_IFNAME"))
             yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)

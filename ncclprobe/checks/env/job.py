@@ -4,13 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
@@ -55,7 +55,7 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     text = environment.get(_LIST)
     if text is None:
         return
-    shown = f"{_LIST}={text} (environment)"
+    shown = seen("environment", f"{_LIST}={text}")
     entries = [word.strip() for word in text.split(",")] if text.strip() else []
     total = len(gpus.all) if isinstance(gpus, Gpus) else None
     repeated = [word for word, times in Counter(entries).items() if times > 1]
@@ -136,4 +136,6 @@ def _heartbeat(settings: Settings) -> Iterator[Finding]:
 def _switch(entry: Setting) -> Iterator[Finding]:
     known = table().get(entry.name)
     if known and known.type == "bool" and entry.value is not None and read_torch_bool(entry.value) is None:
-        yield jobs_fail(entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", seen(entry))
+        yield jobs_fail(
+            entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", as_evidence(entry)
+        )

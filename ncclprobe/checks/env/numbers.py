@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
@@ -59,12 +59,12 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
         read_as = f"refuses, so that its default holds ({parameter.default})" if keeps else "reads as 0"
         message = f"is {entry.value!r}, which NCCL {read_as}"
         if meant is None or value is None:
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as was meant", evidence=seen(entry))
+            yield note(entry.name, f"{message}, as was meant", evidence=as_evidence(entry))
         else:
             contrary = f"{message}: the opposite of what it says"
-            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=seen(entry))
+            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 @check(
@@ -82,7 +82,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
         if reading.note in ("tail", "octal", "overflow"):
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 @check(
@@ -105,7 +105,7 @@ def range(settings: Settings) -> Iterator[Finding]:
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
             tell = fail if entry.name in _BIT_FIELDS else warn
-            yield tell(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield tell(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
@@ -146,10 +146,10 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
         if default is None:
             continue
         if reading.value == default:
-            yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", seen(entry))
+            yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", as_evidence(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and 0 < reading.value < default:
             times = f"{4.096e-6 * 2**reading.value * 7:.1f} s instead of {4.096e-6 * 2**default * 7:.1f} s"
             message = (
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
-            yield jobs_warn(entry.name, message, seen(entry))
+            yield jobs_warn(entry.name, message, as_evidence(entry))

@@ -7,7 +7,7 @@ from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.units import size
@@ -73,9 +73,9 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
         reasons = [reason for reason in gpu.throttle if reason in _SLOWED]
         causes = [reason for reason in reasons if reason != "hw-slowdown"] or reasons  # which goes with its causes
         if causes:
-            evidence = f"NVML's reasons for the clocks: {', '.join(gpu.throttle)}"
+            evidence = seen("NVML's reasons for the clocks", ", ".join(gpu.throttle))
             message = "; ".join(_SLOWED[reason] for reason in causes)
-            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrentClocksEventReasons")
 
 
@@ -141,10 +141,10 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
         shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
         if told > _MUCH or (in_use > _MUCH and not shared):
-            yield warn(name, message, action="retest", confidence="seen once", evidence="NVML memory and processes")
+            yield warn(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
         elif processes:
-            yield note(name, message, evidence="NVML memory and processes")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "NVML memory and processes")
+            yield note(name, message, evidence=("NVML memory", "NVML processes"))
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), ("NVML memory", "NVML processes"))
 
 
 @check(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.process import Limit, Process
 from ncclprobe.facts.timesync import TimeSync
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Job
 
@@ -69,4 +69,6 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     """
     if not sync.synchronized:
         message = "the kernel's clock is not synchronised by any daemon"
-        yield warn("clock", message, blame="image", action="fix-image", evidence="timedatectl: NTPSynchronized=no")
+        yield warn(
+            "clock", message, blame="image", action="fix-image", evidence=seen("timedatectl", "NTPSynchronized=no")
+        )

@@ -14,7 +14,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Limit, Process
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -100,11 +100,11 @@ def shm(
     ranks = ranks_here(launch, gpus, job)
     if ranks < 2 or _may_use_cumem(gpus, software, settings) or settings.get("NCCL_SHM_DISABLE") == "1":
         return
-    seen = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
+    blamed = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if _too_small(memory, ranks):
-        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **seen)
+        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **blamed)
     elif memory.available_bytes < GIB:
-        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **seen)
+        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **blamed)
 
 
 @check(
@@ -134,10 +134,10 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
         message = f"{len(left)} files of NCCL with {total} that no process has mapped; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
-        yield tell("/dev/shm", message, evidence=", ".join(f"/dev/shm/{s.name}" for s in left[:4]), **blamed)
+        yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
         message = f"{len(unsure)} files of NCCL may be leftovers: not every process that might use them can be seen"
-        yield note("/dev/shm", message, evidence=", ".join(f"/dev/shm/{s.name}" for s in unsure[:4]))
+        yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
 @check(
@@ -204,8 +204,8 @@ def caps(
         message = (
             f"is not held in this {container.kind} container, and /dev/shm is small: {_room(memory)}, {ranks} ranks"
         )
-        seen = f"CapEff in /proc/self/status; statvfs /dev/shm; container by {container.sign}"
-        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=seen)
+        sources = (seen("/proc/self/status", "CapEff"), "statvfs /dev/shm", f"container by {container.sign}")
+        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=sources)
 
 
 @check(
@@ -223,14 +223,15 @@ def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
     ranks wait for it.
     Fix: see who holds it (ps --sort=-rss, and files in /dev/shm), or ask the scheduler for a node of one's own.
     """
-    seen = "/proc/meminfo"
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
         message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} can still be had"
-        yield warn("memory", message, action="retest", evidence=f"{seen}: MemAvailable")
+        yield warn("memory", message, action="retest", evidence=seen("/proc/meminfo", "MemAvailable"))
     swapped = memory.swap_total_bytes - memory.swap_free_bytes
     if swapped > memory.swap_total_bytes / 2:
         yield note(
-            "swap", f"{size(swapped)} of {size(memory.swap_total_bytes)} are in use", evidence=f"{seen}: SwapFree"
+            "swap",
+            f"{size(swapped)} of {size(memory.swap_total_bytes)} are in use",
+            evidence=seen("/proc/meminfo", "SwapFree"),
         )
     limit = cgroup.memory if isinstance(cgroup, Cgroup) else None
     used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0

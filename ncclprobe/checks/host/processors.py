@@ -11,7 +11,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Limit, Process
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -71,14 +71,16 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
-    seen = f"Cpus_allowed_list in /proc/self/status: {_listed(process.cpus)}"
+    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {_listed(process.cpus)}")
     if few < _BUSY_THREADS * (ranks if shared else 1):
-        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=seen)
+        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=allowed)
     if job.backend == "nccl" and isinstance(gpus, Gpus):
-        yield from _far(process, gpus, shared, seen)
+        yield from _far(process, gpus, shared, allowed)
 
 
-def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: str) -> Finding:
+def _crowded(
+    process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
+) -> Finding:
     count = len(process.cpus)
     message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
     ranked = one_rank and launch.rank is not None and launch.kind != "flags"
@@ -93,7 +95,7 @@ def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_ra
     return tell(subject, message, blame="job", action="fix-job", evidence=evidence)
 
 
-def _far(process: Process, gpus: Gpus, shared: bool, evidence: str) -> Iterator[Finding]:
+def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
     """GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
@@ -182,8 +184,8 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
         return
     nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
     message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
-    seen = f"policy {policy.mode} in /proc/self/numa_maps, Mems_allowed_list in /proc/self/status"
-    yield warn("NUMA", message, blame="job", action="fix-job", evidence=seen)
+    allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
+    yield warn("NUMA", message, blame="job", action="fix-job", evidence=allowed)
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:

@@ -11,7 +11,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, normal
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast
@@ -61,8 +61,8 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
             message = f"{_nearest(topology, group.gpus[0], nics)}, where most GPUs have one below their own switch"
         else:
             message = f"{listed(group.nics)} for {len(group.gpus)} GPUs, where most have {usual:g} NIC each"
-        seen = "the PCI tree below /sys/bus/pci/devices, and active ports"
-        yield tell(subject, message, blame="node", action="repair", evidence=seen)
+        sources = ("/sys/bus/pci/devices", "/sys/class/infiniband/*/ports/*/state")
+        yield tell(subject, message, blame="node", action="repair", evidence=sources)
 
 
 def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
@@ -102,8 +102,8 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     several = len(set(known)) > 1
     for name, node in nodes.items():
         if node < 0 and several:
-            seen = f"{cards[name].address}/numa_node: {node}"
-            yield note(name, "the firmware does not say which NUMA node it is on", evidence=seen)
+            source = seen(f"/sys/bus/pci/devices/{cards[name].address}/numa_node", str(node))
+            yield note(name, "the firmware does not say which NUMA node it is on", evidence=source)
     wanted, have = Counter(known), Counter(node for node in nodes.values() if node >= 0)
     if (
         not several
@@ -118,5 +118,6 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
         if have[node] > wanted[node]:
             names = [name for name, where in nodes.items() if where == node]
             message = f"NUMA node {node} has {have[node]} of the NICs, and {wanted[node]} of the GPUs"
-            seen = "numa_node of each below /sys/bus/pci/devices"
-            yield tell(listed(names), message, blame="node", action="repair", evidence=seen)
+            yield tell(
+                listed(names), message, blame="node", action="repair", evidence="/sys/bus/pci/devices/*/numa_node"
+            )

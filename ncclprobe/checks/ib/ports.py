@@ -26,7 +26,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model.findings import Blame, Finding, fail, note, warn
+from ncclprobe.model.findings import Blame, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
@@ -86,8 +86,8 @@ def state(
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
             continue
         tell, message, blame = _down(each, rails.get(each.device), stranded)
-        seen = f"{path(each)}/state and phys_state: {_seen(each)}"
-        yield tell(each.name, message, blame=blame, action="repair", evidence=seen)
+        sources = (seen(f"{path(each)}/state", _seen(each)), f"{path(each)}/phys_state")
+        yield tell(each.name, message, blame=blame, action="repair", evidence=sources)
 
 
 def _seen(port: Port) -> str:
@@ -188,7 +188,7 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
             continue
         siblings = [r for p in ports if kind(fabric, p) == kind(fabric, each) and (r := gbps(p)) is not None]
         best, runs = max(siblings), f"{each.rate.gbps:g} Gb/s ({each.rate.lanes}X {each.rate.generation or 'SDR'})"
-        blamed = {"blame": "link", "action": "repair", "evidence": f"{path(each)}/rate: {runs}"}
+        blamed: dict[str, Any] = {"blame": "link", "action": "repair", "evidence": seen(f"{path(each)}/rate", runs)}
         if each.rate.lanes == 1 and each.link_layer == "InfiniBand":
             message = f"runs at {runs}: on one lane, where InfiniBand cables have four, or two when split"
             yield fail(each.name, message, **blamed)
@@ -262,5 +262,5 @@ def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator
     for name, times in Counter(owners.get(event.device) for event in recent).items():
         if name in wanted and times >= 3:
             message = f"its link went down {times} times in the last {HOURS} h"
-            evidence = f"{log.source or 'kernel log'}: mlx5_core … Link down"
+            evidence = seen(log.source or "kernel log", "mlx5_core … Link down")
             yield warn(str(name), message, blame="link", action="repair", evidence=evidence)

@@ -74,14 +74,14 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
     for each in ports:
         if verdicts[each.name]:
             continue
-        seen = {"evidence": f"{path(each)}/gids and gid_attrs/types"}
+        sources = {"evidence": (f"{path(each)}/gids", f"{path(each)}/gid_attrs/types")}
         if verdicts[each.name] is None:
-            yield note(each.name, "its GIDs or their types could not be read", **seen)
+            yield note(each.name, "its GIDs or their types could not be read", **sources)
         elif each not in rails or single_node(launch):
-            yield note(each.name, "has no routable RoCE v2 GID, and nothing says that it needs one", **seen)
+            yield note(each.name, "has no routable RoCE v2 GID, and nothing says that it needs one", **sources)
         else:
             message = "has no RoCE v2 GID but link-local ones: its interface has no IP address"
-            yield tell(each.name, message, blame="node", action="repair", **seen)
+            yield tell(each.name, message, blame="node", action="repair", **sources)
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
@@ -133,7 +133,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
             more = f", {max(sizes.values())} on other ports" if shorter else ""
             managed = owner.name in default and not shorter
             tell = note if managed or (size == 2048 and not shorter) else warn
-            evidence = f"MTU of {owner.name}; of it RoCE takes {_HEADERS} bytes"
+            evidence = (f"/sys/class/net/{owner.name}/mtu", f"of it RoCE takes {_HEADERS} bytes")
             yield tell(each.name, message + more, blame="node", action="repair", evidence=evidence)
 
 
@@ -188,7 +188,7 @@ def same_subnet(
         loose = [name for name in names if _answers_for_others(sysctls, name)]
         if by_rule or loose == []:
             continue
-        evidence = f"arp_ignore and arp_announce of {listed(loose)}; ip rule"
+        evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
         message = f"{listed(names)} are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)

@@ -55,7 +55,7 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
         names.setdefault(system.hostname, []).append(node)
         if system.boot_id:
             machines.setdefault(system.boot_id, []).append(node)
-    seen = "uname(2), /proc/sys/kernel/random/boot_id"
+    seen = ("uname(2)", "/proc/sys/kernel/random/boot_id")
     for nodes in machines.values():
         told = {systems.by_node[node].hostname for node in nodes}
         if len(nodes) > len(told):  # some of them share both
@@ -106,7 +106,7 @@ def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> 
         if split:
             message = f"are on one machine and do not share {' and '.join(split)}"
             nodes = tuple(sorted(on[identity]))
-            seen = "/proc/self/ns, st_dev of /dev/shm"
+            seen = ("/proc/self/ns", "st_dev of /dev/shm")
             yield warn(_listed(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 

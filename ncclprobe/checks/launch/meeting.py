@@ -13,7 +13,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.reach import Reach, RollCall
 from ncclprobe.facts.resolver import Master
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
@@ -179,7 +179,7 @@ def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iter
         more = f"; also {fold(claimed[1:])}" if claimed[1:] else ""
         message = f"is claimed by {len(each)} nodes: {fold(each)}{more}"
         origins = {dict(launches.by_node[node].origins).get("node_rank", "RANK") for node in each}
-        evidence = f"{', '.join(sorted(origins))} of these nodes"
+        evidence = [f"{origin} of these nodes" for origin in sorted(origins)]
         yield fail(claimed[0], message, blame="job", action="fix-job", nodes=each, evidence=evidence)
 
 
@@ -219,7 +219,7 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
             continue
         sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in said)
         subject = next(iter(sources)) if len(sources) == 1 else name
-        evidence = ", ".join(f"{source} of {number} nodes" for source, number in sources.most_common(3))
+        evidence = [f"{source} of {number} nodes" for source, number in sources.most_common(3)]
         yield fail(subject, told(ballot), nodes=ballot.odd, blame="job", action="fix-job", evidence=evidence)
 
 
@@ -270,7 +270,7 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     message = told(ballot, lambda host: " or ".join(sorted(host))) + (
         "; all reached rank 0 all the same" if tell is warn else ""
     )
-    evidence = ", ".join(f"getaddrinfo({name})" for name, _ in names.most_common(3))
+    evidence = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield tell(
         next(iter(names)) if len(names) == 1 else "MASTER_ADDR",
         message,
@@ -332,5 +332,6 @@ def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[Ro
         numbers = sorted(set(range(launch.local_world_size or 0)) - here)
         which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
         message = f"of {launch.local_world_size} ranks {silent} said nothing to the one that speaks for {node}"
-        evidence = f"local ranks heard of: {', '.join(map(str, sorted(n for n in here if n is not None))) or 'none'}"
+        reported = ", ".join(map(str, sorted(n for n in here if n is not None)))
+        evidence = seen("local ranks that reported", reported or "none")
         yield fail(f"{node} {which}", message, nodes=(node,), action="retest", evidence=evidence)

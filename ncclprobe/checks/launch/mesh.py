@@ -10,7 +10,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import Door, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.localise.reach import Culprit, blame
-from ncclprobe.model.findings import Finding, Severity, fail
+from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
@@ -110,11 +110,12 @@ def counted(roads: Roads, failed: Collection[Path]) -> str:
     return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
 
 
-def confirmed(culprit: Culprit[str], times: int) -> str:
-    """How sure that is."""
+def confirmed(culprit: Culprit[str], times: int) -> Certainty:
+    """How sure that is: several others agree, or the two know it of each other alone."""
     partners = len({node for pair in culprit.pairs for node in pair} - set(culprit.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    return f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
+    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
+    return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
 def of_one_node(culprit: Culprit[str]) -> bool:
@@ -285,7 +286,7 @@ def _finding(roads: Roads, failed: list[Path]) -> Finding:
         f"no connection on {counted(roads, failed)}: {said}: {_SAID.get(main, 'what came is none of ours')}",
         nodes=culprit.nodes,
         confidence=confirmed(culprit, min(path.tries for path in failed)),
-        evidence=f"connect from {path.source} to {path.address}: {main}{detail}",
+        evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
         **_whose(culprit, main),
     )
 

@@ -23,7 +23,7 @@ from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.interfaces import find_by
@@ -68,12 +68,12 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     (pytorch#150532).
     Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
     """
-    seen = f"getaddrinfo({master.name})"
+    call = f"getaddrinfo({master.name})"
     if master.failure:
-        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=seen)
+        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=call)
     elif master.seconds > _SLOW_S:
         message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and more under load"
-        yield warn(master.name, message, blame="node", action="fix-image", evidence=seen)
+        yield warn(master.name, message, blame="node", action="fix-image", evidence=call)
 
 
 @check(
@@ -126,7 +126,7 @@ def fqdn(system: System, names: Names, environment: Environment, job: Job) -> It
     if not entries or environment.get("GLOO_SOCKET_IFNAME"):
         return
     entry = entries[0]
-    message, evidence = f"is {entry.address} here, which no other node can reach", f"{HOSTS}:{entry.line}"
+    message, evidence = f"is {entry.address} here, which no other node can reach", seen(HOSTS, line=entry.line)
     if names.sources[:1] not in ((), ("files",)):
         yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
     elif job.backend == "gloo":
@@ -188,7 +188,7 @@ def route(
     if not roads or chosen is None or chosen.name in roads or "" in roads:
         return
     message = f"is what NCCL takes for its bootstrap, but {master.name} is reached through {', '.join(roads)}"
-    evidence = f"/proc/net/route: {next(iter(roads.values()))}"
+    evidence = seen("/proc/net/route", next(iter(roads.values())))
     if chosen.kind in _OVERLAYS:
         yield warn(
             chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
@@ -274,5 +274,5 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
     by_family = {ip_address(listener.address).version: listener.address for listener in listeners}
     if len(by_family) > 1:
         message = f"port {launch.master_port} has a listener on {by_family[4]} and another on {by_family[6]}"
-        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield warn(master.name, message, blame="job", action="fix-job", evidence=evidence)

@@ -56,7 +56,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
         message = f"{port} is listened on at {', '.join(addresses)}, unless it is this very job that runs already"
-        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
 
 
@@ -121,7 +121,7 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
         yield warn("ephemeral ports", message, blame="image", action="fix-image", evidence=evidence)
     elif count - waiting < needed:
         message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
-        yield note("ephemeral ports", message, evidence=f"{evidence}; /proc/net/sockstat")
+        yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
 
 
 @check(

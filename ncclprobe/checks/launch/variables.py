@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
 from ncclprobe.facts.environment import Environment
@@ -114,7 +115,10 @@ def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[F
         usable = min(usable, len([entry for entry in visible.split(",") if entry.strip()]))
     if launch.local_world_size == 1 and usable > 1:
         message = f"is 1 on a node of {usable} GPUs: a job started so uses one of them"
-        details = {"evidence": "environment; NVML", "remedy": "start the job with --nproc-per-node=gpu"}
+        details: dict[str, Any] = {
+            "evidence": ("environment", "NVML"),
+            "remedy": "start the job with --nproc-per-node=gpu",
+        }
         if launch.several_nodes:
             yield note("LOCAL_WORLD_SIZE", f"{message}, though it is enough for the doctor", **details)
         else:

@@ -16,7 +16,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -116,7 +116,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     evidence = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
     if fabric.state == "in-progress":
         message = "its registration with the NVLink fabric is in progress"
-        yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+        yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     elif fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
@@ -170,7 +170,7 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
         raise Unlearned(manager.running.why)
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
-    switches = f"{len(pci.of('nvswitch'))} NVSwitches on the PCI bus; nv-fabricmanager --version, its pid file"
+    switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
     if not manager.running and joined:

@@ -13,7 +13,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
@@ -103,7 +103,7 @@ def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: B
 
 def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
     """All siblings alike have fewer: certain where the board decides, not with bridges or in part of a board."""
-    evidence = f"{seen.evidence}; {product.links} links: {product.source}"
+    evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
         yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)

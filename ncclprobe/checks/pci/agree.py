@@ -81,7 +81,7 @@ def topology_agree(
         more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
         alike = _means(seen) == _means(said)
         tell = note if alike or is_virtual(machine) or isinstance(links, Absent) else warn
-        yield tell(pairs[0] + more, message, action="retest", evidence="/sys/bus/pci/devices; nvidia-smi topo -m")
+        yield tell(pairs[0] + more, message, action="retest", evidence=("/sys/bus/pci/devices", "nvidia-smi topo -m"))
 
 
 def _compared(

@@ -13,7 +13,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -118,7 +118,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         elif working and now < best:
             message = f"generation {now} of {best}, though it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
-            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
 
 
@@ -238,7 +238,8 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         if name == card[0] and link.gbps < rate:
             message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
             evidence = (
-                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
+                f"the rate of {_names(ports)}",
             )
             tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)

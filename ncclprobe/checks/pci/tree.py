@@ -14,7 +14,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import supported
@@ -46,6 +46,9 @@ NO_PEERS = PeerAccess()
 NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to themselves", "Missing")
 
 
+_SINCE_BOOT = Certainty("medium", "since boot")
+
+
 @check(
     bad=[(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
     good=[(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
@@ -75,7 +78,7 @@ def acs(pci: Pci) -> Iterator[Finding]:
         message = (
             f"{len(redirecting)} of {len(judged)} switch ports between GPUs and NICs redirect requests to the root"
         )
-        evidence = f"ACS control register of {named} (lspci -vvv: ACSCtl)"
+        evidence = seen("lspci -vvv", f"ACSCtl of {named}")
         yield warn("PCIe switches", message, blame="node", action="fix-image", evidence=evidence)
     if unread:
         yield from blanks(unread, len(judged), "/sys/bus/pci/devices/*/config")
@@ -179,12 +182,12 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
         devices |= {name: device for name, (device, _) in rdma_cards(fabric, pci).items()}
     unknown = {}
     for name, device in devices.items():
-        evidence = f"/sys/bus/pci/devices/{device.address}/aer_dev_*, since boot"
+        evidence = f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
         if isinstance(device.errors, Absent):
             unknown[name] = NO_COUNTERS if missing(device.errors) else device.errors
         elif device.errors.fatal:
             message = f"fatal errors since boot: {_counted(device.errors.fatal)}"
-            yield warn(name, message, blame="node", action="retest", confidence="since boot", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=_SINCE_BOOT, evidence=evidence)
         elif device.errors.nonfatal:
             counts = _counted(device.errors.nonfatal)
             yield note(name, f"errors since boot that were not fatal: {counts}", evidence=evidence)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail
+from ncclprobe.model.findings import ONCE, Finding, fail, seen
 from ncclprobe.model.registry import check
 from ncclprobe.model.run import Arrivals, Attendance, LostRank
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:
     """A rank or a run that did not go on: whose fault that is takes a second look."""
-    return fail(subject, message, action="retest", confidence="seen once", **details)
+    return fail(subject, message, action="retest", confidence=ONCE, **details)
 
 
 @check(bad=[(Arrivals(4, (2, 3), 60.0),)], good=[(Arrivals(4),)], required=True)
@@ -27,7 +27,7 @@ def init(arrivals: Arrivals) -> Iterator[Finding]:
         yield seen_once(
             f"rank {rank}",
             f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
-            evidence=f"waited {arrivals.waited_s:.0f} s at the store for its first heartbeat",
+            evidence=seen("the job's store", f"no first heartbeat in {arrivals.waited_s:.0f} s"),
         )
 
 
@@ -55,7 +55,7 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
         yield seen_once(
             f"rank {lost.rank}",
             f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
-            evidence="heartbeats (rank, phase) in the job's store",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
             nodes=(lost.host,),
         )
     if attendance.stalled.startswith(_ALONE):
@@ -67,7 +67,7 @@ def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
         yield seen_once(
             "all ranks",
             f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
-            evidence="heartbeats (rank, phase) in the job's store",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
             remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
             "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
         )

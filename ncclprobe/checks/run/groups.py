@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import Grouped, GroupRow
 
@@ -25,9 +25,8 @@ def groups(grouped: Grouped) -> Iterator[Finding]:
     Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
     """
     for row in grouped.rows:
-        evidence = (
-            f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts; alone {row.alone_us:.1f} us"
-        )
+        layout = f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts"
+        evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
         for problem in row.problems:
             yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
         for advised in row.advice:

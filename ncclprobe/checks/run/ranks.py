@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median_low
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model.findings import Finding, warn
+from ncclprobe.model.findings import Certainty, Finding, seen, warn
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import check
 from ncclprobe.model.run import Apart
@@ -44,8 +44,11 @@ def straggler(apart: Apart) -> Iterator[Finding]:
                 f"the other ranks by {usual / rounds / 1e3:.1f} ms",
                 blame="node",
                 action="retest",
-                confidence="measured apart from the transfer",
+                confidence=Certainty("medium", "measured apart from the transfer"),
                 nodes=(apart.hosts[rank],),
-                evidence=f"late by more than 1 ms in {times} of {rounds} rounds, over {len(skews)} rows; transfers "
-                f"alone took {min(skew.transfer_us for skew in skews):.1f} us and more",
+                evidence=seen(
+                    f"{rounds} rounds over {len(skews)} rows",
+                    f"late by more than 1 ms in {times} of them; transfers alone took "
+                    f"{min(skew.transfer_us for skew in skews):.1f} us and more",
+                ),
             )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.site import verdict
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Expectation, Library, Measurement, Mismatch, TimeStats
 from ncclprobe.model.registry import check
 from ncclprobe.model.run import Judged, Verified
@@ -45,6 +45,9 @@ _MOST_SHOWN = 3
 _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
 
 
+EXACT = Certainty("high", "compared with exact values outside the timed window")
+
+
 @check(
     bad=[(Verified((replace(ROW, wrong=3),)),), (Verified((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),)],
     good=[(Verified((replace(ROW, wrong=0),)),)],
@@ -63,8 +66,8 @@ def data(verified: Verified) -> Iterator[Finding]:
                 subject_of(row),
                 f"{row.wrong} of the elements received over all ranks are wrong ({row.dtype}, {row.place} place)",
                 action="retest",
-                confidence="compared with exact values outside the timed window",
-                evidence="; ".join([f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)]),
+                confidence=EXACT,
+                evidence=[f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)],
             )
 
 
@@ -97,13 +100,13 @@ def band(judged: Judged) -> Iterator[Finding]:
             f"bus bandwidth {row.busbw_GBps:.4g} GB/s, {_least(row)}{_host_side(row)}",
             action="retest",
             confidence=_how_sure(row),
-            evidence=_evidence(row),
+            evidence=_sources(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
     noise = [row for row in judged.rows if row.status == "noise"]
     if noise and not failed:
         others = f", and {len(noise) - 1} more rows" if noise[1:] else ""
-        raise Unlearned(f"{_unsure(noise[0])}; {_evidence(noise[0])}{others}")
+        raise Unlearned(f"{_unsure(noise[0])}; {_sources(noise[0])[0]}{others}")
     for row in judged.rows:
         if row.status == "warn" and row.expectation:
             yield warn(
@@ -112,7 +115,7 @@ def band(judged: Judged) -> Iterator[Finding]:
                 f"passes, {row.expectation.low:.4g}, and nearer to that ({row.expectation.why})",
                 action="retest",
                 confidence=_how_sure(row),
-                evidence=_evidence(row),
+                evidence=_sources(row),
             )
 
 
@@ -122,11 +125,12 @@ _HOSTS = (
 )
 
 
-def _how_sure(row: Measurement) -> str:
+def _how_sure(row: Measurement) -> Certainty:
     """How often it was seen."""
     if row.again is None:
-        return "measured once with these partners"
-    return f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+        return Certainty("low", "measured once with these partners")
+    second = f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+    return Certainty("medium", second)
 
 
 def _unsure(row: Measurement) -> str:
@@ -140,16 +144,15 @@ def _least(row: Measurement) -> str:
     return f"at least {expected.low:.4g} expected ({expected.why})" if expected else ""
 
 
-def _evidence(row: Measurement) -> str:
+def _sources(row: Measurement) -> tuple[Evidence, ...]:
     """The time with its interval, and where the expectation comes from."""
     interval, expected = row.interval_us, row.expectation
     within = f"median between {interval[0]:.1f} and {interval[1]:.1f} us" if interval else "too few for an interval"
-    measured = (
-        f"mean {row.time_us.mean:.1f} us, {within} ({row.batches} batches of {row.iters} calls) over "
-        f"{row.ranks} ranks, {row.place} place, {row.mode} mode"
-    )
-    source = f"; expected {expected.value:.4g} {expected.unit}, {expected.basis}: {expected.source}" if expected else ""
-    return measured + source
+    how = f"{row.batches} batches of {row.iters} calls over {row.ranks} ranks, {row.place} place, {row.mode} mode"
+    measured = seen(how, f"mean {row.time_us.mean:.1f} us, {within}")
+    if expected is None:
+        return (measured,)
+    return measured, seen(expected.source, f"expected {expected.value:.4g} {expected.unit} ({expected.basis})")
 
 
 def _host_side(row: Measurement) -> str:

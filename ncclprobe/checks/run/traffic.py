@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import Affinities, AffinityRow, Copies, CopyRow, NicBytes, Road, Roads
 from ncclprobe.units import size
@@ -27,12 +27,12 @@ def road(roads: Roads) -> Iterator[Finding]:
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
     """
-    seen: set[str] = set()
+    named: set[str] = set()
     for each in roads.rows:
         for where in each.stray:
-            if where in seen:
+            if where in named:
                 continue
-            seen.add(where)
+            named.add(where)
             node = where.partition(" ")[0]
             nics = [nic for nic in each.nics if nic.node == node]
             meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
@@ -41,19 +41,21 @@ def road(roads: Roads) -> Iterator[Finding]:
                 f"carried bytes of {each.op} that were to go over {meant}",
                 blame="job",
                 action="fix-job",
-                confidence="counted by the NIC itself, before and after",
-                evidence="; ".join(_counted(nic) for nic in nics)
-                + f"; {size(each.nbytes)} in all calls, of which {size(each.least_bytes)} at least left the nodes",
+                confidence=Certainty("high", "counted by the NIC itself, before and after"),
+                evidence=[
+                    *map(_counted, nics),
+                    seen("all calls", f"{size(each.nbytes)}, {size(each.least_bytes)} or more left the nodes"),
+                ],
                 nodes=(node,),
             )
-    if not seen and (blind := _blind(roads)):
+    if not named and (blind := _blind(roads)):
         raise Unlearned(f"the road is not known: {blind}")
 
 
-def _counted(nic: NicBytes) -> str:
+def _counted(nic: NicBytes) -> Evidence:
     if nic.sent is None or nic.received is None:
-        return f"{nic.nic} not known ({nic.why})"
-    return f"{nic.nic} sent {nic.sent} bytes and received {nic.received}"
+        return seen(f"counters of {nic.nic}", f"not known ({nic.why})")
+    return seen(f"counters of {nic.nic}", f"sent {nic.sent} bytes and received {nic.received}")
 
 
 def _blind(roads: Roads) -> str:
@@ -113,8 +115,11 @@ def copies(measured: Copies) -> Iterator[Finding]:
                 f"{row.low_GBps:.4g} expected ({row.why})",
                 blame="node",
                 action="retest",
-                confidence=f"median of {row.samples}, measured on this node alone",
-                evidence=f"{size(row.nbytes)} copies, {row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s; {row.source}",
+                confidence=Certainty("medium", f"median of {row.samples}, measured on this node alone"),
+                evidence=(
+                    seen(f"{size(row.nbytes)} copies", f"{row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s"),
+                    row.source,
+                ),
                 nodes=(row.node,),
             )
     if all(row.status == "unjudged" for row in measured.rows):
@@ -146,9 +151,12 @@ def affinity(measured: Affinities) -> Iterator[Finding]:
                 f"takes {row.ratio:.2f} times as long on processors {row.cpus} as on {row.better_cpus}",
                 blame="job",
                 action="fix-job",
-                confidence="both ways in turn, in one run",
-                evidence=f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
-                f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
+                confidence=Certainty("high", "both ways in turn, in one run"),
+                evidence=seen(
+                    "calls on both sets of processors",
+                    f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
+                    f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
+                ),
                 remedy=row.words,
                 nodes=(row.node,),
             )

@@ -85,17 +85,16 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
     ballot = vote(kind)
     if not ballot.agreed:
         message = told(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
-        seen = "/sys/class/dmi/id, nvmlDeviceGetName"
+        products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
         odd = ballot.odd
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=products)
         return
     sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
     if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
         memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
         odd = memory.odd
-        seen = "nvmlDeviceGetMemoryInfo"
         message = told(memory, "{} GiB per GPU".format)
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence="nvmlDeviceGetMemoryInfo")
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -207,7 +206,7 @@ def network(
 def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], odd: Names) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
     message = told(ballot, "{} NICs".format) + _lacking(part, odd)
-    evidence = "/sys/class/infiniband, /sys/class/net, and what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects"
+    evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
     fewer = bool(odd) and all(len(part[node]) < ballot.usual for node in odd)
     if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in odd):
         asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in odd[:4])

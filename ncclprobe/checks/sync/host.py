@@ -109,7 +109,7 @@ def topology(
         tell = note if any(_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
         placed = vote({node: shape.roots for node, shape in part.items()})
-        seen = "/sys/devices/system/node, /sys/bus/pci/devices"
+        seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
         if not numa.agreed:
             odd = numa.odd
             message = told(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")

@@ -131,7 +131,7 @@ def mtu(
         if ballot.agreed or (odd, name) in reported:  # one interface may be several roads
             continue
         reported.add((odd, name))
-        message, seen = told(ballot, "MTU {}".format), f"/sys/class/net/{name}/mtu ({road})"
+        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", road)
         yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
 
 

@@ -9,7 +9,7 @@ from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import MAX_NAMES, fold
 from ncclprobe.model.registry import applies, check
@@ -101,10 +101,11 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
         known = tuple(node for node in nodes if node != "?")
         if kind:
             message = f"came to rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
-            evidence = f"from {', '.join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])}"
+            peers = ", ".join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])
+            evidence = seen("rank 0's listener", f"from {peers}")
         else:
             message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {hub.waited_s:.0f} s"
-            evidence = f"rank 0 heard nothing of them; other calls: {strangers or 'none'}"
+            evidence = seen("rank 0's listener", f"no call of theirs; other calls: {strangers or 'none'}")
         yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
     if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
         yield note("MASTER_PORT", f"others called rank 0 as well: {strangers}", evidence="rank 0's listener")

@@ -10,7 +10,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Torch
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -46,7 +46,7 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     if not ballot.agreed:
         odd = ballot.odd
         few = list(odd or versions)[:_SHOWN]
-        shown = "; ".join(f"{node}: {found.source if (found := said[node]) else 'none'}" for node in few)
+        shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
         message = told(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
         yield fail(named(odd), message, blame="image", action="fix-image", nodes=odd, evidence=shown)
     elif unread:
