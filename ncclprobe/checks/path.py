@@ -71,6 +71,7 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Small messages pass between nodes, and large ones are lost.
 
+    Right: Large messages pass between all nodes.
     Why: somewhere on the way an MTU is smaller than at the ends and nobody says so (ICMP "fragmentation needed" is
     filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without a word on why.
     Fix: give all interfaces and switch ports of this network one MTU, or let ICMP type 3 code 4 through; to confirm:
@@ -121,6 +122,7 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """A node or a path carries far less than the others, or than its interfaces should.
 
+    Right: All paths between nodes carry what their interfaces should.
     Why: every ring of NCCL goes through every node, so that the slowest path sets the pace of all; a link that came up
     at a tenth of its speed, a shaper or a saturated uplink look like this.
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
@@ -162,6 +164,7 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Packets are lost between nodes.
 
+    Right: No notable share of packets is lost between nodes.
     Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
     attempts a job ends with "got completion with error 12". A dirty connector or a failing transceiver starts so.
     Fix: look at error and discard counters of the interface and of its switch port (ethtool -S, ip -s link); clean or
@@ -205,6 +208,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 def delay(paths: Every[Paths]) -> Iterator[Finding]:
     """A node is much farther away than the others.
 
+    Right: All nodes are about equally far away.
     Why: each step of a ring or tree waits for one trip to the neighbour; a node in another building or zone, or behind
     a tunnel or a software switch, makes every small collective as slow as that trip.
     Fix: ask the scheduler or the cloud for nodes of one place (a placement group, --switches); look where the route

@@ -77,6 +77,7 @@ def explanation(check: Check) -> Iterator[str]:
     """The lines of the whole text."""
     yield f"{check.id}  {check.title}"
     yield ""
+    yield from _wrapped("passes:   ", f"{check.right}.")
     yield from _wrapped("why:      ", check.why)
     yield from _wrapped("fix:      ", check.fix)
     yield ""

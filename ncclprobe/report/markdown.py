@@ -101,7 +101,7 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)
-    titles = [f"- {code(name)} no sign of: {text(title)}" for name, title in fine.items()]
+    titles = [f"- {code(name)} {text(title)}" for name, title in fine.items()]
     yield Section(f"Passed ({len(fine)})", titles, folded=True)
     lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
     yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)

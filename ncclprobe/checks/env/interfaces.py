@@ -84,8 +84,9 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 def ifname_match(
     settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME selects no interface that can reach the other nodes.
+    """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
+    Right: NCCL_SOCKET_IFNAME matches an interface that can reach the other nodes.
     Why: once the variable is set NCCL has no fallback: without a match it ends in "Bootstrap : no socket interface
     found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches nobody.
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
@@ -126,8 +127,9 @@ def ifname_match(
 def ifname_virtual(
     settings: Settings, interfaces: Interfaces, fabric: Fabric | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL takes an interface that does not lead to the other nodes, or only slowly.
+    """NCCL uses an interface that does not lead to the other nodes, or only slowly.
 
+    Right: NCCL uses no virtual interface for its sockets.
     Why: NCCL itself passes over docker*, lo and virbr* alone, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
     pytorch-operator#332).
@@ -178,8 +180,9 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
 def ifname_ambiguous(
     settings: Settings, interfaces: Interfaces, launch: Launch | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """A name in NCCL_SOCKET_IFNAME selects more interfaces than it names.
+    """An entry of NCCL_SOCKET_IFNAME also matches interfaces that it does not name.
 
+    Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
     Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
     interfaces of different networks, of which the bootstrap uses the first and sockets all (nccl#1580).
     Fix: put one = in front of the list.
@@ -249,6 +252,7 @@ def gloo_mismatch(
 ) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME names no interface of this node, or another network than NCCL's.
 
+    Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
     Why: gloo takes whole names, separated by commas; NCCL's ^, = and beginnings of names are to it interfaces that do
     not exist, and making a gloo group fails (gloo transport/tcp/device.cc).
     Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.

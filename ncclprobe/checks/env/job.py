@@ -48,6 +48,7 @@ def devices_restricted(environment: Environment) -> bool:
 def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES shows too few GPUs, or not those that it names.
 
+    Right: CUDA_VISIBLE_DEVICES shows every GPU that it names, and one for each rank.
     Why: CUDA reads the list up to the first entry that it does not know, without a message (CUDA programming guide,
     environment variables), and two ranks cannot have the same GPU; those without one fail.
     Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
@@ -82,8 +83,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     applies=nccl_job,
 )
 def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_HOSTID gives several nodes one identity.
+    """NCCL_HOSTID can give several nodes one identity.
 
+    Right: NCCL_HOSTID gives no two nodes one identity.
     Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
     and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image says the same on every node.
     Fix: unset it; the host name and the boot id tell nodes apart.
@@ -108,8 +110,9 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     ],
 )
 def torch_timeouts(settings: Settings) -> Iterator[Finding]:
-    """torch's watchdog is set so that it kills healthy jobs, or tells nothing of sick ones.
+    """torch's watchdog is set so that it ends healthy jobs, or records nothing of a hang.
 
+    Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
     file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind. A
     switch that torch cannot read ends the process with an error (torch Utils.hpp getCvarBool).

@@ -22,8 +22,9 @@ _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
     required=True,
 )
 def unknown_var(settings: Settings) -> Iterator[Finding]:
-    """A variable looks like NCCL's, and NCCL does not read it.
+    """NCCL does not read a variable that looks like one of its own.
 
+    Right: NCCL reads every variable that looks like one of its own.
     Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
     Fix: correct the name, or unset it.
     """
@@ -64,8 +65,9 @@ def _unread(entry: Setting) -> bool:
     ],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A variable is not read any more, or not yet, by the NCCL that is loaded.
+    """The NCCL that is loaded does not read a variable any more, or does not read it yet.
 
+    Right: Every variable is one that the loaded NCCL and torch read.
     Why: NCCL passes over what it does not know, so a setting from an old guide, or for a newer version, does nothing.
     Fix: use the name that took its place, or unset it.
     """

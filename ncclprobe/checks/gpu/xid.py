@@ -89,6 +89,7 @@ _LOGGED = Certainty("high", "kernel log")
 def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     """The driver has reported errors of a GPU or NVSwitch.
 
+    Right: The driver has reported no grave error of a GPU or NVSwitch.
     Why: an Xid names the cause where a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
     120 and, on Blackwell, the fatal ones of 144 to 150 leave a GPU that needs a reset at least.
     Fix: by code, see docs.nvidia.com/deploy/xid-errors; for grave ones drain the node, reset the GPU, and have it

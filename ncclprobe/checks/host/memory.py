@@ -92,6 +92,7 @@ def shm(
 ) -> Iterator[Finding]:
     """/dev/shm is too small for NCCL's shared-memory transport.
 
+    Right: /dev/shm is large enough for NCCL's shared-memory transport.
     Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then die in
     "unable to allocate shared memory" or with a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >=
     12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0.
@@ -118,8 +119,9 @@ def shm(
     applies=gpu_job,
 )
 def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
-    """Files of NCCL jobs that are gone fill /dev/shm.
+    """Files of ended NCCL jobs fill /dev/shm.
 
+    Right: No files of ended NCCL jobs fill /dev/shm.
     Why: NCCL removes its files in /dev/shm once all peers have them, but a rank that is killed before that leaves its
     own; they hold memory until somebody deletes them, and the next job runs out (nccl#525).
     Fix: let their owner, or root, delete /dev/shm/nccl-* while no NCCL job runs on this node.
@@ -153,6 +155,7 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
+    Right: The limit on locked memory is high enough for RDMA.
     Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
     "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
     CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
@@ -190,8 +193,9 @@ def caps(
     settings: Settings,
     job: Job,
 ) -> Iterator[Finding]:
-    """The container lacks the capability that keeps NCCL out of a small /dev/shm.
+    """The container lacks CAP_SYS_NICE, and its /dev/shm is small.
 
+    Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
     Why: NCCL >= 2.24 avoids /dev/shm by cuMem host memory, which needs NUMA calls; docker's seccomp profile refuses
     them without CAP_SYS_NICE. NCCL then says "cuMem host allocations do not appear to be working; falling back to a
     /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
@@ -217,8 +221,9 @@ def caps(
     ],
 )
 def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
-    """Little memory is left before the job has even started.
+    """Little memory is free before the job has started.
 
+    Right: Enough memory is free.
     Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
     ranks wait for it.
     Fix: see who holds it (ps --sort=-rss, and files in /dev/shm), or ask the scheduler for a node of one's own.

@@ -61,8 +61,9 @@ def sets_its_clock(scaling: Scaling) -> bool:
     applies=exchanging,
 )
 def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
-    """Ranks may use too few processors, or none that are near their GPU.
+    """Ranks may use too few processors, or none near their GPU.
 
+    Right: Ranks may use enough processors, near their GPUs.
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). Crowded onto
     a core or two they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). Far from the GPU, every
     copy crosses between the sockets.
@@ -131,6 +132,7 @@ def _listed(cpus: tuple[int, ...]) -> str:
 def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
     """A control group gives the ranks too little processor time.
 
+    Right: No control group limits the ranks' processor time too much.
     Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stand still until the next
     one: NCCL's proxy threads too, and with them every rank (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
@@ -172,8 +174,9 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     ],
 )
 def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Finding]:
-    """Memory is taken from a NUMA node that is far from the processors in use.
+    """Memory comes from a NUMA node that is far from the processors in use.
 
+    Right: Memory comes from the NUMA nodes of the processors in use.
     Why: NCCL's host buffers then lie behind the link between the sockets, and each of its bytes crosses it twice.
     Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
@@ -210,6 +213,7 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 def governor(scaling: Scaling) -> Iterator[Finding]:
     """The governor keeps the processors at their lowest clock.
 
+    Right: The governor does not keep the processors at their lowest clock.
     Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
     Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
     (Documentation/admin-guide/pm/intel_pstate.rst).

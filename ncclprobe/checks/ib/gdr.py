@@ -109,8 +109,9 @@ def gdr(
     launch: Launch | Absent,
     machine: Machine | Absent,
 ) -> Iterator[Finding]:
-    """NICs do not reach the memory of a GPU.
+    """GPUDirect RDMA is not available for a GPU.
 
+    Right: GPUDirect RDMA is available for every GPU.
     Why: without GPUDirect RDMA every byte is copied through host memory, at a fraction of the rate (nccl#1676: 10 GB/s
     instead of 180). NCCL needs a way in the kernel, a peer-memory module that it looks for or DMA-BUF, and a NIC
     within a PCI switch of the GPU, or of one that NVLink joins to it (src/graph/paths.cc).

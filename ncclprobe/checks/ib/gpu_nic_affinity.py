@@ -37,8 +37,9 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
     applies=rdma_job,
 )
 def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """A GPU has no NIC near it, or fewer than the others have.
+    """A GPU has no NIC near it, or fewer than the other GPUs have.
 
+    Right: Every GPU has a NIC near it, and all equally many.
     Why: what a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect (src/graph/paths.cc),
     or shares another GPU's NIC; the slowest GPU paces every collective. Where most GPUs of a machine have a NIC of
     their own, the one without has lost it, or a card is in the wrong slot.
@@ -84,8 +85,9 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
     applies=rdma_job,
 )
 def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """NICs and GPUs are not spread alike over the NUMA nodes.
+    """NICs are distributed over the NUMA nodes differently from the GPUs.
 
+    Right: NICs are distributed over the NUMA nodes as the GPUs are.
     Why: NCCL pins its proxy threads and buffers near the GPU; what goes to a NIC of another NUMA node crosses the link
     between the processors, twice without GPUDirect.
     Fix: on bare metal compare the slots with a healthy neighbour's; where a node is -1, the firmware or the hypervisor

@@ -73,6 +73,7 @@ def state(
 ) -> Iterator[Finding]:
     """A port that should carry the GPUs' data is down.
 
+    Right: Every port that should carry the GPUs' data is up.
     Why: NCCL takes active ports only and says nothing of the others (src/transport/net_ib/init.cc): the GPUs of a port
     that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or crawl.
     Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
@@ -177,6 +178,7 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """A port runs slower than its siblings, or on one lane.
 
+    Right: All ports of a kind run at one rate.
     Why: NCCL spreads its channels evenly over NICs, so the slowest port paces every collective.
     Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
     """
@@ -211,8 +213,9 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
     applies=rdma_job,
 )
 def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """An RDMA device cannot be opened by this process.
+    """This process cannot open an RDMA device.
 
+    Right: This process can open every RDMA device.
     Why: NCCL goes on without a device that it cannot open, and without any over TCP; with fewer NICs than other nodes
     a job hangs (nccl#2428). A container sees all devices below /sys, and opens those that it was given.
     Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
@@ -251,6 +254,7 @@ def _downs(*hours_ago: float) -> KernelLog:
 def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator[Finding]:
     """A port went down again and again in the last twelve hours.
 
+    Right: No port went down again and again in the last twelve hours.
     Why: a link that flaps stalls its queue pairs until they time out (NCCL's retries end after minutes), and each time
     the whole job waits. Older events do not count: a port that was repaired is a good port.
     Fix: clean or replace cable and transceiver; several ports at once point to their switch.

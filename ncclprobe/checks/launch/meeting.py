@@ -113,8 +113,9 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
     applies=sent_to_another,
 )
 def master_reach(reach: Reach) -> Iterator[Finding]:
-    """This node does not get through to rank 0.
+    """This node does not reach rank 0.
 
+    Right: This node reaches rank 0.
     Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
     whether nobody listens, a firewall drops the call, or another program answers.
     Fix: by how far it came; the finding says it.
@@ -161,6 +162,7 @@ _TWICE = Ranks({"n0": {0: _SEAT, 1: _SEAT}, "n1": {1: _SEAT, 2: _SEAT}})
 def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[Finding]:
     """Several nodes claim to be the same node or rank of the job.
 
+    Right: Every node and rank of the job has a number of its own.
     Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and everybody waits
     for the rank whose number nobody has.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
@@ -206,8 +208,9 @@ def _ranks(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator
     applies=several,
 )
 def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
-    """Nodes disagree on how large the job is, or at which port it meets.
+    """Nodes disagree on the size of the job, or on its port.
 
+    Right: Nodes agree on the size of the job and on its port.
     Why: rank 0 waits for as many as it was told; a node that was told otherwise is one too many, or waits itself for
     ranks that nobody started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
@@ -252,8 +255,9 @@ _NOBODY: Every[Reach | Absent] = Every({})
     applies=several,
 )
 def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iterator[Finding]:
-    """MASTER_ADDR leads nodes to different addresses.
+    """MASTER_ADDR resolves to different addresses on different nodes.
 
+    Right: MASTER_ADDR resolves to one address on all nodes.
     Why: each node connects to what its own DNS and /etc/hosts say; a stale entry sends it to a host that is not rank 0
     of this job, where it waits, or joins another job.
     Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
@@ -314,8 +318,9 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
     applies=several_ranks,
 )
 def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[RollCall | Absent]) -> Iterator[Finding]:
-    """Ranks were started on a node and did not speak.
+    """Ranks were started on a node and did not report.
 
+    Right: All ranks that were started on a node reported.
     Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
     names none. Where any node's further ranks spoke to the first, all nodes' should have.
     Fix: look at that rank's log and stack (py-spy dump), and its GPU.

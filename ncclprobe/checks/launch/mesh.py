@@ -185,6 +185,7 @@ _ASIDE = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes cannot connect to each other.
 
+    Right: All nodes can connect to each other.
     Why: NCCL and gloo listen on ports that the kernel chooses (src/bootstrap.cc:413), so an open MASTER_PORT is not
     enough; where one pair cannot connect, all ranks wait until they time out, and the message names none
     (nccl#388, horovod#1408).
@@ -216,6 +217,7 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes can connect to each other, but not on the interface that NCCL uses.
 
+    Right: All nodes can connect to each other on the interface that NCCL uses.
     Why: NCCL does not take the way that the default route would: it binds to the interface that NCCL_SOCKET_IFNAME or
     its own order chooses, so ping, ssh and MASTER_PORT may work where it hangs (nccl#1580).
     Fix: NCCL_SOCKET_IFNAME=<the interface of the default route>, or let TCP through on the interface named and see that

@@ -35,6 +35,7 @@ EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 def vars(launch: Launch) -> Iterator[Finding]:
     """The launcher's variables are incomplete or contradict each other.
 
+    Right: The launcher's variables are complete and consistent.
     Why: every rank waits for all others; one that miscounts them makes all wait until the rendezvous times out.
     Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
     """
@@ -69,8 +70,9 @@ def vars(launch: Launch) -> Iterator[Finding]:
     applies=part_of_a_job,
 )
 def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
-    """torchrun's variables and those of Slurm or MPI tell of different jobs.
+    """torchrun's variables and those of Slurm or MPI describe different jobs.
 
+    Right: torchrun's variables and those of Slurm or MPI describe one job.
     Why: torch believes RANK and WORLD_SIZE; where srun or mpirun started another number of processes, or each its own
     torchrun, the ranks wait for others that never come, or several jobs run that know nothing of each other.
     Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
@@ -104,6 +106,7 @@ def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
 def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:
     """torchrun started one rank on a node of several GPUs.
 
+    Right: torchrun started a rank for every GPU.
     Why: --nproc-per-node is 1 where nobody gives it (torch/distributed/run.py), and the other GPUs then stay idle
     without a message. The doctor needs no more than one on each of several nodes, and there this is a note; on a single
     node nobody needs torchrun to start one process.

@@ -93,6 +93,7 @@ def _cluster(gpu: Gpu) -> str:
 def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
     """A GPU has not joined the NVSwitch fabric.
 
+    Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
     Fix: wait if it is in progress; else start the fabric manager of the driver's own version (on racks: look at the
@@ -160,8 +161,9 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
     applies=on_switches,
 )
 def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """The fabric manager does not run, or is of another version than the driver.
+    """The fabric manager does not run, or its version differs from the driver's.
 
+    Right: The fabric manager runs in the driver's version.
     Why: NVSwitches carry nothing until it has set them up: cudaInit fails with error 802, "system not yet initialized".
     It refuses to start beside a driver of another version (LlamaFactory#8968).
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
@@ -202,8 +204,9 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
     applies=in_a_rack,
 )
 def imex(gpus: Gpus, devices: Devices, settings: Settings, launch: Launch) -> Iterator[Finding]:
-    """There is no IMEX channel, which NVLink between machines needs.
+    """The IMEX channel that NVLink between machines needs is missing.
 
+    Right: An IMEX channel is present.
     Why: NCCL sees the cluster, tries to share memory with another machine by a fabric handle, fails, and ends the job
     with an error instead of taking the network (src/mnnvl.cc); the channel is the permission to share.
     Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a

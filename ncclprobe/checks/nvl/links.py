@@ -65,6 +65,7 @@ def links(
 ) -> Iterator[Finding]:
     """NVLinks of a GPU are down.
 
+    Right: All NVLinks are up.
     Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
     others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
     Fix: reset the GPUs, or reboot; if the same links stay down, have the GPU, its baseboard or its bridge reseated.
@@ -140,6 +141,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Iterator[Finding]:
     """An NVLink runs below its rate.
 
+    Right: All NVLinks run at their rate.
     Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
     Fix: reset the GPUs, or reboot; if the link stays slow, have the GPU, its baseboard or its bridge reseated.
     """

@@ -56,8 +56,9 @@ _SINCE_BOOT = Certainty("medium", "since boot")
     applies=bare_metal,
 )
 def acs(pci: Pci) -> Iterator[Finding]:
-    """A PCIe switch sends traffic between its devices up to the processor (ACS).
+    """A PCIe switch redirects traffic between its devices to the processor (ACS).
 
+    Right: No PCIe switch redirects traffic between its devices to the processor (ACS).
     Why: with ACS redirection GPUDirect leaves the switch, takes the host's bridge at a fraction of the rate, or hangs
     (nccl#1412, nccl#199; the "PCI Access Control Services" part of NCCL's troubleshooting).
     Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
@@ -120,6 +121,7 @@ def _kinds(*devices: Device) -> set[str | None]:
 def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> Iterator[Finding]:
     """The IOMMU translates the addresses of GPUs or NICs.
 
+    Right: The IOMMU does not translate the addresses of GPUs and NICs.
     Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated: hangs, or
     6 GB/s where 20 were (nccl#257, nccl-tests#115).
     Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware.
@@ -173,6 +175,7 @@ def with_errors(errors: Errors | Absent) -> Pci:
 def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
     """A GPU or NIC has had fatal errors on the PCI bus.
 
+    Right: No GPU or NIC has had fatal errors on the PCI bus.
     Why: such an error takes the device off the bus until it is reset, and with it the job; others that are counted,
     some of them from the boot itself, are told as notes.
     Fix: reseat the device, its riser or cable; if the counts go on growing, a repair.
@@ -217,6 +220,7 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
     """Only a small window of a GPU's memory is visible on the PCI bus (BAR 1).
 
+    Right: The whole memory of every GPU is visible on the PCI bus (BAR 1).
     Why: a NIC and other GPUs reach over PCIe what lies in that window; with 256 MiB NCCL's buffers of many channels do
     not fit, and GPUDirect fails or is not used.
     Fix: turn on "Above 4G decoding" and resizable BARs in the firmware's set-up; on A40, L40 and RTX boards choose the

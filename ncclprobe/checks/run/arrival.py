@@ -18,6 +18,7 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
 def init(arrivals: Arrivals) -> Iterator[Finding]:
     """Not every rank arrived.
 
+    Right: Every rank arrived.
     Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away.
     Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
     MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
@@ -47,6 +48,7 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
 def hang_attrib(attendance: Attendance) -> Iterator[Finding]:
     """A rank was lost, or the run stood still.
 
+    Right: No rank was lost, and the run did not stand still.
     Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
     Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
     still runs; then measure again without that node.

@@ -20,6 +20,7 @@ _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 def groups(grouped: Grouped) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
 
+    Right: No tensor-parallel group crosses nodes.
     Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
     times slower than within one, and it is the one kind of group that nothing hides.
     Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).

@@ -35,6 +35,7 @@ _FEWEST_NODES = 3
 def pairs(found: Localisation) -> Iterator[Finding]:
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
+    Right: No node, NIC, pair or direction is slow or corrupts data.
     Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
     measured alone, so that what is slow inside of it is not taken for its network. Who looks slow in the tournament of
     all pairs is measured again beside others, and named only where that confirms it.

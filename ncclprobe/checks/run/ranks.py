@@ -24,6 +24,7 @@ def _apart(skew: Skew) -> Apart:
 def straggler(apart: Apart) -> Iterator[Finding]:
     """A rank comes late to its calls: its host is slow, not a link.
 
+    Right: Every rank comes to its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
     network. After a barrier, each rank computes for four milliseconds and calls; one that comes late by itself, having
     lost two fifths of its time, at least three times and four times as much as its fellows, is named.

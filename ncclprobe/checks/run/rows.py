@@ -56,6 +56,7 @@ EXACT = Certainty("high", "compared with exact values outside the timed window")
 def data(verified: Verified) -> Iterator[Finding]:
     """A collective delivered wrong values.
 
+    Right: Every verified value is right.
     Why: corrupt gradients do not stop a job; they ruin the model it trains.
     Fix: take the node out and measure the remaining ones; if it is every node, unset the transport and algorithm
     settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
@@ -89,6 +90,7 @@ _FAST = replace(ROW, busbw_GBps=98.0, expectation=BAND, status="pass")
 def band(judged: Judged) -> Iterator[Finding]:
     """Slower than expected.
 
+    Right: Every judged row is as fast as expected.
     Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting shows in this number.
     Fix: run `ncclprobe doctor` on these nodes; if it finds nothing, measure with fewer nodes until the number is
     right, and look at the ones left out.

@@ -20,6 +20,7 @@ _RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma"
 def road(roads: Roads) -> Iterator[Finding]:
     """Bytes went over a NIC that nobody expected to carry them.
 
+    Right: Bytes went over the NICs that were meant to carry them.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
     idle; the number alone does not say which it was. A NIC is named that moved a tenth or more of what must have left
     or reached its node, and at least 1 MiB, where the NICs that were to carry it are short of as much, or the other
@@ -101,6 +102,7 @@ _KINDS = {
 def copies(measured: Copies) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
+    Right: Every judged copy is as fast as its link allows.
     Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
     under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
     way.
@@ -139,6 +141,7 @@ _COSTS = 1.05
 def affinity(measured: Affinities) -> Iterator[Finding]:
     """A rank runs on the wrong processors, and its calls take longer for it.
 
+    Right: No rank's calls take longer because of the processors that it is bound to.
     Why: NCCL's and gloo's own threads inherit what the launcher binds a rank to: a processor that others use too, or
     one at the far end of the node, delays every call, and looks like a slow network. Both ways were measured in turn,
     within one run; a rank is named where even the low end of the ratio's interval is above 1.05.

@@ -47,6 +47,7 @@ LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EI
 def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[Finding]:
     """Nodes of one kind have different numbers of GPUs.
 
+    Right: Nodes of one kind have the same number of GPUs.
     Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
     others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
     Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer.
@@ -75,6 +76,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
 def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
     """The nodes are machines of different kinds, or have different GPUs.
 
+    Right: The nodes are machines of one kind, with the same GPUs.
     Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
     memory that is enough on one node is not on another. The other comparisons then keep to machines of one kind.
     Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is meant.
@@ -164,6 +166,7 @@ def nic_count(
 ) -> Iterator[Finding]:
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
+    Right: Nodes of one kind have the same number of NICs that NCCL can use.
     Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
     2.30.3 by default goes on without a word (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
     (nccl#2428).

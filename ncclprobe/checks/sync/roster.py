@@ -82,6 +82,7 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes of the job did not come.
 
+    Right: All nodes of the job came.
     Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the
     rendezvous times out, and are not told which it is.
     Fix: look at what the doctor says on that node itself; if it says nothing, see whether the node is up and the
@@ -129,6 +130,7 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
 def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes came, and were lost before the run was over.
 
+    Right: No node was lost during the run.
     Why: a node that dies, hangs or loses its network within seconds of doing next to nothing will do so in the job, and
     take it along.
     Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the

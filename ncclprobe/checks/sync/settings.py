@@ -70,6 +70,7 @@ _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
 def env(settings: Every[Settings], software: Every[Software | Absent], job: Job) -> Iterator[Finding]:
     """Nodes have different settings, from the environment or from NCCL's configuration files.
 
+    Right: All nodes have the same settings.
     Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them: where
     they disagree, the job hangs, or ends in "message truncated", and neither names the variable. A file such as
     /etc/nccl.conf, or a shell's profile, differs without anybody having typed anything.
@@ -157,6 +158,7 @@ _NODE = having(NCCL_HOSTID="node")
 def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterator[Finding]:
     """Different machines have the same NCCL_HOSTID.
 
+    Right: Every machine has an identity of its own for NCCL.
     Why: to NCCL ranks with one identity are on one machine (getHostHash in src/misc/utils.cc:117): it takes GPUs with
     the same PCI address for one GPU, and tries shared memory between machines, and fails (nccl#879).
     Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
