@@ -11,10 +11,9 @@ from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
-from ncclprobe.model.measurement import Band
 from ncclprobe.expect.site.baselines import load
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Expectation, Fingerprint
+from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json

@@ -25,7 +25,7 @@ from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump, load
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Collector
@@ -276,7 +276,8 @@ def test_a_long_answer_takes_one_pass(piece: str) -> None:
 
 
 def report() -> Report:
-    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence="10.20.0.7/16")
+    seen = Evidence("/etc/hosts", 3, "10.20.0.7/16")
+    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence=(seen,))
     return Report(
         tool=Tool("ncclprobe", "0.1.0"),
         started="2026-11-21T02:17:08+00:00",

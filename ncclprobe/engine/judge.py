@@ -51,7 +51,7 @@ def judge_node(snapshot: Snapshot, checks: Sequence[Check], job: Job) -> tuple[V
     look = partial(of_node, {**snapshot.facts, Job: job})
     own = [c for c in checks if not c.compares]
     first = {c.id: _judge_one(c, snapshot.node, look) for c in own}
-    return tuple(_silenced(c, first) for c in own)
+    return tuple(c.titled(_silenced(c, first)) for c in own)
 
 
 def compare(
@@ -63,7 +63,7 @@ def compare(
     """
     joint = [c for c in checks if c.compares]
     first = {c.id: _compare_one(c, snapshots, job, run or {}) for c in joint}
-    return tuple(_silenced(c, first) for c in joint)
+    return tuple(c.titled(_silenced(c, first)) for c in joint)
 
 
 def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
@@ -160,9 +160,18 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
         if hidden:
             left_out += [Suppression(verdict.id, f.subject, "--ignore") for f in hidden]
             findings = tuple(f for f in verdict.findings if f not in hidden)
-            verdict = replace(verdict, findings=findings, status=_worst(findings))
+            verdict = _without(verdict, findings)
         kept.append(verdict)
     return tuple(kept), tuple(left_out)
+
+
+def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
+    """`verdict` of no more than these of its findings. A pass by suppression alone says so."""
+    status = _worst(findings)
+    passes = status is Status.PASS and verdict.status is not Status.PASS
+    return replace(
+        verdict, findings=findings, status=status, title=f"Suppressed: {verdict.title}" * passes or verdict.title
+    )
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:

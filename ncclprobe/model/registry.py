@@ -1,6 +1,6 @@
 """Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
 
-A decorator reads everything from the function: the facts it needs from its annotations, its title, reason and
+A decorator reads everything from the function: the facts it needs from its annotations, its two titles, reason and
 remedy from its docstring, its id from its folder or module and its name: ``bool_word`` in ``checks/env/`` is
 ``env.bool-word``.
 """
@@ -21,6 +21,7 @@ from ncclprobe.model.rules import Check, Collector, Condition, Need, Source
 from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
+_SECTION = re.compile(r"^(Right|Why|Fix): (.+?)(?=^(?:Why|Fix): |\Z)", re.M | re.S)
 _COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
 
 
@@ -96,19 +97,21 @@ def check(
     requires: str = "",
     applies: Condition | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
-    """Declare that the function is a check.
+    """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
+    it passes, ``Why:`` it matters, and ``Fix:``.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
-        sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^Fix: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
+        sections = dict(_SECTION.findall(inspect.getdoc(run) or ""))
         return Check(
             id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
             run=run,
             needs=_needs(run),
             title=_title(run),
+            right=" ".join(sections.get("Right", "").split()).rstrip("."),
             why=" ".join(sections.get("Why", "").split()),
             fix=" ".join(sections.get("Fix", "").split()),
             bad=tuple(bad),

@@ -1,10 +1,10 @@
 """What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, Status, Verdict
 
 Source = Literal["machine", "run", "job", "files"]
 """Where facts come from: a machine, what a run measured, a running job, the files that a job left."""
@@ -49,13 +49,15 @@ class Condition:
 class Check:
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
-    ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests.
+    ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
+    tuples that the check must object to, or accept: they run as tests.
     """
 
     id: str
     run: Callable[..., Iterator[Finding]]
     needs: tuple[Need, ...]
     title: str
+    right: str
     why: str
     fix: str
     bad: tuple[tuple[Any, ...], ...]
@@ -64,6 +66,14 @@ class Check:
     privilege: str = ""
     requires: str = ""
     applies: Condition | None = None
+
+    def titled(self, verdict: Verdict) -> Verdict:
+        """`verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a pass."""
+        if verdict.status in (Status.WARN, Status.FAIL):
+            return replace(verdict, title=self.title)
+        if verdict.status is Status.PASS:
+            return replace(verdict, title=f"{self.right}, except as noted" if verdict.findings else self.right)
+        return replace(verdict, title=f"Not checked: {self.right}")
 
     @property
     def standing(self) -> str:

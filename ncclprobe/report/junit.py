@@ -207,7 +207,8 @@ def _story(verdict: Verdict) -> str:
     for finding in _loud(verdict):
         lines.append(f"{finding.severity.value.upper()} {finding.subject}: {finding.message}")
         lines += [f"  nodes: {', '.join(finding.nodes)}"] if finding.nodes else []
-        lines += [f"  seen: {finding.evidence}"] if finding.evidence else []
+        lines += [f"  seen: {finding.seen}"] if finding.evidence else []
+        lines += [f"  see also: {finding.see_also}"] if finding.related else []
         lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
-        lines.append(f"  blame: {finding.blame} ({finding.confidence}), action: {finding.action}")
+        lines.append(f"  blame: {finding.blame} ({finding.confidence.how}), action: {finding.action}")
     return "\n".join(map(printable, lines))

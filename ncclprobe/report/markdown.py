@@ -101,7 +101,7 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)
-    titles = [f"- {code(name)} no sign of: {text(title)}" for name, title in fine.items()]
+    titles = [f"- {code(name)} {text(title)}" for name, title in fine.items()]
     yield Section(f"Passed ({len(fine)})", titles, folded=True)
     lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
     yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
@@ -141,11 +141,13 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(finding.subject)}{on}: "
              f"{text(finding.message)}"]  # fmt: skip
     if finding.evidence:
-        lines.append(f"  - seen: {code(finding.evidence)}")
+        lines.append(f"  - seen: {code(finding.seen)}")
+    if finding.related:
+        lines.append(f"  - see also: {code(finding.see_also)}")
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence)}), action: {finding.action}")
+        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence.how)}), action: {finding.action}")
     return "\n".join(lines)
 
 

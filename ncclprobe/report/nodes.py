@@ -18,8 +18,6 @@ NAMES = ("good", "bad", "unsure", "missing")
 
 _OF_THE_RUN = "run."
 """Checks of a measurement: their verdict speaks of all that took part, whether or not it stands under a node."""
-_ONCE = ("seen once", "measured once")
-"""How a finding says that nothing confirmed it, whatever it advises."""
 _HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -77,7 +75,7 @@ def _weight(finding: Finding) -> str:
     """What a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of it."""
     if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
         return ""
-    settled = finding.action != "retest" and not finding.confidence.startswith(_ONCE)
+    settled = finding.action != "retest" and finding.confidence.level != "low"
     return "bad" if settled and finding.blame in ("node", "link") else "unsure"
 
 

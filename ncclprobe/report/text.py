@@ -196,12 +196,14 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
         head = f"{name}  {finding.subject}{_on(nodes, report)}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
         if finding.evidence:
-            lines += _wrapped("      seen: ", finding.evidence, width)
+            lines += _wrapped("      seen: ", finding.seen, width)
+        if finding.related:
+            lines += _wrapped("      see also: ", finding.see_also, width)
         if finding.remedy:
             lines += _wrapped("      fix:  ", finding.remedy, width)
         if finding.severity is not Severity.NOTE:
             lines += _wrapped(
-                "      ", f"blame: {finding.blame} ({finding.confidence}), action: {finding.action}", width
+                "      ", f"blame: {finding.blame} ({finding.confidence.how}), action: {finding.action}", width
             )
         yield lines
 
@@ -247,11 +249,11 @@ def _skipped(report: Report, verbose: bool, width: int, style: Style) -> list[st
 
 
 def _passed(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
-    """The passes, a line per subject; `verbose`: a line each, with the problem that was looked for."""
+    """The passes, a line per subject; `verbose`: a line each, with what holds."""
     spoiled = {v.id for v in report.checks if v.status not in (Status.PASS, Status.SKIP)}
     titles = {v.id: v.title for v in report.checks if v.status is Status.PASS and v.id not in spoiled}
     if verbose:
-        return [line for i in titles for line in _labelled("pass", f"{i}  no sign of: {titles[i]}", width, style)]
+        return [line for i in titles for line in _labelled("pass", f"{i}  {titles[i]}", width, style)]
     subjects: dict[str, list[str]] = {}
     for name in titles:
         subjects.setdefault(name.partition(".")[0], []).append(name)

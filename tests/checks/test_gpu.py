@@ -113,9 +113,9 @@ def test_many_events_of_one_kind_are_one_finding_with_the_last_ones_age() -> Non
 def test_whose_process_it_was_is_not_told() -> None:
     event = Event(7000.0, "xid", BUS, "31", "pid=4711, name=secret_model, Ch 00000008, intr 00000000. MMU Fault")
     (finding,) = xid.run(log(event), BOX)
-    assert "secret" not in finding.evidence
-    assert "4711" not in finding.evidence
-    assert "MMU Fault" in finding.evidence
+    assert "secret" not in finding.seen
+    assert "4711" not in finding.seen
+    assert "MMU Fault" in finding.seen
 
 
 def test_a_log_that_begins_late_says_so() -> None:

@@ -107,7 +107,7 @@ def test_gpus_whose_processors_are_not_known_are_named_and_the_others_judged() -
 
 def test_processors_are_listed_as_the_kernel_does() -> None:
     (finding,) = processors.affinity.run(allowed(0, 1, 5), TWO_SOCKETS, NO_GPUS, TORCHRUN, Job())
-    assert finding.evidence.endswith(": 0-1,5")
+    assert finding.seen.endswith(": 0-1,5")
 
 
 def test_a_quota_that_cannot_be_seen_is_unknown() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from ncclprobe.model.run import Apart, Attendance, Judged, LostRank, Verified
 
 from ncclprobe.checks.run import arrival, ranks
 from ncclprobe.checks.run import groups as of_groups
@@ -15,7 +16,6 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.measurement import Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
-from ncclprobe.model.run import Apart, Attendance, Judged, LostRank, Verified
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.traffic import Grouped
 from ncclprobe.training import groups
@@ -85,8 +85,8 @@ def test_a_host_that_hands_calls_over_slowly_is_said() -> None:
 def test_wrong_data_is_shown_with_rank_offset_values_and_bits() -> None:
     wrong = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
     (finding,) = of_rows.data.run(Verified((replace(ROW, wrong=5, mismatches=wrong),)))
-    assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.evidence
-    assert finding.evidence.count("instead of") == 3
+    assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.seen
+    assert finding.seen.count("instead of") == 3
 
 
 def named(*skews: Skew) -> list[str]:
@@ -151,7 +151,7 @@ def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
     wrong = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
     (finding,) = said_of(replace(_NOBODY, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
     assert (finding.subject, finding.severity.value) == ("n0 to n1 (mlx5_1)", "fail")
-    assert finding.evidence == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
+    assert finding.seen == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
     assert finding.message.startswith("12 bytes")
 
 

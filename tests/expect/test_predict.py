@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
 from ncclprobe.expect.predict import LATEST, expectation, predict
-from ncclprobe.model.measurement import Band
 from ncclprobe.expect.system import Shape, System
 from ncclprobe.expect.tables import machines
-from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
 
 from .test_network import A100, B200, GB300, H100, MEGA

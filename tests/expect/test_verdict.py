@@ -6,9 +6,8 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import judged
-from ncclprobe.model.measurement import Band
 from ncclprobe.expect.site.verdict import judge
-from ncclprobe.model.measurement import Again, Basis, Disturbance, Expectation, Measurement, TimeStats
+from ncclprobe.model.measurement import Again, Band, Basis, Disturbance, Expectation, Measurement, TimeStats
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 

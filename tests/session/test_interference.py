@@ -6,8 +6,7 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.measuring import parse as options
-from ncclprobe.model.measurement import Band
-from ncclprobe.model.measurement import Disturbance, Expectation, TimeStats
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.session.measure.interference import Reading, of_processors, parse, together
 from ncclprobe.session.measure.recorder import Ledger, Party
 

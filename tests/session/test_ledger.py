@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ncclprobe.model.run import Arrivals, Attendance, LostRank
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import measuring as command_line
 from ncclprobe.expect.site.bands import from_toml
-from ncclprobe.model.measurement import Band
-from ncclprobe.model.measurement import FirstCall, Skew, Unmeasured
+from ncclprobe.model.measurement import Band, FirstCall, Skew, Unmeasured
 from ncclprobe.model.report import Report
-from ncclprobe.model.run import Arrivals, Attendance, LostRank
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import UNJUDGED, Ledger, Party
 from ncclprobe.session.watchdog.watchdog import Ending

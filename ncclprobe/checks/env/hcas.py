@@ -81,8 +81,9 @@ def _gbps(port: Port) -> float:
 def hca_match(
     settings: Settings, fabric: Fabric, launch: Launch | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL_IB_HCA, or a part of it, selects nothing.
+    """NCCL_IB_HCA, or an entry of it, matches no port.
 
+    Right: Every entry of NCCL_IB_HCA matches a port.
     Why: a name that fits no port is passed over without a word, and without any port NCCL goes over to sockets, at a
     tenth of the rate or less (src/transport/net_ib/init.cc:470).
     Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
@@ -116,8 +117,9 @@ def hca_match(
     applies=hca_list,
 )
 def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
-    """An entry of NCCL_IB_HCA also means devices that it does not name.
+    """An entry of NCCL_IB_HCA also matches devices that it does not name.
 
+    Right: Every entry of NCCL_IB_HCA matches only the device that it names.
     Why: an entry is the beginning of a name unless the list starts with =, so mlx5_1 takes mlx5_10 too (nccl#236).
     Fix: put one = in front of the list (after ^ if there is one).
     """
@@ -147,8 +149,9 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
     applies=hca_list,
 )
 def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL_IB_HCA names a device twice, leaves one out, or is too long.
+    """NCCL_IB_HCA names a device twice, omits one, or is too long.
 
+    Right: NCCL_IB_HCA names every NIC of a GPU once.
     Why: a list made by hand or by a script that repeats one NIC has forgotten another, whose GPU then sends through
     its neighbour's. NCCL reads 32 entries, and passes over the rest without a word.
     Fix: name every NIC of a GPU once.
@@ -199,6 +202,7 @@ def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) ->
 def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) -> Iterator[Finding]:
     """A port that NCCL_IB_HCA names is not up.
 
+    Right: Every port that NCCL_IB_HCA names is up.
     Why: NCCL drops it without a word, so this node has fewer NICs than the others, which costs its share of the
     bandwidth at best (src/transport/net_ib/init.cc:361).
     Fix: repair the link; taking the port off the list only hides that a NIC is lost.
@@ -215,8 +219,8 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
         asked = any(e.prefix == down.device and (e.port == down.number or down.device not in up) for e in named)
         if asked:
             message = f"is named by NCCL_IB_HCA and is {down.state} ({down.physical})"
-            seen = f"{shown}; /sys/class/infiniband/{down.device}/ports/{down.number}/state"
-            yield fail(down.name, message, blame="link", action="repair", evidence=seen)
+            state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
+            yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:
             yield note(down.name, f"is {down.state}: NCCL passes over it", evidence=shown)
 
@@ -240,8 +244,9 @@ def hca_mgmt(
     interfaces: Interfaces | Absent,
     software: Software | Absent,
 ) -> Iterator[Finding]:
-    """NCCL_IB_HCA takes in a NIC that is there for management or storage.
+    """NCCL_IB_HCA includes a NIC that serves management or storage.
 
+    Right: NCCL_IB_HCA includes no NIC that serves management or storage.
     Why: NCCL spreads its channels over the NICs it has, and one of half the rate, or one that others use, slows them.
     Fix: leave it out: ^mlx5_2, or = and the names of the GPUs' own NICs.
     """

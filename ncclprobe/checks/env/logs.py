@@ -36,6 +36,7 @@ def _level(settings: Settings) -> str:
 def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
     """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
 
+    Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
     Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
     writes to stdout instead (src/debug.cc:103).
     Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
@@ -82,6 +83,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 def debug_storm(settings: Settings) -> Iterator[Finding]:
     """NCCL writes a line for every call.
 
+    Right: NCCL_DEBUG does not write a line for every call.
     Why: the lines of every collective of every rank cost time in the launch path and fill disks.
     Fix: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET, or WARN in production.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, reaches
@@ -22,8 +22,9 @@ _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
     required=True,
 )
 def unknown_var(settings: Settings) -> Iterator[Finding]:
-    """A variable looks like NCCL's, and NCCL does not read it.
+    """NCCL does not read a variable that looks like one of its own.
 
+    Right: NCCL reads every variable that looks like one of its own.
     Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
     Fix: correct the name, or unset it.
     """
@@ -31,16 +32,16 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
     if len(strange) > _MOST_NAMES:
         first, last = strange[_MOST_NAMES], strange[-1]
         message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
-        yield note(first.name, message, evidence=seen(first))
+        yield note(first.name, message, evidence=as_evidence(first))
     for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
         if better:
             message = f"is read by nothing; did you mean {better}?"
-            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=seen(entry))
+            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
         else:
             message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
-            yield note(entry.name, message, evidence=seen(entry))
+            yield note(entry.name, message, evidence=as_evidence(entry))
 
 
 def _unread(entry: Setting) -> bool:
@@ -64,8 +65,9 @@ def _unread(entry: Setting) -> bool:
     ],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A variable is not read any more, or not yet, by the NCCL that is loaded.
+    """The NCCL that is loaded does not read a variable any more, or does not read it yet.
 
+    Right: Every variable is one that the loaded NCCL and torch read.
     Why: NCCL passes over what it does not know, so a setting from an old guide, or for a newer version, does nothing.
     Fix: use the name that took its place, or unset it.
     """
@@ -78,9 +80,9 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
         ours = known.owner == "nccl"
         if known.gone and (reaches(version, known.gone) if ours else not known.instead):
             gone = ".".join(map(str, known.gone))
-            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", seen(entry))
+            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
         elif not ours and known.instead:
-            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", seen(entry))
+            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
         elif ours and known.since and not reaches(version, known.since):
             since = ".".join(map(str, known.since))
-            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", seen(entry))
+            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", as_evidence(entry))

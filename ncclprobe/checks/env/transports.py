@@ -68,8 +68,9 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
     applies=nccl_job,
 )
 def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
-    """InfiniBand or RoCE is switched off although there are NICs for it.
+    """InfiniBand or RoCE is switched off although this node has NICs for it.
 
+    Right: InfiniBand and RoCE are not switched off.
     Why: NCCL then sends everything through sockets and the kernel: a tenth of the rate or less (nccl#634).
     Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
     """
@@ -93,8 +94,9 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     applies=nccl_job,
 )
 def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
-    """The network is pinned to one that is not there, or not pinned, so that a fall back to sockets is silent.
+    """NCCL_NET names a network that is missing, or is not set: NCCL can fall back to sockets silently.
 
+    Right: NCCL_NET rules out a silent fallback to sockets.
     Why: without NCCL_NET the first network that starts is used, so a node that loses its NICs drops the job to sockets
     without an error; with it NCCL says "Failed to initialize any NET plugin" instead.
     Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
@@ -135,8 +137,9 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 def p2p_off(
     settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """A fast road between the GPUs of this node is switched off.
+    """A fast transport between the GPUs of this node is switched off.
 
+    Right: All fast transports between the GPUs of this node are switched on.
     Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
     NVSwitches loses the switches' own adding. Both are for finding faults, and are left behind.
     Fix: unset the variable; if the job fails without it, it hides a fault that has to be found.
@@ -182,8 +185,9 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
     applies=efa_job,
 )
 def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:
-    """EFA devices are here, and NCCL's way to them is incomplete.
+    """EFA devices are present, and NCCL's plugin for them is incomplete.
 
+    Right: NCCL's plugin for the EFA devices is complete.
     Why: NCCL does not know EFA; the OFI plugin does. Where the loader does not find it, or libfabric is told to use
     another provider, NCCL goes over TCP without an error.
     Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).

@@ -42,8 +42,9 @@ def forced_algo(
     launch: Launch | Absent,
     software: Software | Absent,
 ) -> Iterator[Finding]:
-    """NCCL_ALGO or NCCL_PROTO takes the choice away from NCCL, or leaves a collective without any.
+    """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without any algorithm.
 
+    Right: NCCL is free to choose algorithm and protocol.
     Why: NCCL chooses by size, and what is pinned for one size is slow at others. Since 2.24 a collective without an
     algorithm fails when it is called: NCCL_ALGO=Tree leaves nothing to broadcast, all-gather and reduce-scatter.
     LL128 pinned by hand, also by excluding others, is used where NCCL would not dare to, and may corrupt data
@@ -104,8 +105,9 @@ def _lacking(
     applies=nccl_job,
 )
 def danger_knob(settings: Settings) -> Iterator[Finding]:
-    """A knob is turned that can make results wrong, or hides a fault.
+    """A setting can make results wrong, or hides a fault.
 
+    Right: No setting that can make results wrong or hide a fault is in use.
     Why: NCCL_CHUNK_SIZE from 1 MiB on made all-reduce faster and its sums wrong (nccl#2408). NCCL_IGNORE_DISABLED_P2P
     lets a job start whose NVLinks the driver refuses to use, and it then crawls.
     Fix: unset it, and repair what it hides.

@@ -65,8 +65,9 @@ def roce_fleet(job: Job, fabrics: Every[Fabric]) -> bool:
 def gid_uniform(
     fabrics: Every[Fabric], settings: Every[Settings], software: Every[Software | Absent]
 ) -> Iterator[Finding]:
-    """The GIDs that NCCL takes on different nodes are not of one type and family.
+    """The GIDs that NCCL uses differ between nodes in type or address family.
 
+    Right: The GIDs that NCCL uses have one type and address family on all nodes.
     Why: RoCE v1 and v2, IPv4 and IPv6 are different packets, and two ends that disagree never meet. One GID index for
     all nodes counts on tables of the same order, which depends on when interfaces got their addresses.
     Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, or give each node its own index, in its own nccl.conf.
@@ -122,8 +123,9 @@ def ignore_net_mismatch(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """Nodes have different numbers of NICs, and NCCL is not going to say so.
+    """Nodes have different numbers of NICs, and NCCL is told not to report it.
 
+    Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
     Why: since 2.30.3 NCCL passes over it by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
     hung with all GPUs busy (nccl#2428).
     Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job ends at its start instead, until the node is repaired.

@@ -64,8 +64,9 @@ def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
 def p2p(
     gpus: Gpus, peers: PeerAccess, pci: Pci | Absent, links: NvLinks | Absent, machine: Machine | Absent
 ) -> Iterator[Finding]:
-    """GPUs that could reach each other's memory may not.
+    """GPUs have no access to each other's memory, though they are connected for it.
 
+    Right: GPUs that are connected for it have access to each other's memory.
     Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
     disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
     the speed, where a PCIe switch does.

@@ -11,7 +11,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Limit, Process
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -61,8 +61,9 @@ def sets_its_clock(scaling: Scaling) -> bool:
     applies=exchanging,
 )
 def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
-    """Ranks may use too few processors, or none that are near their GPU.
+    """Ranks may use too few processors, or none near their GPU.
 
+    Right: Ranks may use enough processors, near their GPUs.
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). Crowded onto
     a core or two they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). Far from the GPU, every
     copy crosses between the sockets.
@@ -71,14 +72,16 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
-    seen = f"Cpus_allowed_list in /proc/self/status: {_listed(process.cpus)}"
+    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {_listed(process.cpus)}")
     if few < _BUSY_THREADS * (ranks if shared else 1):
-        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=seen)
+        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=allowed)
     if job.backend == "nccl" and isinstance(gpus, Gpus):
-        yield from _far(process, gpus, shared, seen)
+        yield from _far(process, gpus, shared, allowed)
 
 
-def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: str) -> Finding:
+def _crowded(
+    process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
+) -> Finding:
     count = len(process.cpus)
     message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
     ranked = one_rank and launch.rank is not None and launch.kind != "flags"
@@ -93,7 +96,7 @@ def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_ra
     return tell(subject, message, blame="job", action="fix-job", evidence=evidence)
 
 
-def _far(process: Process, gpus: Gpus, shared: bool, evidence: str) -> Iterator[Finding]:
+def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
     """GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
@@ -129,6 +132,7 @@ def _listed(cpus: tuple[int, ...]) -> str:
 def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
     """A control group gives the ranks too little processor time.
 
+    Right: No control group limits the ranks' processor time too much.
     Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stand still until the next
     one: NCCL's proxy threads too, and with them every rank (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
@@ -170,8 +174,9 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     ],
 )
 def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Finding]:
-    """Memory is taken from a NUMA node that is far from the processors in use.
+    """Memory comes from a NUMA node that is far from the processors in use.
 
+    Right: Memory comes from the NUMA nodes of the processors in use.
     Why: NCCL's host buffers then lie behind the link between the sockets, and each of its bytes crosses it twice.
     Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
@@ -182,8 +187,8 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
         return
     nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
     message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
-    seen = f"policy {policy.mode} in /proc/self/numa_maps, Mems_allowed_list in /proc/self/status"
-    yield warn("NUMA", message, blame="job", action="fix-job", evidence=seen)
+    allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
+    yield warn("NUMA", message, blame="job", action="fix-job", evidence=allowed)
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
@@ -208,6 +213,7 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 def governor(scaling: Scaling) -> Iterator[Finding]:
     """The governor keeps the processors at their lowest clock.
 
+    Right: The governor does not keep the processors at their lowest clock.
     Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
     Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
     (Documentation/admin-guide/pm/intel_pstate.rst).

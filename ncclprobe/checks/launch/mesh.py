@@ -10,7 +10,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import Door, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.localise.reach import Culprit, blame
-from ncclprobe.model.findings import Finding, Severity, fail
+from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
@@ -110,11 +110,12 @@ def counted(roads: Roads, failed: Collection[Path]) -> str:
     return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
 
 
-def confirmed(culprit: Culprit[str], times: int) -> str:
-    """How sure that is."""
+def confirmed(culprit: Culprit[str], times: int) -> Certainty:
+    """How sure that is: several others agree, or the two know it of each other alone."""
     partners = len({node for pair in culprit.pairs for node in pair} - set(culprit.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    return f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
+    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
+    return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
 def of_one_node(culprit: Culprit[str]) -> bool:
@@ -184,6 +185,7 @@ _ASIDE = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes cannot connect to each other.
 
+    Right: All nodes can connect to each other.
     Why: NCCL and gloo listen on ports that the kernel chooses (src/bootstrap.cc:413), so an open MASTER_PORT is not
     enough; where one pair cannot connect, all ranks wait until they time out, and the message names none
     (nccl#388, horovod#1408).
@@ -215,6 +217,7 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes can connect to each other, but not on the interface that NCCL uses.
 
+    Right: All nodes can connect to each other on the interface that NCCL uses.
     Why: NCCL does not take the way that the default route would: it binds to the interface that NCCL_SOCKET_IFNAME or
     its own order chooses, so ping, ssh and MASTER_PORT may work where it hangs (nccl#1580).
     Fix: NCCL_SOCKET_IFNAME=<the interface of the default route>, or let TCP through on the interface named and see that
@@ -285,7 +288,7 @@ def _finding(roads: Roads, failed: list[Path]) -> Finding:
         f"no connection on {counted(roads, failed)}: {said}: {_SAID.get(main, 'what came is none of ours')}",
         nodes=culprit.nodes,
         confidence=confirmed(culprit, min(path.tries for path in failed)),
-        evidence=f"connect from {path.source} to {path.address}: {main}{detail}",
+        evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
         **_whose(culprit, main),
     )
 

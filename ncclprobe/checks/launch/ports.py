@@ -44,8 +44,9 @@ def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
     applies=before_the_launch,
 )
 def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
-    """Somebody already listens on MASTER_PORT.
+    """Another process already listens on MASTER_PORT.
 
+    Right: MASTER_PORT is free.
     Why: rank 0 listens there on all addresses, of both families; one other listener on any of them makes that fail
     with "address already in use", or hands the ranks to the stranger.
     Fix: choose another MASTER_PORT, or end what is left of an earlier job on this node (ss -ltnp).
@@ -56,7 +57,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
         message = f"{port} is listened on at {', '.join(addresses)}, unless it is this very job that runs already"
-        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
 
 
@@ -70,8 +71,9 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     applies=before_the_launch,
 )
 def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """MASTER_PORT is one of those that the kernel hands out to anybody.
+    """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
 
+    Right: MASTER_PORT is outside the range of ephemeral ports.
     Why: any connection that starts between now and rank 0's turn may be given this port, and rank 0 then cannot listen
     on it: a job that fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
     Documentation/networking/ip-sysctl.rst; zeekctl#41).
@@ -101,8 +103,9 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     applies=of_several_nodes,
 )
 def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Iterator[Finding]:
-    """There are few ephemeral ports for a job of this size.
+    """The range of ephemeral ports is too small for a job of this size.
 
+    Right: The range of ephemeral ports is large enough for a job of this size.
     Why: NCCL lets the kernel choose the port of every listener (src/bootstrap.cc:413, src/transport/net_socket.cc:424),
     and every connection takes one; when they run out, connecting fails with "Cannot assign requested address".
     Fix: net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, or wider.
@@ -121,7 +124,7 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
         yield warn("ephemeral ports", message, blame="image", action="fix-image", evidence=evidence)
     elif count - waiting < needed:
         message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
-        yield note("ephemeral ports", message, evidence=f"{evidence}; /proc/net/sockstat")
+        yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
 
 
 @check(
@@ -130,8 +133,9 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     applies=part_of_a_job,
 )
 def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """The kernel keeps too few waiting connections for a job of this size.
+    """The kernel's queue of waiting connections is too short for a job of this size.
 
+    Right: The kernel's queue of waiting connections is long enough for a job of this size.
     Why: all ranks connect to rank 0 within a moment. NCCL asks for a queue of 16384 (src/misc/socket.cc:148) and gets
     somaxconn of it; who finds it full is not answered, and tries again a second later, and later.
     Fix: net.core.somaxconn = 4096, the default since Linux 5.4, or more; it is per network namespace.

@@ -16,7 +16,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -93,6 +93,7 @@ def _cluster(gpu: Gpu) -> str:
 def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
     """A GPU has not joined the NVSwitch fabric.
 
+    Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
     Fix: wait if it is in progress; else start the fabric manager of the driver's own version (on racks: look at the
@@ -116,7 +117,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     evidence = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
     if fabric.state == "in-progress":
         message = "its registration with the NVLink fabric is in progress"
-        yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+        yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     elif fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
@@ -160,8 +161,9 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
     applies=on_switches,
 )
 def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """The fabric manager does not run, or is of another version than the driver.
+    """The fabric manager does not run, or its version differs from the driver's.
 
+    Right: The fabric manager runs in the driver's version.
     Why: NVSwitches carry nothing until it has set them up: cudaInit fails with error 802, "system not yet initialized".
     It refuses to start beside a driver of another version (LlamaFactory#8968).
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
@@ -170,7 +172,7 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
         raise Unlearned(manager.running.why)
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
-    switches = f"{len(pci.of('nvswitch'))} NVSwitches on the PCI bus; nv-fabricmanager --version, its pid file"
+    switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
     if not manager.running and joined:
@@ -202,8 +204,9 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
     applies=in_a_rack,
 )
 def imex(gpus: Gpus, devices: Devices, settings: Settings, launch: Launch) -> Iterator[Finding]:
-    """There is no IMEX channel, which NVLink between machines needs.
+    """The IMEX channel that NVLink between machines needs is missing.
 
+    Right: An IMEX channel is present.
     Why: NCCL sees the cluster, tries to share memory with another machine by a fabric handle, fails, and ends the job
     with an error instead of taking the network (src/mnnvl.cc); the channel is the permission to share.
     Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a

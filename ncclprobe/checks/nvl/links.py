@@ -13,7 +13,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
@@ -65,6 +65,7 @@ def links(
 ) -> Iterator[Finding]:
     """NVLinks of a GPU are down.
 
+    Right: All NVLinks are up.
     Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
     others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
     Fix: reset the GPUs, or reboot; if the same links stay down, have the GPU, its baseboard or its bridge reseated.
@@ -103,7 +104,7 @@ def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: B
 
 def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
     """All siblings alike have fewer: certain where the board decides, not with bridges or in part of a board."""
-    evidence = f"{seen.evidence}; {product.links} links: {product.source}"
+    evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
         yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
@@ -140,6 +141,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Iterator[Finding]:
     """An NVLink runs below its rate.
 
+    Right: All NVLinks run at their rate.
     Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
     Fix: reset the GPUs, or reboot; if the link stays slow, have the GPU, its baseboard or its bridge reseated.
     """

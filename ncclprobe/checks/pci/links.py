@@ -13,7 +13,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -61,6 +61,7 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
     """A GPU has fewer PCIe lanes than it could.
 
+    Right: Every GPU has all its PCIe lanes.
     Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
     a GPU idles, the width never changes by itself.
     Fix: reseat the GPU or its riser, and look for the slot's lanes in the firmware's set-up; then a repair.
@@ -98,8 +99,9 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
     applies=on_pcie,
 )
 def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's PCIe link is slow while it works, or can never be as fast as its siblings'.
+    """A GPU's PCIe link is slow under load, or cannot reach its siblings' speed.
 
+    Right: Every GPU's PCIe link reaches its siblings' speed.
     Why: each generation doubles what goes to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
     link to generation 1 and raises it with the first copy, so an idle link is judged by what it could do.
     Fix: look for the slot's speed in the firmware's set-up, and reseat the GPU or its riser.
@@ -118,7 +120,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         elif working and now < best:
             message = f"generation {now} of {best}, though it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
-            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
 
 
@@ -175,6 +177,7 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link is narrower or slower than it could be.
 
+    Right: Every NIC's PCIe link has its full width and speed.
     Why: the NIC then sends and receives no faster than its slot, and every ring of NCCL that passes it does not either.
     Fix: reseat the NIC or its riser, look for the slot's lanes and speed in the firmware's set-up; then a repair.
     """
@@ -222,6 +225,7 @@ def _written(link: PcieLink) -> str:
 def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link carries less than its ports.
 
+    Right: Every NIC's PCIe link carries what its ports do.
     Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in any smaller one the port is bought and never used. Two
     ports of one card share its slot.
     Fix: move the NIC to a faster slot; else expect the slot's rate, not the port's.
@@ -238,7 +242,8 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         if name == card[0] and link.gbps < rate:
             message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
             evidence = (
-                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
+                f"the rate of {_names(ports)}",
             )
             tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)

@@ -6,13 +6,13 @@ from typing import Any
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.run.asked import Ending
 from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
-from ncclprobe.model.findings import Finding, fail
+from ncclprobe.model.findings import ONCE, Finding, fail, seen
 from ncclprobe.model.registry import check
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:
     """A rank or a run that did not go on: whose fault that is takes a second look."""
-    return fail(subject, message, action="retest", confidence="seen once", **details)
+    return fail(subject, message, action="retest", confidence=ONCE, **details)
 
 
 _FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
@@ -22,6 +22,7 @@ _FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
 def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
     """Not every rank arrived.
 
+    Right: Every rank arrived.
     Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away.
     Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
     MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
@@ -31,7 +32,7 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
         yield seen_once(
             f"rank {rank}",
             f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
-            evidence=f"waited {arrivals.waited_s:.0f} s at the store for its first heartbeat",
+            evidence=seen("the job's store", f"no first heartbeat in {arrivals.waited_s:.0f} s"),
         )
     if participants.fallback and not arrivals.missing:
         raise Unlearned(participants.fallback)
@@ -53,6 +54,7 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
 def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
     """A rank was lost, or the run stood still.
 
+    Right: No rank was lost, and the run did not stand still.
     Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
     Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
     still runs; then measure again without that node.
@@ -61,7 +63,7 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         yield seen_once(
             f"rank {lost.rank}",
             f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
-            evidence="heartbeats (rank, phase) in the job's store",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
             nodes=(lost.host,),
         )
     if attendance.stalled.startswith(_ALONE):
@@ -73,7 +75,7 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         yield seen_once(
             "all ranks",
             f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
-            evidence="heartbeats (rank, phase) in the job's store",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
             remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
             "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import groups_of_ranks
 from ncclprobe.facts.run.traffic import Groups
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import GroupRow
 
@@ -26,14 +26,14 @@ _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 def groups(measured: Groups) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
 
+    Right: No tensor-parallel group crosses nodes.
     Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
     times slower than within one, and it is the one kind of group that nothing hides.
     Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
     """
     for row in measured.rows:
-        evidence = (
-            f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts; alone {row.alone_us:.1f} us"
-        )
+        layout = f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts"
+        evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
         for problem in row.problems:
             yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
         for advised in row.advice:

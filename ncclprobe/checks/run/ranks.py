@@ -8,7 +8,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Rows
-from ncclprobe.model.findings import Finding, warn
+from ncclprobe.model.findings import Certainty, Finding, seen, warn
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import applies, check
 
@@ -32,6 +32,7 @@ def arrivals_noted(asked: Asked, rows: Rows) -> bool:
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     """A rank comes late to its calls: its host is slow, not a link.
 
+    Right: Every rank comes to its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
     network. After a barrier, each rank computes for four milliseconds and calls; one that comes late by itself, having
     lost two fifths of its time, at least three times and four times as much as its fellows, is named.
@@ -52,8 +53,11 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
                 f"average, the other ranks by {usual / rounds / 1e3:.1f} ms",
                 blame="node",
                 action="retest",
-                confidence="measured apart from the transfer",
+                confidence=Certainty("medium", "measured apart from the transfer"),
                 nodes=(participants.hosts[rank],),
-                evidence=f"late by more than 1 ms in {times} of {rounds} rounds, over {len(skews)} rows; transfers "
-                f"alone took {min(skew.transfer_us for skew in skews):.1f} us and more",
+                evidence=seen(
+                    f"{rounds} rounds over {len(skews)} rows",
+                    f"late by more than 1 ms in {times} of them; transfers alone took "
+                    f"{min(skew.transfer_us for skew in skews):.1f} us and more",
+                ),
             )

@@ -10,7 +10,7 @@ from ncclprobe.expect.site.bands import judge_rows, listed
 from ncclprobe.facts.run.asked import Asked, Skipped
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, TimeStats, Unmeasured
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
@@ -59,6 +59,9 @@ def _wrong(row: Measurement) -> tuple[Asked, Participants, Skipped, Rows]:
     return _ONE_SIZE, _EIGHT, Skipped(), Rows((row,))
 
 
+EXACT = Certainty("high", "compared with exact values outside the timed window")
+
+
 @check(
     bad=[_wrong(replace(ROW, wrong=3)), _wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))],
     good=[(_ONE_SIZE, _EIGHT, Skipped(), _RIGHT)],
@@ -68,6 +71,7 @@ def _wrong(row: Measurement) -> tuple[Asked, Participants, Skipped, Rows]:
 def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows) -> Iterator[Finding]:
     """A collective delivered wrong values.
 
+    Right: Every verified value is right.
     Why: corrupt gradients do not stop a job; they ruin the model it trains. Rows that were asked for and are missing
     leave open whether theirs would have been right; a size with fewer elements than ranks cannot be measured and is
     no gap.
@@ -80,8 +84,8 @@ def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows)
                 subject_of(row),
                 f"{row.wrong} of the elements received over all ranks are wrong ({row.dtype}, {row.place} place)",
                 action="retest",
-                confidence="compared with exact values outside the timed window",
-                evidence="; ".join([f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)]),
+                confidence=EXACT,
+                evidence=[f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)],
             )
     if not any(row.wrong for row in rows.measured):
         _refuse_gaps(asked.rows(participants.ranks), skipped, rows)
@@ -145,6 +149,7 @@ def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
 def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]:
     """Slower than expected.
 
+    Right: Every judged row is as fast as expected.
     Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting shows in this number.
     Fix: run `ncclprobe doctor` on these nodes; if it finds nothing, measure with fewer nodes until the number is
     right, and look at the ones left out.
@@ -159,13 +164,13 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
             f"bus bandwidth {row.busbw_GBps:.4g} GB/s, {_least(row)}{_host_side(row)}",
             action="retest",
             confidence=_how_sure(row),
-            evidence=_evidence(row),
+            evidence=_sources(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
     noise = [row for row in judged if row.status == "noise"]
     if noise and not failed:
         others = f", and {len(noise) - 1} more rows" if noise[1:] else ""
-        raise Unlearned(f"{_unsure(noise[0])}; {_evidence(noise[0])}{others}")
+        raise Unlearned(f"{_unsure(noise[0])}; {_sources(noise[0])[0]}{others}")
     for row in judged:
         if row.status == "warn" and row.expectation:
             yield warn(
@@ -174,7 +179,7 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
                 f"passes, {row.expectation.low:.4g}, and nearer to that ({row.expectation.why})",
                 action="retest",
                 confidence=_how_sure(row),
-                evidence=_evidence(row),
+                evidence=_sources(row),
             )
 
 
@@ -193,11 +198,12 @@ _HOSTS = (
 )
 
 
-def _how_sure(row: Measurement) -> str:
+def _how_sure(row: Measurement) -> Certainty:
     """How often it was seen."""
     if row.again is None:
-        return "measured once with these partners"
-    return f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+        return Certainty("low", "measured once with these partners")
+    second = f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+    return Certainty("medium", second)
 
 
 def _unsure(row: Measurement) -> str:
@@ -211,16 +217,15 @@ def _least(row: Measurement) -> str:
     return f"at least {expected.low:.4g} expected ({expected.why})" if expected else ""
 
 
-def _evidence(row: Measurement) -> str:
+def _sources(row: Measurement) -> tuple[Evidence, ...]:
     """The time with its interval, and where the expectation comes from."""
     interval, expected = row.interval_us, row.expectation
     within = f"median between {interval[0]:.1f} and {interval[1]:.1f} us" if interval else "too few for an interval"
-    measured = (
-        f"mean {row.time_us.mean:.1f} us, {within} ({row.batches} batches of {row.iters} calls) over "
-        f"{row.ranks} ranks, {row.place} place, {row.mode} mode"
-    )
-    source = f"; expected {expected.value:.4g} {expected.unit}, {expected.basis}: {expected.source}" if expected else ""
-    return measured + source
+    how = f"{row.batches} batches of {row.iters} calls over {row.ranks} ranks, {row.place} place, {row.mode} mode"
+    measured = seen(how, f"mean {row.time_us.mean:.1f} us, {within}")
+    if expected is None:
+        return (measured,)
+    return measured, seen(expected.source, f"expected {expected.value:.4g} {expected.unit} ({expected.basis})")
 
 
 def _host_side(row: Measurement) -> str:

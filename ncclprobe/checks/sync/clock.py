@@ -36,6 +36,7 @@ def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
 def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """The clocks of the nodes are more than a second apart.
 
+    Right: The clocks of the nodes are within a second of each other.
     Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
     and files and certificates that one node writes are from the future for another.
     Fix: start chronyd or systemd-timesyncd on the nodes named, and see chronyc tracking.

@@ -168,7 +168,8 @@ def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
 
 def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
     """A row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
-    texts = (row.title, where(row, everywhere), row.subject, row.message, row.evidence, row.remedy, row.blame)
+    why = (row.evidence, row.see_also, row.remedy, row.blame)
+    texts = (row.title, where(row, everywhere), row.subject, row.message, *why)
     short = (legible.printable(text, 300) for text in texts)
     return [row.kind, row.id, *short, _spans(row.nodes, places)]
 

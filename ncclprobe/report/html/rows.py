@@ -36,6 +36,7 @@ class Row:
     remedy: str = ""
     blame: str = ""
     required: bool = False
+    see_also: str = ""
 
     @property
     def prefix(self) -> str:
@@ -65,7 +66,7 @@ def where(row: Row, everywhere: int) -> str:
 def _on(row: Row, names: Sequence[str]) -> Row:
     return Row(
         row.kind, row.id, row.title, tuple(dict.fromkeys(names)), row.subject, row.message, row.evidence, row.remedy,
-        row.blame, row.required,
+        row.blame, row.required, row.see_also,
     )  # fmt: skip
 
 
@@ -85,10 +86,10 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
 
 
 def _found(verdict: Verdict, finding: Finding) -> Row:
-    blame = "" if finding.severity is Severity.NOTE else f"{finding.blame} ({finding.confidence}): {finding.action}"
+    blame = "" if finding.severity is Severity.NOTE else f"{finding.blame} ({finding.confidence.how}): {finding.action}"
     return Row(
-        finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.evidence,
-        finding.remedy, blame, verdict.required,
+        finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.seen,
+        finding.remedy, blame, verdict.required, finding.see_also,
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ class Card:
     """One rank's introduction.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
-    `gpu_index` its number on the node, `backend` what it would measure with, for which `remark` is due; or None and the `error` that keeps it from that.
+    `gpu_index` its number on the node, `backend` what it would measure with, for which `remark` is due; or None and
+    the `error` that keeps it from that.
     """
 
     host: str
