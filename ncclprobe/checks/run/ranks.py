@@ -11,6 +11,7 @@ from ncclprobe.facts.run.rows import Rows
 from ncclprobe.model.findings import Certainty, Finding, seen, warn
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
@@ -23,9 +24,9 @@ def _with(skew: Skew) -> tuple[Rows, Participants]:
 
 
 @applies
-def arrivals_noted(asked: Asked, rows: Rows) -> bool:
+def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
     """where collectives short enough for it were measured with a scheduled start."""
-    return asked.what == "collectives" and any(row.skew for row in rows.measured)
+    return asked.what == "collectives" and (isinstance(rows, Absent) or any(row.skew for row in rows.measured))
 
 
 @check(bad=[_with(_LATECOMER)], good=[_with(_PUNCTUAL), _with(_ALL_LATE)], applies=arrivals_noted)
