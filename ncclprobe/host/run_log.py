@@ -116,8 +116,11 @@ class RunLog:
         text = files.read(path, limit=MAX_LOG_BYTES)
         try:
             found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), path
-            if not text.endswith("\n"):  # a half line stays, and is one no more
-                os.truncate(path, len(text[: text.rfind("\n") + 1].encode()))
+            whole, _, half = text.rpartition("\n")
+            if _parses(half):
+                os.write(found._file, b"\n")
+            elif half:
+                os.truncate(path, len(f"{whole}\n".encode()) if whole else 0)
         except OSError:
             found._file = None
         return found

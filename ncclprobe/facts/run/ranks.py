@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ncclprobe.errors import NotCaptured
+from ncclprobe.facts.run.asked import Ending
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Fingerprint, FirstCall
@@ -60,9 +61,10 @@ class Arrivals:
 
 
 @collector
-def arrivals(host: Host) -> Arrivals:
-    """Read what the watchdog saw of the start."""
-    return last(host, "arrivals", Arrivals, "the ranks had not met when the run ended")
+def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
+    """Read what the watchdog saw of the start; without it, say why the run ended before."""
+    why = f": {ending.why}" if isinstance(ending, Ending) and ending.why else ""
+    return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,18 @@ class Attendance:
 
 
 @collector
-def attendance(host: Host, arrivals: Arrivals | Absent) -> Attendance:
+def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participants | Absent) -> Attendance:
     """Read what the watchdog saw of the end; ranks that the run went on without are lost as well.
 
-    All ranks are taken to have stayed where they met and the watchdog saw none leave.
+    All ranks are taken to have stayed where they met and the watchdog saw none leave. Before they met, only a rank that
+    was lost tells anything.
     """
     left_behind = any_of(host, "lost", LostRank)
     seen = any_of(host, "attendance", Attendance)
-    if not seen and isinstance(arrivals, Absent):
+    if not seen and not left_behind and isinstance(arrivals, Absent):
         raise NotCaptured(arrivals.why)
-    found = seen[-1] if seen or isinstance(arrivals, Absent) else Attendance(arrivals.expected)
+    ranks = participants.ranks if isinstance(participants, Participants) else 0
+    found = seen[-1] if seen else Attendance(arrivals.expected if isinstance(arrivals, Arrivals) else ranks)
     return Attendance(found.ranks, (*left_behind, *found.lost), found.stalled)
 
 
