@@ -4,17 +4,16 @@ In the order of trust: what the user or the site's baseline says (:mod:`.bands`)
 machine type, NCCL's own cost model with a correction and the limits of the network, and last the datasheet. Without
 any of these there is no expectation, and so no FAIL.
 
-Small messages are judged by time: their bus bandwidth is the factor of the collective times bytes by the modelled (or
-published) time, and the low mark is the longest time that passes. Both are the same comparison.
+Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by the modelled (or
+published) time. What passes, and whether a row is judged at all, is :mod:`.evidence`'s to say.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
-from ncclprobe.expect import direct, network, sockets
+from ncclprobe.expect import direct, evidence, network, sockets
 from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
@@ -30,43 +29,8 @@ LATEST: Version = (2, 30, 7)
 SATURATED, LATENT = 0.9, 0.25
 """Shares of the time that bytes take: above the first, bandwidth is judged, below the second, time; both between."""
 
-Kind = Literal["nvlink", "pcie", "network", "pairs"]
-LOW: Mapping[tuple[Kind, str], float] = MappingProxyType(
-    {
-        ("nvlink", "bandwidth"): 0.70,
-        ("nvlink", "both"): 0.55,
-        ("nvlink", "time"): 0.55,
-        ("pcie", "bandwidth"): 0.45,
-        ("pcie", "both"): 0.50,
-        ("pcie", "time"): 0.75,
-        ("network", "bandwidth"): 0.60,
-        ("network", "both"): 0.35,
-        ("network", "time"): 0.20,
-        ("pairs", "bandwidth"): 0.50,
-        ("pairs", "both"): 0.25,
-        ("pairs", "time"): 0.50,
-    }
-)
-"""The low mark as a share of the value, by where the bytes go and what decides. The rule: what 99 of 100 healthy
-published rows reach of their prediction, rounded down to a twentieth (reports/expected-accuracy.md)."""
-
-
-def kind(place: Where, op: str) -> Kind:
-    """Which low marks a prediction has."""
-    if op in direct.OPS:
-        return "pairs"
-    return "network" if place == "network" else "pcie" if place in ("pcie", "host") else "nvlink"
-
-
-_PUBLISHED_LOW, _PUBLISHED_NETWORK_LOW = 0.93, 0.85
-"""Of a number published for the same machine: nodes of one type differ by 0.5 % (ten H100 nodes,
-https://github.com/xxrjun/nccl-tests-cluster) and suites accept 0.93 to 0.97; between nodes repeats differ by 10 %."""
-_LATENCY_HIGH = 2.5
-"""How many times a published latency still passes: one H100 board shows 13 to 17 us by nccl-tests and 25 to 31 from
-torch, which launches later, and 8 A100 show 30 to 45 by seven sources."""
 _LAUNCH_SHARE = 0.6
 _LARGE = 8 << 30
-_TCP_NBYTES = 16 << 20
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
 
 
@@ -83,7 +47,6 @@ class Prediction:
     nbytes: int
     time_us: float
     busbw_GBps: float
-    low_GBps: float
     model_GBps: float
     latency_us: float
     transfer_us: float
@@ -149,15 +112,11 @@ def _whole(
     share = transfer_us / (found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     busbw = bus_bytes / time_us / 1e3
-    low = busbw * LOW[kind(place, op), judged_by]
-    if bound and judged_by == "bandwidth":
-        low = min(low, busbw * bound.low_GBps / bound.value_GBps)
     return Prediction(
         op=op,
         nbytes=nbytes,
         time_us=time_us,
         busbw_GBps=busbw,
-        low_GBps=low,
         model_GBps=bus_bytes / (found.latency_us + found.transfer_us) / 1e3,
         latency_us=found.latency_us,
         transfer_us=found.transfer_us,
@@ -172,7 +131,7 @@ def _whole(
         wire_GBps=bound.hard_GBps / network.crossing(shape, network.domains(system, shape)) if bound else _wire(system),
         why=_why(found, system, shape, bound, judged_by),
         source=f"{_MODEL}; {bound.source}" if bound else _MODEL,
-        confidence=bound.confidence if bound else "low" if kind(place, op) == "pcie" else found.confidence,
+        confidence=bound.confidence if bound else "low" if place in ("pcie", "host") else found.confidence,
     )
 
 
@@ -230,7 +189,6 @@ def _of_pairs(system: System, shape: Shape, op: str, nbytes: int, version: Versi
     if crosses and limit is None:
         return None
     top = limit.value_GBps if limit else inside.busbw_GBps
-    share_low = limit.low_GBps / limit.value_GBps if limit else inside.low_share
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
@@ -243,7 +201,6 @@ def _of_pairs(system: System, shape: Shape, op: str, nbytes: int, version: Versi
         nbytes=nbytes,
         time_us=time_us,
         busbw_GBps=busbw,
-        low_GBps=busbw * min(share_low, LOW[kind(place, op), judged_by]),
         model_GBps=busbw,
         latency_us=inside.latency_us,
         transfer_us=transfer_us,
@@ -281,49 +238,79 @@ def expectation(
     stated = next((b.expectation for b in given if b.op == op and b.low_bytes <= nbytes <= b.high_bytes), None)
     if stated or shape.ranks < 2 or op not in OPS or nbytes < 1:
         return stated
-    found = _published(machine, op, nbytes, shape) if machine else None
-    if found or system is None:
-        return found
-    return _by_model(system, shape, op, nbytes, version, graphs) or _over_tcp(system, shape, op, nbytes)
+    if system is None and machine is None:
+        return None
+    links = system or cast(Machine, machine).system()
+    printed = _published(machine, op, nbytes, shape) if machine else None
+    published = _weighed(printed, links, shape, op, nbytes)
+    modelled = _by_model(links, shape, op, nbytes, version, graphs) or _over_tcp(links, shape, op, nbytes)
+    return beside(published, modelled) if published or modelled else None
+
+
+def beside(published: Expectation | None, modelled: Expectation | None) -> Expectation:
+    """What was published of a machine, beside the model: a row fails where it lies below the thresholds of both.
+
+    Where one of them is too loosely known, the other's threshold counts. Either may be missing, not both.
+    """
+    if published is None or modelled is None:
+        return cast(Expectation, published or modelled)
+    if modelled.worst == "unjudged":
+        return published
+    known = f"the model expects {modelled.value:.4g} GB/s: {modelled.known}"
+    if published.worst == "unjudged":
+        return replace(published, low=min(modelled.low, published.value), worst=modelled.worst, known=known)
+    low = min(published.low, modelled.low)
+    worst: Literal["fail", "warn"] = "warn" if "warn" in (published.worst, modelled.worst) else "fail"
+    return replace(published, low=low, worst=worst, known=f"{published.known}; {known}")
+
+
+def _weighed(
+    found: tuple[Expectation, bool] | None, system: System, shape: Shape, op: str, nbytes: int
+) -> Expectation | None:
+    """`found`, a number and whether it is of a time, with what the evidence lets it decide."""
+    return evidence.weighed(found[0], system, shape, op, nbytes, by_time=found[1]) if found else None
 
 
 def _by_model(
     system: System, shape: Shape, op: str, nbytes: int, version: Version, graphs: Graphs | None
 ) -> Expectation | None:
     found = predict(system, shape, op, nbytes, version, graphs=graphs)
-    if found is None:
-        return None
+    return _weighed((as_expectation(found), found.judged_by == "time"), system, shape, op, nbytes) if found else None
+
+
+def as_expectation(found: Prediction) -> Expectation:
+    """The model's number, before the evidence says what it may decide."""
     why = found.why + ("; corrected" if found.corrected else "")
-    return Expectation(found.busbw_GBps, found.low_GBps, "GB/s", "model", why, found.source, found.confidence)
+    return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
 
 
 def _over_tcp(system: System, shape: Shape, op: str, nbytes: int) -> Expectation | None:
     """NCCL between nodes without RDMA: only what is large, because nothing is known of the latency."""
     tcp = system.network == "sockets" and network.domains(system, shape).count > 1
-    if not tcp or not system.nic_gbps or nbytes < _TCP_NBYTES:
+    if not tcp or not system.nic_gbps or nbytes < sockets.LARGE_NBYTES:
         return None
-    return sockets.nccl(op, sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported"))
+    link = sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported")
+    found = sockets.nccl(op, link)
+    return evidence.weighed(found, system, shape, op, nbytes) if found else None
 
 
-def _published(machine: Machine, op: str, nbytes: int, shape: Shape) -> Expectation | None:
-    """What somebody measured on this machine type, with as many GPUs and nodes, at such a size."""
-    fitting = [row for row in machine.published if _fits(row, op, shape) and row.algorithm in ("", "nvls")]
+def _published(machine: Machine, op: str, nbytes: int, shape: Shape) -> tuple[Expectation, bool] | None:
+    """What was measured on this machine type, with as many GPUs and nodes, at such a size; whether it is of a time."""
+    fitting = [row for row in machine.published if _fits(row, op, shape) and row.algorithm != "sharp"]
     rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes]
     if rates:
         best = max(rates, key=lambda row: (row.busbw_GBps, row.source))
-        usual = _PUBLISHED_NETWORK_LOW if shape.nodes > 1 else _PUBLISHED_LOW
-        low = best.low_GBps if best.low_GBps is not None else best.busbw_GBps * usual
-        return Expectation(best.busbw_GBps, low, "GB/s", "published", f"{machine.name}: {best.why}", best.source)
+        passes = f"; its source passes {best.low_GBps:g}" if best.low_GBps else ""
+        why = f"{machine.name}: {best.why}{passes}"
+        return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
     times = [row for row in machine.latencies if _fits(row, op, shape) and nbytes <= row.max_bytes]
-    return _as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape) if times else None
+    return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
 
 
 def _as_rate(machine: Machine, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
-    high_us = max(row.high_us or 0.0, row.time_us * _LATENCY_HIGH)
-    why = f"{machine.name}: {row.why}; judged by time, {row.time_us:.3g} us and at most {high_us:.3g}"
-    value, low = bus_bytes / row.time_us / 1e3, bus_bytes / high_us / 1e3
-    return Expectation(value, low, "GB/s", "published", why, row.source, "medium")
+    why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us"
+    return Expectation(bus_bytes / row.time_us / 1e3, 0.0, "GB/s", "published", why, row.source, "medium")
 
 
 def _fits(row: Published | Latency, op: str, shape: Shape) -> bool:

@@ -35,6 +35,9 @@ _OF_STREAM, _OF_STREAM_LOW = 0.8, 0.4
 LEAST_NBYTES = 1 << 20
 """Below it latency decides, and of the latency of TCP nothing is known here."""
 
+LARGE_NBYTES = 16 << 20
+"""From here on something is expected of NCCL over TCP between nodes."""
+
 Speed = Literal["reported", "measured"]
 
 

@@ -74,7 +74,9 @@ def _of_nccl(options: Options, hosts: Sequence[str]) -> Expecting:
         return expectation(op, nbytes, shape, system, machine=here.machine, version=version)
 
     found = tuple(_bands(options, shape.ranks, expected))
-    return Expecting(found, f"judged without --expect: {here.why}" if found else "")
+    judged = any(band.expectation.worst != "unjudged" for band in found)
+    how = "judged without --expect" if judged else "expected without --expect, and too loosely known to judge by"
+    return Expecting(found, f"{how}: {here.why}" if found else "")
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:

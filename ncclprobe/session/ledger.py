@@ -53,6 +53,7 @@ from ncclprobe.session.watch import Ending
 
 _RUNNING = "written while the sweep was still running"
 _SAVE_S = 1.0
+_NOTHING_EXPECTED = "nothing was expected of these numbers"
 UNJUDGED = (
     "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
 )
@@ -341,6 +342,8 @@ class Ledger:
         judged, path = sum(row.expectation is not None for row in rows), self._options.expect
         if path and self._options.report_only and 0 < judged < len(rows):
             yield f"{judged} of {len(rows)} rows judged by {path}"
+        if loose := self._too_loose():
+            yield loose
         alone = not (judged or path or self._options.baseline or self._options.report_only)
         if alone and rows and status is Status.UNKNOWN:
             yield UNJUDGED
@@ -348,7 +351,7 @@ class Ledger:
     def _facts(self, ending: Ending) -> dict[type, object]:
         rows = tuple(self._rows)
         verified = tuple(row for row in rows if row.wrong is not None)
-        expected = tuple(row for row in rows if row.expectation)
+        expected = tuple(row for row in rows if row.expectation and row.status != "unjudged")
         skewed = tuple(row for row in rows if row.skew)
         nothing = "no row was measured" if not rows else ""
         no_pairs = "the run ended before all pairs were measured"
@@ -357,12 +360,20 @@ class Ledger:
             Arrivals: ending.arrivals or (Arrivals(self.party.ranks) if self.met else apart),
             Attendance: self._attendance(ending) or apart,
             Verified: Verified(verified) if verified else Absent(nothing or "no row's data was verified"),
-            Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
+            Judged: Judged(expected) if expected else Absent(nothing or self._too_loose() or _NOTHING_EXPECTED),
             Localisation: self._found(ending) or Absent(no_pairs),
             Apart: Apart(skewed, self.party.hosts) if skewed else Absent(nothing or "no call is short enough for that"),
             Grouped: Grouped(tuple(self._groups)) if self._groups else Absent("no group was measured"),
             **self.asides.facts(),
         }
+
+    def _too_loose(self) -> str:
+        """Why no number is judged though some are expected: they are too loosely known. Empty where one is judged."""
+        rows = self._rows
+        known = [row.expectation.known for row in rows if row.expectation]
+        if not known or any(row.status != "unjudged" for row in rows) or self._options.expect or self._options.baseline:
+            return ""
+        return f"{len(rows)} rows measured, none judged; the last of them: {known[-1]}"
 
     def _attendance(self, ending: Ending) -> Attendance | None:
         """Who stayed, and who of the others was set aside or ended the run; None: not even the start is known."""
@@ -389,6 +400,7 @@ class Ledger:
             return engine.selected(self._checks, ignore=("run.band", "run.data", "run.straggler", *lone, *beside))
         judged_any = any(row.expectation for row in self._rows)
         unasked = ("run.band",) if self._options.report_only and not (self._options.expect or judged_any) else ()
+        unasked = ("run.band",) if self._too_loose() else unasked
         return engine.selected(self._checks, ignore=("run.pairs", *unasked, *beside))
 
     def _nodes(self, status: Status) -> tuple[NodeRow, ...]:

@@ -2,6 +2,8 @@
 
 A row is judged alone: an average over sizes or places hides the size that is slow. The rules, in this order:
 
+is shown
+    The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 too few samples
     Without an interval nobody knows where the median lies: noise.
 straddles
@@ -9,7 +11,8 @@ straddles
 fails
     It lies below at both ends. Three things keep that from being a failure: it was measured again and reached the
     expectation then (something comes and goes), the repetition was itself noise, or something else was seen to
-    slow the run down (GPUs throttled, processors busy with other work) by enough to explain it.
+    slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
+    expectation may warn at most, this is a warning.
 warns
     It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
     Not where a user drew the line: what is above that passes, by their own words.
@@ -24,7 +27,7 @@ from typing import Literal
 from ncclprobe.measured import Again, Disturbance
 from ncclprobe.model import Expectation, Measurement
 
-Verdict = Literal["pass", "warn", "fail", "noise"]
+Verdict = Literal["pass", "warn", "fail", "noise", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _FAINT = 0.5
@@ -68,11 +71,13 @@ def judge(
 
 def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
     """The verdict on a bandwidth that lies between `ends` (GB/s), by itself; None: nobody knows between which."""
+    if expected.worst == "unjudged":
+        return Judgement("unjudged")
     if ends is None:
         return Judgement("noise", TOO_FEW)
     reached = [end >= expected.low for end in ends]
     if not any(reached):
-        return Judgement("fail")
+        return Judgement(expected.worst)
     if not all(reached):
         return Judgement("noise", STRADDLES)
     return Judgement("warn" if max(ends) < faint(expected) else "pass")
