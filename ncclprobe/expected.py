@@ -11,6 +11,7 @@ from pathlib import Path
 from ncclprobe import files, output
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import showing
+from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.sheet import Asked, lines
 from ncclprobe.expect.situation import Situation, situation
@@ -162,6 +163,7 @@ def _asked(options: argparse.Namespace, here: Situation) -> Asked:
         version=here.nccl or LATEST,
         change=change,
         graphs=_graphs(options.graphs),
+        settings=pinned(here.settings, here.nccl or LATEST),
     )
     return replace(asked, changed_version=options.nccl) if options.nccl else asked
 

@@ -1,7 +1,7 @@
 """Published runs against expectations that were made without them: what ``expect/tables/errors.csv`` is made of.
 
-A source is held back whole. What it is compared with: NCCL's model (whose few factors were fitted to all sources: see the
-page), and for the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
+A source is held back whole. What it is compared with: NCCL's model (whose few factors were fitted to some of them),
+and for the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
 """
 
 import csv

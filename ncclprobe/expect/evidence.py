@@ -2,8 +2,8 @@
 
 One place turns (path, size, expectation) into a threshold, or into a row that is shown and not judged. The errors are
 data, ``tables/errors.csv``, made by ``scripts/accuracy --errors`` from published runs: each source is compared with
-numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the basis, the path
-of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
+numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the basis, the
+path of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
 """
 
 import csv
@@ -43,8 +43,8 @@ FEWEST_SOURCES, FEWEST_ROWS = 3, 30
 LARGEST_DECADE = 9
 """Sizes from 1 GB on are one class: there bytes decide alone."""
 LOOSE = 0.5
-"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It warns
-at most; so does what latency decides, for which a table that is wrong looks the same as a machine that is slow."""
+"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It
+warns at most; so does what latency decides: a wrong table looks the same there as a slow machine."""
 _NO_FAIL_BETWEEN_NODES = 64 << 20
 """Nor does any row up to this size fail between nodes without a baseline or peers."""
 
@@ -73,7 +73,7 @@ def enough(sources: int, rows: int) -> bool:
 
 
 def path_of(system: System, shape: Shape, op: str) -> str:
-    """The class of path of one call: ``rdma``, ``nvlink hopper``; operations in pairs have their own: ``pcie pairs``."""
+    """The class of path of one call: ``rdma``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
     found: str = _path(system, shape)
     if found == "nvlink":
         found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"

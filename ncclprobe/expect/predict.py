@@ -17,9 +17,11 @@ from ncclprobe.expect import direct, evidence, network, sockets
 from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
+from ncclprobe.expect.pinned import NOTHING, Pinned
 from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
+from ncclprobe.expect.tuner.cost import Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.model import Expectation
@@ -82,9 +84,11 @@ def predict(
     version: Version = LATEST,
     algorithm: str | None = None,
     graphs: Graphs | None = None,
+    left: Forced | None = None,
 ) -> Prediction | None:
     """What `op` of `nbytes` (as nccl-tests prints it) takes; None where nothing can be said.
 
+    `algorithm` is the only one that NCCL may take, `left` what settings leave it.
     `graphs` are what NCCL itself wrote of its search (:mod:`.dumps`).
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
@@ -94,11 +98,13 @@ def predict(
         return None
     if op in direct.OPS:
         return _of_pairs(system, shape, op, nbytes, version)
-    found = modelled(system, shape, op, nbytes, version, algorithm, graphs)
+    forced = left or only(algorithm)
+    found = modelled(system, shape, op, nbytes, version, forced, graphs)
     if found is None:
         return None
-    alone = _alone_GBps(system, shape, op, version, algorithm)
-    limit = network.limit(system, shape, op, alone, ring=algorithm == "Ring")
+    ring = forced is not None and forced.ring
+    alone = _alone_GBps(system, shape, op, version, ring)
+    limit = network.limit(system, shape, op, alone, ring=ring)
     return None if parts.count > 1 and limit is None else _whole(found, system, shape, op, nbytes, limit, version)
 
 
@@ -136,13 +142,13 @@ def _whole(
 
 
 @lru_cache(maxsize=256)
-def _alone_GBps(system: System, shape: Shape, op: str, version: Version, algorithm: str | None) -> float | None:
+def _alone_GBps(system: System, shape: Shape, op: str, version: Version, ring: bool) -> float | None:
     """What the fullest NVLink domain of the job reaches alone; None where it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
         return None
     part = Shape(shape.gpus[: max(1, -(-shape.nodes // parts.count))])
-    found = predict(system, part, op, _LARGE, version, "Ring" if algorithm == "Ring" else None)
+    found = predict(system, part, op, _LARGE, version, "Ring" if ring else None)
     return found.busbw_GBps if found else None
 
 
@@ -229,22 +235,84 @@ def expectation(
     version: Version = LATEST,
     given: Sequence[Band] = (),
     graphs: Graphs | None = None,
+    settings: Pinned = NOTHING,
 ) -> Expectation | None:
     """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nobody can say.
 
     `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
-    that was recognised, for what was published of it.
+    that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
+    with them, the number judges nothing.
     """
     stated = next((b.expectation for b in given if b.op == op and b.low_bytes <= nbytes <= b.high_bytes), None)
     if stated or shape.ranks < 2 or op not in OPS or nbytes < 1:
         return stated
     if system is None and machine is None:
         return None
-    links = system or cast(Machine, machine).system()
-    printed = _published(machine, op, nbytes, shape) if machine else None
-    published = _weighed(printed, links, shape, op, nbytes)
-    modelled = _by_model(links, shape, op, nbytes, version, graphs) or _over_tcp(links, shape, op, nbytes)
-    return beside(published, modelled) if published or modelled else None
+    whole = system or cast(Machine, machine).system()
+    call = Call(settings.applied(whole), shape, op, nbytes, version, settings, graphs)
+    own = call.predicted()
+    same = not settings or _same(own, predict(whole, shape, op, nbytes, version, graphs=graphs))
+    printed = _published(machine, call, own, same=same) if machine else None
+    published = _weighed(printed, call)
+    modelled = _by_model(own, call) or _over_tcp(call)
+    if published is None and modelled is None:
+        return None
+    found = beside(published, modelled)
+    unknown = _unknown(call, whole, own, same=same)
+    return evidence.unjudged(found, unknown) if unknown else found
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call on `system`, which has no links but those that `settings` leave it."""
+
+    system: System
+    shape: Shape
+    op: str
+    nbytes: int
+    version: Version
+    settings: Pinned = NOTHING
+    graphs: Graphs | None = None
+
+    def predicted(self) -> Prediction | None:
+        """What the model makes of it."""
+        left = self.settings.left(self.op)
+        return predict(self.system, self.shape, self.op, self.nbytes, self.version, graphs=self.graphs, left=left)
+
+
+def _same(own: Prediction | None, default: Prediction | None) -> bool:
+    """Whether settings leave NCCL the choice that it makes without them, over the same links."""
+    if own is None or default is None:
+        return own is default
+    return (own.algorithm, own.protocol, own.place, own.wire_GBps) == (
+        default.algorithm,
+        default.protocol,
+        default.place,
+        default.wire_GBps,
+    )
+
+
+def _unknown(call: Call, whole: System, own: Prediction | None, *, same: bool) -> str:
+    """Which setting makes of this call something that nobody published; empty: none."""
+    settings, what = call.settings, ""
+    if settings.refused:
+        return f"not judged: {settings.refused}"
+    if settings.p2p and (whole.nvlinks or whole.p2p):
+        what = settings.p2p
+    elif settings.proto and not same and own and not _own_choice(call, own):
+        what = settings.proto
+    elif settings.algo and not same and own and own.algorithm != "Ring":
+        what = settings.algo
+    else:
+        used = own.channels if own else None
+        what = next((each.text for each in settings.channels if each.changes(used)), "")
+    return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
+
+
+def _own_choice(call: Call, own: Prediction) -> bool:
+    """Whether the protocol is what NCCL takes for the algorithm anyway."""
+    free = predict(call.system, call.shape, call.op, call.nbytes, call.version, own.algorithm, call.graphs)
+    return free is not None and free.protocol == own.protocol
 
 
 def beside(published: Expectation | None, modelled: Expectation | None) -> Expectation:
@@ -264,47 +332,53 @@ def beside(published: Expectation | None, modelled: Expectation | None) -> Expec
     return replace(published, low=low, worst=worst, known=f"{published.known}; {known}")
 
 
-def _weighed(
-    found: tuple[Expectation, bool] | None, system: System, shape: Shape, op: str, nbytes: int
-) -> Expectation | None:
+def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation | None:
     """`found`, a number and whether it is of a time, with what the evidence lets it decide."""
-    return evidence.weighed(found[0], system, shape, op, nbytes, by_time=found[1]) if found else None
+    if found is None:
+        return None
+    return evidence.weighed(found[0], call.system, call.shape, call.op, call.nbytes, by_time=found[1])
 
 
-def _by_model(
-    system: System, shape: Shape, op: str, nbytes: int, version: Version, graphs: Graphs | None
-) -> Expectation | None:
-    found = predict(system, shape, op, nbytes, version, graphs=graphs)
-    return _weighed((as_expectation(found), found.judged_by == "time"), system, shape, op, nbytes) if found else None
+def _by_model(own: Prediction | None, call: Call) -> Expectation | None:
+    return _weighed((as_expectation(own, call.settings), own.judged_by == "time"), call) if own else None
 
 
-def as_expectation(found: Prediction) -> Expectation:
+def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation:
     """The model's number, before the evidence says what it may decide."""
-    why = found.why + ("; corrected" if found.corrected else "")
+    why = found.why + ("; corrected" if found.corrected else "") + (f"; with {settings}" if settings else "")
     return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
 
 
-def _over_tcp(system: System, shape: Shape, op: str, nbytes: int) -> Expectation | None:
+def _over_tcp(call: Call) -> Expectation | None:
     """NCCL between nodes without RDMA: only what is large, because nothing is known of the latency."""
-    tcp = system.network == "sockets" and network.domains(system, shape).count > 1
-    if not tcp or not system.nic_gbps or nbytes < sockets.LARGE_NBYTES:
+    system = call.system
+    tcp = system.network == "sockets" and network.domains(system, call.shape).count > 1
+    if not tcp or not system.nic_gbps or call.nbytes < sockets.LARGE_NBYTES:
         return None
     link = sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported")
-    found = sockets.nccl(op, link)
-    return evidence.weighed(found, system, shape, op, nbytes) if found else None
+    found = sockets.nccl(call.op, link)
+    return _weighed((found, False), call) if found else None
 
 
-def _published(machine: Machine, op: str, nbytes: int, shape: Shape) -> tuple[Expectation, bool] | None:
-    """What was measured on this machine type, with as many GPUs and nodes, at such a size; whether it is of a time."""
+def _published(machine: Machine, call: Call, own: Prediction | None, *, same: bool) -> tuple[Expectation, bool] | None:
+    """What was measured on this machine type, with as many GPUs and nodes, at such a size; whether it is of a time.
+
+    `same`: settings change nothing of this call. Else only a number counts that names the algorithm now chosen.
+    """
+    op, nbytes, shape = call.op, call.nbytes, call.shape
     fitting = [row for row in machine.published if _fits(row, op, shape) and row.algorithm != "sharp"]
-    rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes]
+    rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes and (same or _names(row, own))]
     if rates:
         best = max(rates, key=lambda row: (row.busbw_GBps, row.source))
         passes = f"; its source passes {best.low_GBps:g}" if best.low_GBps else ""
         why = f"{machine.name}: {best.why}{passes}"
         return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
-    times = [row for row in machine.latencies if _fits(row, op, shape) and nbytes <= row.max_bytes]
+    times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]
     return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
+
+
+def _names(row: Published, own: Prediction | None) -> bool:
+    return own is not None and row.algorithm == own.algorithm.lower()
 
 
 def _as_rate(machine: Machine, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:

@@ -32,6 +32,8 @@ def _text(asked: Asked, here: Situation, found: Sequence[Line]) -> Iterator[str]
     yield here.why
     yield f"links: {links(asked)}"
     yield f"source: {system.source}"
+    if asked.settings:
+        yield f"settings: {asked.settings}"
     if asked.change or asked.changed_version:
         yield f"what if: {_change(asked)}"
     for op in asked.ops:
@@ -160,6 +162,7 @@ def as_json(asked: Asked, here: Situation, found: Sequence[Line]) -> dict[str, A
         "ranks": asked.shape.ranks,
         "nccl": ".".join(map(str, asked.version)),
         "what_if": _change(asked) or None,
+        "settings": str(asked.settings) or None,
         "rows": [_line(line) for line in found],
     }
 
