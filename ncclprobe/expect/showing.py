@@ -118,11 +118,11 @@ def _reasons(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
         yield f"  {_span(of)}: {why}"
         yield f"    source: {source} (confidence {confidence})"
     for of in _by_worst(rows):
-        yield f"  {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}; {of[-1].expectation.known}"
+        yield f"  {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{of[-1].expectation.known}"
     yield from _above(rows, asked)
 
 
-_VERDICTS = {"fail": "fails below the lowest", "warn": "warns at most", "unjudged": "shown and not judged"}
+_VERDICTS = {"fail": "fails below the lowest; ", "warn": "warns at most; ", "unjudged": ""}
 
 
 def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
