@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
             print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
             return ExitCode.INCONCLUSIVE
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
-        print("gloo between such nodes, from 1 MiB on, is judged by the slowest link: `ncclprobe bandwidth` says so")
+        print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` says so")
         return ExitCode.INCONCLUSIVE
     asked = _asked(options, here)
     found = lines(asked)

@@ -15,7 +15,8 @@ fails
     expectation may warn at most, this is a warning.
 warns
     It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
-    Not where a user drew the line: what is above that passes, by their own words.
+    Not where a user drew the line: what is above that passes, by their own words. Nor where the expectation may warn
+    at most: there the warning is for what would else fail.
 passes
     All else. Faster than expected is never a failure.
 """
@@ -85,7 +86,7 @@ def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
 
 def faint(expected: Expectation) -> float:
     """GB/s from which on a row passes without a warning."""
-    if expected.basis == "user":
+    if expected.basis == "user" or expected.worst == "warn":
         return expected.low
     return expected.value - (expected.value - expected.low) * _FAINT
 
