@@ -383,7 +383,8 @@ def _names(row: Published, own: Prediction | None) -> bool:
 
 def _as_rate(machine: Machine, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
-    why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us"
+    normal = f", up to {row.high_us:.3g} normal by its source" if row.high_us else ""
+    why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us{normal}"
     return Expectation(bus_bytes / row.time_us / 1e3, 0.0, "GB/s", "published", why, row.source, "medium")
 
 

@@ -373,7 +373,7 @@ class Ledger:
         known = [row.expectation.known for row in rows if row.expectation]
         if not known or any(row.status != "unjudged" for row in rows) or self._options.expect or self._options.baseline:
             return ""
-        return f"{len(rows)} rows measured, none judged; the last of them: {known[-1]}"
+        return f"{len(rows)} row{'s' * (len(rows) != 1)} measured, none judged; the last of them: {known[-1]}"
 
     def _attendance(self, ending: Ending) -> Attendance | None:
         """Who stayed, and who of the others was set aside or ended the run; None: not even the start is known."""

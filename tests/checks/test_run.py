@@ -35,6 +35,9 @@ FAILED = replace(ROW, expectation=BAND, status="fail", interval_us=(19.8, 20.2))
 NOISE = replace(ROW, expectation=BAND, status="noise", interval_us=(15.0, 25.0))
 
 
+LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
+
+
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
     (verdict,) = engine.judge((Snapshot("n0", {Judged: Judged(rows)}),), (of_rows.band,), Job())
@@ -199,3 +202,11 @@ def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     (verdict,) = engine.judge((Snapshot("n0", {Attendance: stuck}),), (arrival.hang_attrib,), Job())
     assert verdict.status.value == "unknown"
     assert "no bytes were on their way" in verdict.why
+
+
+def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may_be_wrong() -> None:
+    verdict = banded(replace(ROW, expectation=LOOSE, status="warn", busbw_GBps=10.0))
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
+    assert "may be a wrong table" in finding.message
+    assert "off by 60% in the median" in finding.evidence

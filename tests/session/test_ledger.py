@@ -11,7 +11,7 @@ import pytest
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import Band, from_toml
 from ncclprobe.measured import FirstCall, Skew, Unmeasured
-from ncclprobe.model import Arrivals, Attendance, LostRank, Report
+from ncclprobe.model import Arrivals, Attendance, Expectation, LostRank, Report
 from ncclprobe.report import json as as_json
 from ncclprobe.session import options as command_line
 from ncclprobe.session.ledger import UNJUDGED, Ledger, Party
@@ -63,6 +63,30 @@ def test_an_unjudged_number_is_enough_only_where_it_is_asked_for(path: Path, rep
     book = ledger(path, report_only=report_only)
     book.add(ROW_OK)
     assert closed(book, path).exit_code == code
+
+
+LOOSE = Expectation(90.0, 0.0, "GB/s", "model", "w", "s", worst="unjudged", known="not judged: known from 2 sources")
+
+
+def loose(op: str = "all_reduce", nbytes: int = 1 << 20) -> Band:
+    return Band(op, nbytes, nbytes, LOOSE)
+
+
+def test_rows_whose_numbers_are_too_loosely_known_leave_a_run_whose_large_rows_are_judged_as_it_is(path: Path) -> None:
+    book = ledger(path, (*bands(1.0), loose(nbytes=4096)))
+    book.add(ROW_OK)
+    book.add(replace(ROW_OK, nbytes=4096))
+    report = closed(book, path)
+    assert (report.exit_code, [row.status for row in report.measurements]) == (0, ["pass", "unjudged"])
+
+
+def test_a_run_of_which_every_number_is_too_loosely_known_passes_and_says_that_none_was_judged(path: Path) -> None:
+    book = ledger(path, (loose(),))
+    book.add(ROW_OK)
+    report = closed(book, path)
+    assert (report.exit_code, report.measurements[0].status) == (0, "unjudged")
+    assert any("1 row measured, none judged" in each for each in report.remarks)
+    assert not any(verdict.id == "run.band" for verdict in report.checks)
 
 
 def test_wrong_data_fails_whatever_the_speed(path: Path) -> None:
