@@ -155,6 +155,7 @@ def _judge(options: argparse.Namespace, here: Situation) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.baseline import read_runs
 
+    _refuse_unused(options)
     if isinstance(here.system, Absent):
         raise UsageError(f"--judge {options.judge}: {here.system.why}: give --machine NAME, or a capture")
     change = _change(options)
@@ -167,11 +168,23 @@ def _judge(options: argparse.Namespace, here: Situation) -> int:
     said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
     settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
     machine = None if plain else here.machine
-    place = elsewhere.Place(changed(here.system, plain), machine, options.nodes, settings, failed)
+    place = elsewhere.Place(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
     found = elsewhere.judge(rows, place)
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
     return elsewhere.exit_code(found, place)
+
+
+_NOT_FOR_RESULTS = {"op": "--op", "begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",
+                    "gpus_per_node": "--gpus-per-node"}  # fmt: skip
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Raises UsageError for an option that says which rows are wanted: the file says which there are."""
+    usual = _parser().parse_args([])
+    given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
+    if given:
+        raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file says what was measured")
 
 
 def _set_in(path: str) -> dict[str, str | None]:

@@ -18,7 +18,7 @@ from published import Row
 from tables import table
 
 from ncclprobe.expect import evidence, sockets
-from ncclprobe.expect.predict import LATEST, as_expectation, beside, predict
+from ncclprobe.expect.predict import LATEST, as_expectation, combined, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model import Expectation
 from ncclprobe.ops import OPS
@@ -43,7 +43,7 @@ T99 = (31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One published row beside one expectation that was made without its source."""
+    """One published row and one expectation that was made without its source."""
 
     row: Row
     source: str
@@ -101,7 +101,7 @@ def _site(family: str) -> str:
 
 
 def samples(rows: Sequence[Row]) -> list[Sample]:
-    """Every row beside the model, and beside what other sources printed of the same machine."""
+    """Every row with what the model, and with what other sources printed of the same machine."""
     named = sources(rows)
     return [*_by_model(rows, named), *_by_others(rows, named)]
 
@@ -129,11 +129,11 @@ def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
 
 def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
     """By what a healthy other source printed of a size within a factor of two, the best as the tables take it."""
-    alike: dict[object, list[Row]] = defaultdict(list)
+    same: dict[object, list[Row]] = defaultdict(list)
     for row in rows:
         if row.nbytes and not row.forced:
-            alike[_alike(row)].append(row)
-    for own in alike.values():
+            same[_machine(row)].append(row)
+    for own in same.values():
         best: dict[str, float] = {}
         for row in own:
             if row.healthy == "yes":
@@ -145,7 +145,7 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
                 yield _sample(row, named[row.family], max(others))
 
 
-def _alike(row: Row) -> object:
+def _machine(row: Row) -> object:
     system = row.system
     links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
     return system.gpu, row.shape, row.op, int(math.log2(row.nbytes or 1)), links
@@ -261,7 +261,7 @@ def nested(found: Sequence[Sample]) -> list[Judged]:
 def _judged(own: Mapping[str, Sample], marks: Cells) -> Judged:
     said = {name: _weighed(each, marks) for name, each in own.items()}
     published, modelled = said.get("published"), said.get("model")
-    expected = beside(published, modelled)
+    expected = combined(published, modelled)
     first = next(iter(own.values()))
     status = once((first.value_GBps, first.value_GBps), expected).status
     return Judged(first.row, first.source, first.path, first.nbytes, expected, first.value_GBps, status)
@@ -287,7 +287,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
         "of the same machine, else with the model, and judged by thresholds of the others alone: where the basis, the "
         f"path of the bytes and the decade of bytes have {evidence.FEWEST_SOURCES} sources and {evidence.FEWEST_ROWS} "
         "rows; a FAIL lies below the thresholds of both. Errors count each source once; `worst` is the median of the "
-        "worst source. What is not judged is shown beside it."
+        "worst source. The share that is judged stands with every error."
     )
     yield ""
     yield from _by_path(healthy)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.__main__ import main as program
+from ncclprobe.errors import UsageError
 from ncclprobe.expected import main
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
@@ -18,7 +19,7 @@ NVLS_US, RING_US, GIB = 31_300.0, 43_000.0, 1 << 30
 
 
 def log(tmp_path: Path, *times_us: float, ranks: int = 8, said: str = "", nbytes: int = 8 * GIB, wrong: int = 0) -> str:
-    """A file of all_reduce_perf with a row per time, in and out of place alike."""
+    """A file of all_reduce_perf with a row per time, the same in and out of place."""
     lines = [HEAD, "# Collective test starting: all_reduce_perf\n# Using devices\n"]
     lines += [f"#  Rank {n:2} Group  0 Pid {n + 1} on n{n // 8} device {n % 8} [0x10] NVIDIA H100 80GB HBM3\n"
               for n in range(ranks)]  # fmt: skip
@@ -94,6 +95,12 @@ def test_more_ranks_than_gpus_are_not_judged(tmp_path: Path, capsys: pytest.Capt
     path = log(tmp_path, NVLS_US, ranks=16)
     assert "has 8 GPUs" in str(found(capsys, 0, "--judge", path, "--machine", "dgx-h100", "--nodes", "1"))
     assert "spread evenly" in str(found(capsys, 0, "--judge", path, "--machine", "dgx-h100", "--nodes", "3"))
+
+
+@pytest.mark.parametrize("option", [("--op", "broadcast"), ("-b", "1K"), ("--gpus-per-node", "4"), ("--graphs", "x")])
+def test_options_that_do_not_apply_to_results_are_refused(option: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not apply"):
+        main(("--judge", log(tmp_path, NVLS_US), "--machine", "dgx-h100", *option))
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "other"}', "size count type\n", "\x00\xff"])

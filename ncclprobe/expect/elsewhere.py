@@ -22,7 +22,8 @@ _MOST_NODES = 1 << 16
 class Place:
     """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
 
-    `failed` is why the run calls itself no measure of health (wrong data in its summary, an error); empty: it does not.
+    `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
+    data in its summary, an error); empty: it does not.
     """
 
     system: System
@@ -30,6 +31,7 @@ class Place:
     nodes: int | None
     settings: Pinned
     failed: str = ""
+    version: Version | None = None
 
 
 def environment(text: str) -> dict[str, str | None]:
@@ -65,7 +67,7 @@ def _band(row: Measurement, place: Place) -> Iterator[Band]:
         shape,
         place.system,
         machine=place.machine,
-        version=_version(row.library.version),
+        version=place.version or _version(row.library.version),
         settings=place.settings,
     )
     if found:

@@ -23,7 +23,8 @@ from ncclprobe.units import size
 
 Path = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
 """Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
-nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or nobody knows over what."""
+nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or over a network that is
+not known."""
 WORDS: Mapping[Path, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",

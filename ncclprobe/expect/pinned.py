@@ -2,7 +2,7 @@
 
 NCCL_ALGO and NCCL_PROTO leave algorithms and protocols out, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE take links away:
 what is then chosen, NCCL's own tables tell. What shared memory carries in place of P2P, and what fewer or more channels
-cost, nobody has published, so rows that such a setting changes are not judged.
+cost, is not published, so rows that such a setting changes are not judged.
 """
 
 from collections.abc import Iterator

@@ -257,7 +257,7 @@ def expectation(
     modelled = _by_model(own, call) or _over_tcp(call)
     if published is None and modelled is None:
         return None
-    found = beside(published, modelled)
+    found = combined(published, modelled)
     unknown = _unknown(call, whole, own, same=same)
     return evidence.unjudged(found, unknown) if unknown else found
 
@@ -293,7 +293,7 @@ def _same(own: Prediction | None, default: Prediction | None) -> bool:
 
 
 def _unknown(call: Call, whole: System, own: Prediction | None, *, same: bool) -> str:
-    """Which setting makes of this call something that nobody published; empty: none."""
+    """Which setting makes of this call something that is not published; empty: none."""
     settings, what = call.settings, ""
     if settings.refused:
         return f"not judged: {settings.refused}"
@@ -315,8 +315,8 @@ def _own_choice(call: Call, own: Prediction) -> bool:
     return free is not None and free.protocol == own.protocol
 
 
-def beside(published: Expectation | None, modelled: Expectation | None) -> Expectation:
-    """What was published of a machine, beside the model: a row fails where it lies below the thresholds of both.
+def combined(published: Expectation | None, modelled: Expectation | None) -> Expectation:
+    """What was published of a machine, and what the model makes of it: a row fails below the thresholds of both.
 
     Where one of them is too loosely known, the other's threshold counts. Either may be missing, not both.
     """

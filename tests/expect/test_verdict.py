@@ -72,7 +72,7 @@ SHOWN = replace(BAND, basis="model", low=0.0, worst="unjudged", known="not judge
 @pytest.mark.parametrize(
     ("busbw", "half", "status"), [(100, 0.01, "pass"), (85, 0.01, "pass"), (80, 0.1, "pass"), (10, 0.01, "warn")]
 )
-def test_a_loosely_known_number_warns_at_most_and_noise_beside_it_is_no_verdict(
+def test_a_loosely_known_number_warns_at_most_and_noise_of_it_is_no_verdict(
     busbw: float, half: float, status: str
 ) -> None:
     assert judge(row(busbw, half), LOOSE).status == status
