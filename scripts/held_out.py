@@ -120,7 +120,7 @@ def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
     pinned = PINNED[row.forced[0]] if row.forced else None
     found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, pinned)
     if found:
-        return as_expectation(found), found.judged_by == "time"
+        return as_expectation(found), found.latency_decides
     if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
         return None, False
     link = sockets.Link(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")

@@ -71,6 +71,11 @@ class Prediction:
         return CORRECTIONS[self.place] != Correction()
 
     @property
+    def latency_decides(self) -> bool:
+        """Whether more than bytes decide the time; between nodes a tenth is enough, as latency grows with nodes."""
+        return self.judged_by == "time" or (self.place == "network" and self.judged_by == "both")
+
+    @property
     def above_the_wire(self) -> bool:
         """Whether the bus bandwidth exceeds what any link carries: right where not every byte goes around a ring."""
         return self.busbw_GBps > self.wire_GBps > 0
@@ -340,7 +345,7 @@ def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation 
 
 
 def _by_model(own: Prediction | None, call: Call) -> Expectation | None:
-    return _weighed((as_expectation(own, call.settings), own.judged_by == "time"), call) if own else None
+    return _weighed((as_expectation(own, call.settings), own.latency_decides), call) if own else None
 
 
 def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation:

@@ -63,6 +63,13 @@ def test_a_published_number_of_several_nodes_is_used_whatever_algorithm_reaches_
     assert (found.basis, found.value) == ("published", 339.0)
 
 
+def test_many_nodes_at_a_size_where_latency_has_a_part_warn_at_most() -> None:
+    few, many = (expectation("all_gather", GIB, Shape((8,) * nodes), H100) for nodes in (4, 128))
+    assert few is not None
+    assert many is not None
+    assert (few.worst, many.worst) == ("fail", "warn")
+
+
 def test_a_published_number_too_loosely_known_takes_the_threshold_of_the_model() -> None:
     machine = machines.find("p5.48xlarge")
     found = expectation("all_reduce", 8 * GIB, PAIR, machine.system(), machine=machine)
