@@ -140,7 +140,7 @@ def test_ranks_that_never_met_pass_nothing(path: Path) -> None:
     report = closed(recorder(path, met=False), path, Ending(arrivals=Arrivals(2, (1,), 60.0)))
     assert report.exit_code == 4
     assert of_run(report) == {
-        "run.init": "fail", "run.data": "unknown", "run.bandwidth": "unknown", "run.straggler": "unknown",
+        "run.init": "fail", "run.data": "unknown", "run.bandwidth": "unknown",
     }  # fmt: skip
 
 
