@@ -11,14 +11,14 @@ from typing import Any
 from ncclprobe import __version__
 from ncclprobe.checks import MEASURED
 from ncclprobe.engine import suppressions
-from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, suppress
+from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, status_by_node, suppress
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import ExitCode, Suppression, Verdict
+from ncclprobe.model.findings import ExitCode, Status, Suppression
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check
@@ -80,6 +80,7 @@ def diagnose(
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in left_out))
     launch = launch_of(snapshots[0])
     status, code = conclude(verdicts, options.fail_on, inconclusive=bool(missing))
+    each = status_by_node([s.node for s in snapshots], verdicts, options.fail_on)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -88,7 +89,7 @@ def diagnose(
         status=status,
         exit_code=code,
         launch=LaunchRow(launch.kind, launch.nnodes, launch.world_size),
-        nodes=tuple(_node_row(s, place, verdicts, options.fail_on) for place, s in enumerate(snapshots)),
+        nodes=tuple(_node_row(s, place, each[s.node]) for place, s in enumerate(snapshots)),
         missing_nodes=tuple(missing),
         checks=verdicts,
         coverage=coverage(verdicts),
@@ -124,11 +125,10 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
     return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
 
 
-def _node_row(snapshot: Snapshot, place: int, verdicts: Sequence[Verdict], fail_on: str) -> NodeRow:
+def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:
     system = snapshot.facts.get(System)
     hostname = system.hostname if isinstance(system, System) else snapshot.node
     rank = launch_of(snapshot).node_rank
-    status = conclude(part_of(snapshot.node, verdicts), fail_on)[0]
     return NodeRow(snapshot.node, place if rank is None else rank, hostname, status)
 
 
