@@ -67,7 +67,6 @@ def verdict_line(report: Report) -> str:
 
 def quiet(report: Report) -> str:
     """One line of at most 80 characters: the worst finding or what is not known, how much more, and the exit code."""
-    report = _legible(report)
     worst = [(v, f) for v, f in _all_findings(report) if f.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
     if worst:
@@ -79,7 +78,7 @@ def quiet(report: Report) -> str:
         return verdict_line(report) + "\n"
     more = len(worst or blind) - 1
     end = f" (+{more} more, exit {report.exit_code})" if more else f" (exit {report.exit_code})"
-    return textwrap.shorten(text, 80 - len(end), placeholder="…") + end + "\n"
+    return textwrap.shorten(printable(text), 80 - len(end), placeholder="…") + end + "\n"
 
 
 def _legible(value: T) -> T:
