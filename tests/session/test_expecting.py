@@ -15,6 +15,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.session.measure import expectations as module
 from ncclprobe.session.measure.expectations import Expecting, expecting
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.agreement import Terms
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
@@ -43,10 +44,10 @@ def judged_by(
 ) -> Expecting:
     collectors = discover("ncclprobe.facts", Collector)
     snapshot = observe.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
-    monkeypatch.setattr(observe, "observed", lambda *_: (snapshot, {}))
+    monkeypatch.setattr(Look, "snapshot", lambda _: snapshot)
     terms = Terms(cast(Any, backend), len(set(hosts)))
     exchange = cast(Exchange, Alone())
-    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), hosts)
+    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), Look("node"), hosts)
 
 
 def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +70,8 @@ def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is expected" in found.remark
 
 
-@pytest.mark.parametrize("argv", [("--report-only",), ("--expect", "bands.toml"), ("--pairs",)])
-def test_a_file_or_numbers_alone_or_pairs_leave_nothing_to_expect(
-    monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("argv", [("--expect", "bands.toml"), ("--pairs",)])
+def test_a_file_or_pairs_leave_nothing_to_expect(monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]) -> None:
     assert judged_by(monkeypatch, "hgx-h100", *argv) == Expecting()
 
 
@@ -92,7 +91,9 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
     monkeypatch.setattr(slowest_link, "slowest_link", lambda *_: link)
-    found = module.expecting(parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), ("n0", "n1"))
+    found = module.expecting(
+        parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
+    )
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)
     assert all(band.expectation.value < 0.125 for band in found.bands)
