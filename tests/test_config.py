@@ -15,7 +15,6 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check
 
 
-
 def checks() -> tuple[Check, ...]:
     return discover("ncclprobe.checks", Check)
 

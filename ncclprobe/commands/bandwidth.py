@@ -47,10 +47,10 @@ def main(argv: Sequence[str]) -> int:
         expected = _expected(options.expect, options.tolerance)
         _readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
-            return _start_ranks(options, question, options.nproc, launch, expected)
+            return _start_ranks(options, question, options.nproc, launch)
         seat = take_seat(launch, os.environ)
         if seat is None or seat.ranks == 1:
-            return _alone(options, question, launch, expected)
+            return _alone(options, question, launch)
         host = _this_host()
         backend = choose_backend(options.backend, seat.kind, seat.local_ranks, devices(host))[0]
         return Rank(options, question, seat, host, expected, backend).run()
@@ -94,11 +94,11 @@ def _report_on(path: Path, options: Options, question: Question) -> int:
     return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
 
 
-def _start_ranks(options: Options, question: Question, count: int, launch: Launch, expected: Sequence[Band]) -> int:
+def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
     if launch.kind != "none":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
-        return _alone(options, question, launch, expected)
+        return _alone(options, question, launch)
     choose_backend(options.backend, "torchrun", count, devices(_this_host()))
     cpus = len(os.sched_getaffinity(0))
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
@@ -107,10 +107,10 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
             f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
             f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
         )
-    return selflaunch.launch(count, options, question, expected)
+    return selflaunch.launch(count, options, question)
 
 
-def _alone(options: Options, question: Question, launch: Launch, expected: Sequence[Band]) -> int:
+def _alone(options: Options, question: Question, launch: Launch) -> int:
     """One rank moves no byte between GPUs: measure copies, or start a rank per GPU, or say how to be more.
 
     Raises UsageError.
@@ -121,7 +121,7 @@ def _alone(options: Options, question: Question, launch: Launch, expected: Seque
         return single_rank.copies(options, question, launch.kind, _this_host(), backend)
     if options.nproc is None and backend == "nccl" and gpus > 1 and launch.kind == "none":
         print(f"ncclprobe: one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", file=sys.stderr)
-        return _start_ranks(options, question, gpus, launch, expected)
+        return _start_ranks(options, question, gpus, launch)
     raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(backend, gpus)}")
 
 

@@ -211,8 +211,10 @@ def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
 
 
 def _why_none(rows: Sequence[Measurement]) -> str:
-    known = [row.expectation for row in rows if row.expectation]
-    return "" if known else ": nothing is known to judge them by; --expect FILE or --baseline PATH would"
+    known = [row.expectation.known for row in rows if row.expectation]
+    if known:
+        return f"; the last of them: {known[-1]}" if known[-1] else ""
+    return ": nothing is known to judge them by; --expect FILE or --baseline PATH would"
 
 
 def _count(rows: Sequence[Any]) -> str:

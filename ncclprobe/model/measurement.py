@@ -134,6 +134,8 @@ class Expectation:
 
     ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
     ``confidence`` says how far a number that was derived, not measured, may be trusted.
+    ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
+    nothing: an expectation that judges nothing has a ``low`` of 0.
     """
 
     value: float
@@ -143,6 +145,8 @@ class Expectation:
     why: str
     source: str
     confidence: Literal["high", "medium", "low"] = "high"
+    worst: Literal["fail", "warn", "unjudged"] = "fail"
+    known: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,11 +135,19 @@ def _row(row: Measurement) -> "TestCase":
     """Its time in whole milliseconds: the schema takes no exponent, and the properties have every digit."""
     where = f"{size(row.nbytes)}, {row.place} place"
     case = _case(f"{row.op} {where}", f"bandwidth.{row.op}", round(row.time_us.mean / 1e6, 3))
-    least = f", at least {row.expectation.low:.4g} expected" if row.expectation else ""
+    least = _least(row)
     said = f"bus bandwidth {row.busbw_GBps:.4g} GB/s{least}"
     case.result = _judged(row.status, said, row.doubt)
     case.system_out = "\n".join(f"{name}={number}" for name, number in _numbers(row))
     return case
+
+
+def _least(row: Measurement) -> str:
+    if row.expectation is None:
+        return ""
+    if row.status == "unjudged":
+        return f", {row.expectation.value:.4g} expected: {row.expectation.known}"
+    return f", at least {row.expectation.low:.4g} expected"
 
 
 def _copy(row: CopyRow) -> "TestCase":
@@ -161,7 +169,7 @@ def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
         return [_result(Failure, said, status)]
     if status == "noise":
         return [_result(Error, f"{doubt or 'too noisy to judge'}: {said}", status)]
-    return [_result(Skipped, f"measured, and nothing to judge it by: {said}", status)] if status == "unjudged" else []
+    return [_result(Skipped, f"measured, and not judged: {said}", status)] if status == "unjudged" else []
 
 
 def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
@@ -175,7 +183,8 @@ def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
         yield "wrong", str(row.wrong)
     if row.expectation:
         yield "expected_GBps", f"{row.expectation.value:.6g}"
-        yield "least_GBps", f"{row.expectation.low:.6g}"
+        if row.status != "unjudged":
+            yield "least_GBps", f"{row.expectation.low:.6g}"
 
 
 def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":

@@ -168,7 +168,7 @@ def _row(row: Measurement) -> str:
         f"{row.time_us.mean:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
-        f"{row.expectation.low:.4g}" if row.expectation else "",
+        f"{row.expectation.low:.4g}" if row.expectation and row.status != "unjudged" else "",
         "not verified" if row.wrong is None else row.wrong,
         row.status,
     )

@@ -88,7 +88,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     by = (*_ROW, "basis")
     expected = [(key, e.value * 1e9) for key, e in judged]
     yield _gauge("expected_busbw", "Bus bandwidth that a healthy machine reaches.", expected, by, _PER_S)
-    least = [(key, e.low * 1e9) for key, e in judged]
+    least = [(key, e.low * 1e9) for key, e in judged if e.worst != "unjudged"]
     yield _gauge("least_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
     verdicts = Counter((row.status,) for _, row in kept)
     yield _gauge("rows", "Measured rows of the last run by verdict.", sorted(verdicts.items()), ("status",))

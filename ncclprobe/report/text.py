@@ -114,6 +114,9 @@ def measurement_row(m: Measurement) -> str:
     ``issue`` is what the host needs to hand a call over; where that is most of the time, the row is launch-bound.
     """
     expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail", "noise") else ""
+    expected = (
+        f", {m.expectation.value:.4g} expected" if m.expectation and m.expectation.worst == "unjudged" else expected
+    )
     bound = ", launch-bound" if m.launch_bound else ""
     return _COLUMNS.format(
         f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,

@@ -65,3 +65,9 @@ class Options:
     def itemsize(self) -> int:
         """Bytes of one element."""
         return DTYPES[self.dtype]
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether a file is to hold the report."""
+        paths = (self.json, self.junit, self.markdown, self.html, self.prometheus)
+        return self.nodes_out is not None or any(path not in (None, "-") for path in paths)

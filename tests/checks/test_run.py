@@ -15,14 +15,14 @@ from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.run.asked import Asked, Ending, Skipped
 from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
+from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Groups
 from ncclprobe.model.findings import Finding, Status, Verdict
-from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew, Unmeasured
+from ncclprobe.model.measurement import Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Job
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 
@@ -39,6 +39,9 @@ def said(check: Check, *facts: Any, asked: Asked = ASKED) -> Verdict:
     run = {type(fact): fact for fact in (asked, EIGHT, Expected(), Ending(), Skipped(), *facts)}
     (verdict,) = judge((), (check,), Job(), run)
     return verdict
+
+
+LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
 
 
 def banded(*rows: Measurement) -> Verdict:
@@ -213,3 +216,11 @@ def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     verdict = said(arrival.rank_lost, stuck)
     assert verdict.status.value == "unknown"
     assert "no bytes were on their way" in verdict.why
+
+
+def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may_be_wrong() -> None:
+    verdict = banded(replace(ROW, expectation=LOOSE, status="warn", busbw_GBps=10.0))
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
+    assert "may be a wrong table" in finding.message
+    assert "off by 60% in the median" in finding.evidence

@@ -223,7 +223,8 @@ def _hover(row: Measurement) -> str:
         lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} µs (95 %)")
     if row.expectation:
         e = row.expectation
-        lines.append(f"expected {rate(e.value)}, at least {rate(e.low)} GB/s ({e.basis})")
+        least = "" if row.status == "unjudged" else f", at least {rate(e.low)}"
+        lines.append(f"expected {rate(e.value)}{least} GB/s ({e.basis})")
     lines.append(f"{plural(row.batches, 'batch').replace('batchs', 'batches')} of {plural(row.iters, 'call')}")
     if row.launch_bound:
         lines.append("launch-bound: says little of the link")

@@ -152,7 +152,7 @@ def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
 def _unjudged(report: Report) -> list[tuple[int, str, str]]:
     """Numbers of which nobody can say whether they are good: (how many, what became of them, why)."""
     words = {
-        "unjudged": ("not judged", "nobody expected a number of them"),
+        "unjudged": ("not judged", "no number is known well enough to judge them by"),
         "noise": ("too noisy to judge", "their interval is wider than the band"),
     }
     counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]

@@ -53,6 +53,7 @@ def expecting(
 def _of_nccl(options: Options, hosts: Sequence[str], snapshot: Snapshot) -> Expecting:
     """By this node's own links, to which the others are taken to be alike."""
     from ncclprobe.expect.context import situation
+    from ncclprobe.expect.pinned import pinned
     from ncclprobe.expect.predict import LATEST, expectation
 
     here = situation(snapshot.facts)
@@ -64,12 +65,15 @@ def _of_nccl(options: Options, hosts: Sequence[str], snapshot: Snapshot) -> Expe
             remark=f"{max(shape.gpus)} ranks on a machine of {system.gpus} GPUs: nothing is expected of it"
         )
     version: Version = here.nccl or LATEST
+    settings = pinned(here.settings, version)
 
     def expected(op: str, nbytes: int) -> Expectation | None:
-        return expectation(op, nbytes, shape, system, machine=here.machine, version=version)
+        return expectation(op, nbytes, shape, system, machine=here.machine, version=version, settings=settings)
 
     found = tuple(_bands(options, shape.ranks, expected))
-    return Expecting(found, f"judged without --expect: {here.why}" if found else "")
+    judged = any(band.expectation.worst != "unjudged" for band in found)
+    how = "judged without --expect" if judged else "expected without --expect, and too loosely known to judge by"
+    return Expecting(found, f"{how}: {here.why}" + (f"; with {settings}" if settings else "") if found else "")
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import tempfile
 import time
 import warnings
 import zlib
@@ -51,6 +52,21 @@ def devices(host: Host) -> Devices:
     return Devices(sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names))
 
 
+def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
+    """A process that makes the report if this one is killed: where a file is to hold it, and no other process could."""
+    if rank_files.FOLDER in os.environ or not options.writes_files:
+        return None
+    folder = ""
+    if recorder.path is None:
+        try:
+            folder = tempfile.mkdtemp(prefix="ncclprobe-")
+            recorder.write_to(Path(folder))
+        except (OSError, UsageError):
+            return None
+    assert recorder.path
+    return Survivor(recorder.path, (options.command, *options.argv), folder=folder)
+
+
 def _trail(rank: int, host: str) -> Trail | None:
     """Where this rank leaves its trace, if ``--nproc`` started it: it then ends with who started it."""
     folder = os.environ.get(rank_files.FOLDER)
@@ -58,6 +74,11 @@ def _trail(rank: int, host: str) -> Trail | None:
         return None
     rank_files.end_with_parent(signal.SIGTERM)
     return Trail(folder, rank, host)
+
+
+def _kind(seat: Seat) -> str:
+    """How the ranks were started, as the report says it: torch's agent is ours under ``--nproc``."""
+    return "self" if rank_files.FOLDER in os.environ else seat.kind
 
 
 class Rank:
@@ -78,7 +99,7 @@ class Rank:
         self._recorder: Recorder | None = None
         self._survivor: Survivor | None = None
         if seat.rank == 0:
-            party = Participants(seat.kind, seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
+            party = Participants(_kind(seat), seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
             self._recorder = Recorder(options, question, party, expected, self._progress)
             self._recorder.snapshots = self._snapshots
         spent = time.time() - float(os.environ.get(rank_files.STARTED, time.time()))
@@ -92,7 +113,7 @@ class Rank:
         """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
         if self._recorder:
             self._recorder.open()  # a path that cannot be written is found out now
-            self._survivor = Survivor.start(self._options, self._recorder)
+            self._survivor = _survivor(self._options, self._recorder)
         self._watch.start()
         if self._look:
             self._look.start()
@@ -181,7 +202,7 @@ class Rank:
         assert self._recorder
         self._recorder.take_part(
             Participants(
-                kind=self._seat.kind,
+                kind=_kind(self._seat),
                 ranks=self._seat.ranks,
                 hosts=hosts,
                 backend=terms.backend,

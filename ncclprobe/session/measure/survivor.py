@@ -1,73 +1,68 @@
-"""A process that outlives rank 0: it makes the report where rank 0 was killed before it could.
+"""A process that outlives the one that is to make the report, and makes it where that one was killed.
 
-``python -m ncclprobe.session.measure.survivor LOG OPTION…`` reads its standard input, which rank 0 holds open. A byte
-says that the report is written; an end without one, that rank 0 is gone. It leads a session of its own, so that a
-signal to rank 0's group does not reach it, and imports what a report takes only then. Not needed under ``--nproc``:
-there the process that started the ranks makes the report.
+``python -m ncclprobe.session.measure.survivor LOG WAIT_S FOLDER COMMAND OPTION…`` reads its standard input, which its
+owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is written; an end
+without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks may still be leaving,
+and the command makes the report of it. FOLDER, if any, is removed in the end. The process leads a session of its own,
+so that a signal to the owner's group does not reach it, and imports next to nothing.
 """
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ncclprobe.session.measure.recorder import Recorder
-    from ncclprobe.session.options import Options
 
 _DONE = b"."
+_POLL_S = 0.1
+_REPORT_S = 60.0
 LOG = "NCCLPROBE_RUN_LOG"
 """Set for a command that is to make the report of this run log, and to measure nothing."""
 
 
 class Survivor:
-    """Rank 0's end of it."""
+    """The owner's end of it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: "tempfile.TemporaryDirectory[str] | None") -> None:
-        self._process, self._folder = process, folder
-
-    @classmethod
-    def start(cls, options: "Options", recorder: "Recorder") -> "Survivor | None":
-        """Start one where a file is to hold the report and rank 0 alone could write it."""
-        from ncclprobe.session.ranks.rank_files import FOLDER
-
-        wanted = (options.json, options.junit, options.markdown, options.html, options.prometheus)
-        if FOLDER in os.environ or not (any(w and w != "-" for w in wanted) or options.nodes_out):
-            return None
-        folder = None
-        if recorder.path is None:
-            try:
-                folder = tempfile.TemporaryDirectory(prefix="ncclprobe-")
-            except OSError:
-                return None
-            recorder.write_to(Path(folder.name))
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(recorder.path), options.command, *options.argv],
+    def __init__(self, log: Path, command: Sequence[str], *, folder: str = "", wait_s: float = 0.0) -> None:
+        own = [sys.executable, "-m", __name__, str(log), str(wait_s), folder, *command]
+        self._process = subprocess.Popen(
+            own,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return cls(process, folder)
 
     def dismiss(self) -> None:
         """Say that the report is written."""
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), _DONE)  # type: ignore[union-attr]
-        if self._folder:
-            with contextlib.suppress(OSError):
-                self._folder.cleanup()
 
 
-def main(log: str, argv: list[str]) -> None:
-    """Wait for rank 0's word or its end, and have the report made where it left none."""
+def main(log: Path, wait_s: float, folder: str, command: Sequence[str]) -> None:
+    """Wait for the owner's word or its end, and have the report made where it left none."""
     if os.read(0, 1) != _DONE:
-        own = {**os.environ, LOG: log}
-        os.execve(sys.executable, [sys.executable, "-m", "ncclprobe", *argv], own)
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and not _has_end(log):
+            time.sleep(_POLL_S)
+        _report({**os.environ, LOG: str(log)}, command)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_end(log: Path) -> bool:
+    from ncclprobe.host.run_log import ends
+
+    return ends(log)
+
+
+def _report(variables: Mapping[str, str], command: Sequence[str]) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-m", "ncclprobe", *command], env=variables, timeout=_REPORT_S, check=False)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Band
 from ncclprobe.session.measure.look import captures_in, replayed_nodes, write_captures
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.recorder import asked, log_path
+from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
 
@@ -44,37 +44,47 @@ class End:
     signal: str = ""
 
 
-def launch(nproc: int, options: Options, question: Question, expected: Sequence[Band]) -> int:
+def launch(nproc: int, options: Options, question: Question) -> int:
     """Run the command with `options` on `nproc` ranks and return the exit code of the whole.
 
     Raises UsageError where nothing can be written for the ranks to meet in.
     """
-    host = socket.gethostname()
-    with _folder() as name:
-        own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "ncclprobe.session.ranks.agent", str(os.getpid()), str(nproc), *options.argv],
-            env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
-            start_new_session=True,
-        )
-        folder = Path(name)
-        log = log_path(options, folder) or folder / FILE
-        if options.keep:
-            log.unlink(missing_ok=True)  # of an earlier run
-        end = _attend(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
-        record = _settle(log, folder, nproc, host, end, asked(options))
-        if isinstance(record, int):
-            return record
-        captures = captures_in(folder)
-        if options.keep:
-            write_captures(options.keep, captures)
-        report = diagnose(question, replayed_nodes(captures), run_facts(record))
-        return Publisher(options).publish(report)
-
-
-def _folder() -> "tempfile.TemporaryDirectory[str]":
+    name = _folder()
+    log = log_path(options, name) or Path(name, FILE)
+    if options.keep:
+        log.unlink(missing_ok=True)  # of an earlier run
+    survivor = Survivor(log, (options.command, *options.argv), folder=name, wait_s=_GOODBYE_S)
     try:
-        return tempfile.TemporaryDirectory(prefix="ncclprobe-")
+        return _run(nproc, options, question, name, log)
+    finally:
+        survivor.dismiss()
+
+
+def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
+    """Start torch's agent, wait for it, and publish the report."""
+    host = socket.gethostname()
+    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.session.ranks.agent", str(os.getpid()), str(nproc), *options.argv],
+        env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
+        start_new_session=True,
+    )
+    folder = Path(name)
+    end = _attend(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
+    record = _settle(log, folder, nproc, host, end, asked(options))
+    if isinstance(record, int):
+        return record
+    captures = captures_in(folder)
+    if options.keep:
+        write_captures(options.keep, captures)
+    report = diagnose(question, replayed_nodes(captures), run_facts(record))
+    return Publisher(options).publish(report)
+
+
+def _folder() -> str:
+    """A folder for what ranks leave behind. The survivor removes it, however this process ends."""
+    try:
+        return tempfile.mkdtemp(prefix="ncclprobe-")
     except OSError as error:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
