@@ -31,7 +31,7 @@ STARVED_SHARE = 0.1
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
 PAIRS = ("--pairs", "-e", "1M")
-SWEEP = ("--op", "all_reduce", "-b", "1K", "-e", "1M", "-f", "32", "-n", "5", "--report-only")
+SWEEP = ("--op", "all_reduce", "-b", "1K", "-e", "1M", "-f", "32", "-n", "5")
 DEADLINE_S = 180.0
 LONG = ("--timeout", "150", "--phase-timeout", "60")
 
@@ -218,7 +218,7 @@ def stopped(path: Path) -> Ended:
     path.unlink(missing_ok=True)
     with Lab(hosts=HOSTS) as lab, ExitStack() as stack:
         all_alike(lab, stack)
-        jobs = begin(lab, path, "-b", "1K", "-e", "4M", "-f", "16", "--report-only", "--phase-timeout", "5")
+        jobs = begin(lab, path, "-b", "1K", "-e", "4M", "-f", "16", "--phase-timeout", "5")
         end_s = time.monotonic() + DEADLINE_S
         while not (path.exists() and as_json.read(str(path)).measurements):
             if time.monotonic() > end_s or all(job.popen.poll() is not None for job in jobs):
