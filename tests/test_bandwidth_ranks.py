@@ -97,12 +97,12 @@ def test_rank_zero_alone_speaks_and_its_table_comes_once(healthy: Healthy) -> No
     assert healthy.report.launch.kind == "openmpi"
 
 
-def test_numbers_that_nothing_judges_are_inconclusive(lab: Lab) -> None:
-    assert [process.wait() for process in lab.ranks(by_srun(free_port()), *SHORT)] == [3, 3]
+def test_numbers_that_nothing_judges_are_inconclusive_where_they_must_be_judged(lab: Lab) -> None:
+    assert [process.wait() for process in lab.ranks(by_srun(free_port()), *SHORT, "--require-judged")] == [3, 3]
     report = lab.report()
     assert report.launch.kind == "slurm"
     assert {m.status for m in report.measurements} == {"unjudged"}
-    assert any("nothing to judge these numbers by" in remark for remark in report.remarks)
+    assert any("nothing is known to judge them by" in remark for remark in report.remarks)
 
 
 def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> None:
@@ -189,7 +189,10 @@ def test_ranks_of_our_own_end_with_who_started_them_and_nothing_is_left(lab: Lab
     psutil.wait_procs(left, timeout=DEADLINE_S)
     assert all(map(ended, left))
     assert not list(lab.folder.glob("ncclprobe-*"))
-    assert lab.report().exit_code == 3
+    report = lab.report()
+    (lost,) = [v for v in report.checks if v.id == "run.rank-lost"]
+    assert (report.exit_code, lost.findings) == (3, ())
+    assert "ended by SIGTERM" in lost.why
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a host name of its own")
@@ -234,7 +237,7 @@ def test_a_rank_that_never_arrives_is_named(lab: Lab) -> None:
     assert [process.wait() for process in processes] == [4, 4]
     report = lab.report()
     assert [subject for subject, _ in findings(report, "run.init")] == ["rank 2"]
-    assert {v.id for v in report.checks if v.status.value == "pass"} == set()
+    assert {v.id for v in report.checks if v.status.value == "pass" and v.id.startswith("run.")} == set()
 
 
 @pytest.mark.parametrize("own_ranks", [False, True])
@@ -277,7 +280,9 @@ def test_ctrl_c_keeps_what_was_measured(lab: Lab) -> None:
     assert process.wait() == 3
     report = lab.report()
     assert len(report.measurements) == 1
-    assert any("ended by SIGINT in phase 'all_reduce 16 MiB" in remark for remark in report.remarks)
+    (lost,) = [v for v in report.checks if v.id == "run.rank-lost"]
+    assert (lost.status.value, lost.findings) == ("unknown", ())
+    assert "ended by SIGINT in phase 'all_reduce 16 MiB" in lost.why
     assert all(map(ended, workers))
 
 
