@@ -121,7 +121,7 @@ def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
 
 
 FITS = {"[": {Ending, NicTraffic, Affinities, Copies}, "{": {Ending, Asked, MeasuredOn}, '"': {Ending, Notes}}
-"""Of which facts a value that begins with this is one: all rows of something may be none, all fields may be left out."""
+"""Of which facts a value that begins with this is one: rows may be none, and fields left out."""
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "x", [], [3], {}, {"rank": "x"}, [[1]]], ids=json.dumps)
