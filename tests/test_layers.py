@@ -123,6 +123,17 @@ def test_nothing_dangerous_is_called() -> None:
         assert not pattern.search(path.read_text()), path
 
 
+def test_a_report_is_made_in_one_place() -> None:
+    """All else reads one, or changes a copy of it."""
+    made = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Report"
+    ]
+    assert made == ["engine/diagnose.py"]
+
+
 def test_everything_but_one_judge_and_the_command_catches_what_it_names() -> None:
     broad = [path.name for path in FILES for line in path.read_text().splitlines() if "except Exception" in line]
     assert sorted(broad) == ["__main__.py", "judge.py"]
