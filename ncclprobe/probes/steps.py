@@ -100,7 +100,7 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, beat: Be
     need = workload.memory_bytes(asked.strategy, asked.model)
     if room is not None and need > room:
         raise UsageError(
-            f"--workload {asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
+            f"{asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
             f"{units.size(room)} free; give fewer --params or more --layers"
         )
     device = torch.device(plan.device)
@@ -149,7 +149,7 @@ def _slots(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], Slot]:
     for (name, nbytes), shape in shapes.items():
         if not shape.nbytes:
             raise UsageError(
-                f"--workload: {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share"
+                f"a step's {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share"
             )
     largest = max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values())
     buffers: Buffers = allocate(-(-largest // 512) * 512, getattr(torch, plan.dtype), torch.device(plan.device))
