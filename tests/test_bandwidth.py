@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import bandwidth
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.session.ranks.identity import Devices

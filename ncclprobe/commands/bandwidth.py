@@ -96,7 +96,8 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
 def _how_often(parser: argparse.ArgumentParser) -> None:
     add, count = parser.add_argument, arguments.count
     add("--precision", type=_share, metavar="PERCENT",
-        help=f"Make calls until a row's median is known within ± PERCENT (default: {_PRECISION:.0%}%), or …")  # fmt: skip
+        help=f"Make calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), "
+        "or …")  # fmt: skip
     add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
         help=f"… so much time has gone into it (default: {_BUDGET_S:g}, or what half of --timeout leaves for "
         "each row).")  # fmt: skip

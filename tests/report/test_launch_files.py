@@ -79,7 +79,7 @@ def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) 
     import argparse
 
     from ncclprobe.commands import doctor
-    from ncclprobe.commands import measuring as options
+    from ncclprobe.commands import bandwidth as options
 
     known = {
         flag for action in (*doctor._parser()._actions, *options._parser()._actions) for flag in action.option_strings

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.expect import of_run
 from ncclprobe.expect.of_run import Expecting

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands import measuring as command_line
+from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.ranks import Participants
