@@ -39,7 +39,7 @@ from ncclprobe.nccl.parameters import looks_like_ours  # noqa: E402
 
 CAPTURE = ROOT / "tests" / "captures" / "hgx-h200.jsonl"
 COLLECTORS = discover("ncclprobe.facts", Collector)
-CHECKS = diagnose.doctor_checks()
+CHECKS = diagnose.every_check(diagnose.MACHINE)
 CHILD_S = 600.0
 
 

@@ -24,7 +24,7 @@ import zoo  # noqa: E402 - found in tests/
 from zoo import findings, rebuilt, sick  # noqa: E402
 
 from ncclprobe.engine.collect import collect  # noqa: E402
-from ncclprobe.engine.diagnose import doctor_checks  # noqa: E402
+from ncclprobe.engine.diagnose import MACHINE, every_check  # noqa: E402
 from ncclprobe.engine.judge import coverage as count_verdicts  # noqa: E402
 from ncclprobe.engine.judge import judge  # noqa: E402
 from ncclprobe.facts import ibstat, topo_matrix  # noqa: E402
@@ -150,7 +150,7 @@ def _judged(folder: Path, entry: Mapping[str, Any]) -> Found | None:
     if answers is None:
         return None
     facts = collect(Replay(answers), discover("ncclprobe.facts", Collector))
-    verdicts = judge([Snapshot("rebuilt", facts)], doctor_checks(), Job())
+    verdicts = judge([Snapshot("rebuilt", facts)], every_check(MACHINE), Job())
     return [(verdict.id, finding) for verdict in verdicts for finding in verdict.findings]
 
 

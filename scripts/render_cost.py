@@ -102,7 +102,7 @@ def fleet(count: int) -> Report:
     """The report of `count` nodes that are one captured machine."""
     options = doctor._parser().parse_args([str(CAPTURE), "--json", os.devnull])
     (snapshot,) = observe.replayed([CAPTURE], discover("ncclprobe.facts", Collector))
-    base = diagnose.diagnose(diagnose.ask(options, []), [snapshot])
+    base = diagnose.diagnose(diagnose.doctor_question(options, []), [snapshot])
     names = [f"gpu-{number:04}" for number in range(count)]
     own = [verdict for verdict in base.checks if verdict.node]
     checks = [verdict for number, name in enumerate(names) for verdict in _verdicts(own, name, number)]
