@@ -80,9 +80,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     tried: dict[str, set[Pair]] = {}
     for each in tries(paths):
         for pair, stalls in _large(each):
-            tried.setdefault(each.path.road, set()).add(pair)
+            tried.setdefault(each.path.role, set()).add(pair)
             if stalls:
-                failed.setdefault(each.path.road, {})[pair] = each.path
+                failed.setdefault(each.path.role, {})[pair] = each.path
     _refuse_gaps(paths, tried)
     for roads, bad in _explained(tried, failed):
         culprit = one_of(roads)

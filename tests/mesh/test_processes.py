@@ -39,8 +39,8 @@ def by_name(every: dict[int, Paths]) -> Every[Paths]:
     return Every({paths.names[me]: paths for me, paths in every.items()})
 
 
-def tried(every: dict[int, Paths], road: str = "nccl0") -> dict[Pair, Walked]:
-    return {each.pair: each.path for each in tries(by_name(every)) if each.path.road == road}
+def tried(every: dict[int, Paths], role: str = "nccl0") -> dict[Pair, Walked]:
+    return {each.pair: each.path for each in tries(by_name(every)) if each.path.role == role}
 
 
 def suspects(every: dict[int, Paths]) -> set[tuple[str, tuple[str, ...]]]:

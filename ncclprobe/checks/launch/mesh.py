@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.paths import Door, Path, Paths
+from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.localise.reach import Culprit, blame
 from ncclprobe.model.findings import Finding, Severity, fail
@@ -69,7 +69,7 @@ def by_road(found: Iterable[Try]) -> dict[str, list[Try]]:
     """The same by road, in the order in which roads came."""
     roads: dict[str, list[Try]] = {}
     for each in found:
-        roads.setdefault(each.path.road, []).append(each)
+        roads.setdefault(each.path.role, []).append(each)
     return roads
 
 
@@ -132,7 +132,7 @@ def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
             names[me]: Paths(
                 me,
                 names,
-                tuple(Door(road, _nic(road), _address(road, me), 40000 + me) for road in roads),
+                tuple(MeshListener(road, _nic(road), _address(road, me), 40000 + me) for road in roads),
                 tuple(
                     replace(healthy(road, me, to), outcome=changed.get((me, to, road), "ok"), tries=2)
                     for road in roads
@@ -191,15 +191,15 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     on a node that fails with all, look at its link, address and firewall (ip addr, nft list ruleset).
     """
     found = _known(paths, gatherings)
-    needed = [each for each in found if each.path.road != DEFAULT] or found
-    beside = _connected(each for each in found if each.path.road == DEFAULT)
+    needed = [each for each in found if each.path.role != DEFAULT] or found
+    beside = _connected(each for each in found if each.path.role == DEFAULT)
     told = list(_findings(needed, lambda each: each.pair not in beside))
     if not told:
         _refuse_gaps(paths)
     yield from told
     if len(needed) < len(found):
         spared = _connected(needed)
-        aside = [each for each in found if each.path.road == DEFAULT]
+        aside = [each for each in found if each.path.role == DEFAULT]
         for finding in _findings(aside, lambda each: each.pair in spared):
             message = f"{finding.message}; NCCL's own interfaces connect, so this hurts what goes by the default route"
             yield replace(finding, severity=Severity.WARN, message=message)
@@ -221,8 +221,8 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     all nodes have it on one network.
     """
     found = _known(paths, gatherings)
-    beside = _connected(each for each in found if each.path.road == DEFAULT)
-    yield from _findings([each for each in found if each.path.road != DEFAULT], lambda each: each.pair in beside)
+    beside = _connected(each for each in found if each.path.role == DEFAULT)
+    yield from _findings([each for each in found if each.path.role != DEFAULT], lambda each: each.pair in beside)
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
@@ -246,7 +246,7 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
         raise Unlearned(f"{fold(idle)} had nobody to call, on no interface that others have as well")
-    deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.doors}
+    deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.listeners}
     if deaf:
         why = "; ".join(f"{road}: {reason}" for road, reason in next(iter(deaf.values())).items())
         raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so nobody called it")
