@@ -24,7 +24,7 @@ from ncclprobe.checks.launch.mesh import (
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
+from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
@@ -251,7 +251,7 @@ def _explained(
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: str, action: str, times: int
+    severity: Callable[..., Finding], culprit: Suspect[str], message: str, evidence: str, action: str, times: int
 ) -> Finding:
     """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
     return severity(
@@ -265,7 +265,7 @@ def _tell(
     )
 
 
-def _beyond_one_path(culprit: Culprit[str]) -> bool:
+def _beyond_one_path(culprit: Suspect[str]) -> bool:
     """Whether several paths agree."""
     return culprit.kind not in ("pair", "direction")
 

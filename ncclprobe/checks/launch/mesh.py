@@ -9,7 +9,7 @@ from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.localise.reach import Culprit, blame
+from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Finding, Severity, fail
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
@@ -17,7 +17,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
 Pair = tuple[str, str]
-Roads = dict[str, Culprit[str]]
+Roads = dict[str, Suspect[str]]
 """One culprit as each road shows it."""
 
 DEFAULT = "default"
@@ -82,12 +82,12 @@ def culprits(tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Collect
     return sorted(found.values(), key=lambda roads: -max(len(each.pairs) for each in roads.values()))
 
 
-def one_of(roads: Roads) -> Culprit[str]:
+def one_of(roads: Roads) -> Suspect[str]:
     """Kind and nodes are the same on all roads."""
     return next(iter(roads.values()))
 
 
-def subject(culprit: Culprit[str]) -> str:
+def subject(culprit: Suspect[str]) -> str:
     """It, in as few words as possible."""
     if culprit.kind in ("pair", "direction"):
         return (" <-> " if culprit.kind == "pair" else " -> ").join(culprit.nodes)
@@ -110,14 +110,14 @@ def counted(roads: Roads, failed: Collection[Path]) -> str:
     return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
 
 
-def confirmed(culprit: Culprit[str], times: int) -> str:
+def confirmed(culprit: Suspect[str], times: int) -> str:
     """How sure that is."""
     partners = len({node for pair in culprit.pairs for node in pair} - set(culprit.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
     return f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
 
 
-def of_one_node(culprit: Culprit[str]) -> bool:
+def of_one_node(culprit: Suspect[str]) -> bool:
     """Whether it is one node's, with several others: what is left may be anybody's between the two."""
     return culprit.kind in ("node", "into", "out of")
 
@@ -290,7 +290,7 @@ def _finding(roads: Roads, failed: list[Path]) -> Finding:
     )
 
 
-def _whose(culprit: Culprit[str], outcome: str) -> dict[str, Any]:
+def _whose(culprit: Suspect[str], outcome: str) -> dict[str, Any]:
     """Whose fault, and what to do. One direction of a node that fails with all is a rule there, not a broken link."""
     if outcome == "wrong-peer":
         return {"blame": "fabric", "action": "fix-image"}

@@ -1,4 +1,4 @@
-"""A run that measures pairs: what each node reaches alone, then the tournament, which rank 0 leads."""
+"""A run that measures pairs: what each node reaches alone, then the round-robin, which rank 0 leads."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from ncclprobe.host import Host
-from ncclprobe.localise.pairs.rails import Seating, seating
+from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import Localisation
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.intra_node import own_collectives, turn_of
-from ncclprobe.probes.pairs import Wire
-from ncclprobe.probes.round_robin import DEFAULT_NBYTES, Leader, Table, follow
+from ncclprobe.probes.intra_node import measure_intra_node, turn_of
+from ncclprobe.probes.pairs import PairEndpoint
+from ncclprobe.probes.round_robin import DEFAULT_NBYTES, PairContext, RoundRobin, run_worker
 from ncclprobe.session.measure import nic_of_rank
 from ncclprobe.session.measure.recorder import Ledger
 from ncclprobe.session.options import Options
@@ -45,22 +45,26 @@ def play(party: Party, exchange: Exchange, book: Ledger, watch: Watch) -> bool:
     cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, seat.local_rank == 0))
     hosts = tuple(exchange.share(book.party.hosts))
     turn = turn_of(seat.rank, hosts, sizes[1], device, clock_of(device), watch.beat, options.phase_timeout_s + _SLACK_S)
-    rows, slow, note = own_collectives(hosts, turn, exchange, sizes[1], Rules())
+    rows, slow, note = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
     watch.beat("pairs, buffers")
-    wire = Wire(seat.rank, device, sizes)
-    table = Table(seat.rank, wire, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
+    endpoint = PairEndpoint(seat.rank, device, sizes)
+    context = PairContext(seat.rank, endpoint, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
     watch.tolerant = True
     if cards is None:
-        fit = follow(table)
+        fit = run_worker(context)
     else:
         own = {"own": rows, "inside": slow, "own_note": note}
-        fit = _lead(table, own, seating(hosts, nic_of_rank.nics(hosts, cards)), book, watch, options.pairs or None)
+        fit = _lead(
+            context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), book, watch, options.pairs or None
+        )
     watch.tolerant = False
-    return fit and not wire.lost
+    return fit and not endpoint.lost
 
 
-def _lead(table: Table, own: dict[str, Any], seats: Seating, book: Ledger, watch: Watch, rounds: int | None) -> bool:
-    """Rank 0's part: the tournament with `own`, fields of the localisation that are known before it."""
+def _lead(
+    context: PairContext, own: dict[str, Any], placement: Placement, book: Ledger, watch: Watch, rounds: int | None
+) -> bool:
+    """Rank 0's part: run the round-robin; `own` are fields of the localisation that are known before it."""
 
     def dropped(ranks: Collection[int]) -> None:
         book.lost = (*book.lost, *watch.set_aside(ranks))
@@ -68,10 +72,10 @@ def _lead(table: Table, own: dict[str, Any], seats: Seating, book: Ledger, watch
     def whole(found: Localisation) -> Localisation:
         return replace(found, **{**own, "inside": (*own["inside"], *found.inside)})
 
-    leader = Leader(table, seats, book.add_pair, book.expected_GBps(table.sizes[1]), dropped)
-    book.so_far = lambda: whole(leader.so_far())
-    found = whole(leader.play(rounds))
+    round_robin = RoundRobin(context, placement, book.add_pair, book.expected_GBps(context.sizes[1]), dropped)
+    book.so_far = lambda: whole(round_robin.so_far())
+    found = whole(round_robin.run(rounds))
     book.localise(found)
-    if seats.note:
-        book.remark(seats.note)
+    if placement.note:
+        book.remark(placement.note)
     return not found.aside
