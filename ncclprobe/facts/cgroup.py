@@ -55,7 +55,7 @@ class Cgroup:
     memory: MemoryLimit | Absent | None
 
 
-class Names(NamedTuple):
+class CgroupNames(NamedTuple):
     """What one version of control groups calls its files."""
 
     quota: str
@@ -64,18 +64,18 @@ class Names(NamedTuple):
     used: str
 
 
-V1 = Names("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
-V2 = Names("cpu.max", "", "memory.max", "memory.current")
+V1 = CgroupNames("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
+V2 = CgroupNames("cpu.max", "", "memory.max", "memory.current")
 
 
-class Place(NamedTuple):
+class CgroupFolders(NamedTuple):
     """One controller's folders, from this process's own group up to the topmost that is mounted here."""
 
-    names: Names
+    names: CgroupNames
     folders: tuple[str, ...]
 
 
-NOWHERE = Place(V2, ())
+NOWHERE = CgroupFolders(V2, ())
 
 
 @collector
@@ -88,7 +88,7 @@ def cgroup(host: Host) -> Cgroup:
     )
 
 
-def places(groups: str, mounts: str) -> dict[str, Place]:
+def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
     """Where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under /proc/self.
 
     A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers.
@@ -102,7 +102,7 @@ def places(groups: str, mounts: str) -> dict[str, Place]:
             group = own.get(controller if names is V1 else "")
             wanted = controller in controllers if names is V1 else controller not in own
             if wanted and group and found[controller] is NOWHERE:
-                found[controller] = Place(names, tuple(_upwards(point, _below(root, group))))
+                found[controller] = CgroupFolders(names, tuple(_upwards(point, _below(root, group))))
     return found
 
 
@@ -144,7 +144,7 @@ def _upwards(point: str, group: str) -> Iterator[str]:
             return
 
 
-def _quota(host: Host, place: Place) -> Quota | None:
+def _quota(host: Host, place: CgroupFolders) -> Quota | None:
     """The level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "cpu")
     found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
@@ -154,12 +154,12 @@ def _quota(host: Host, place: Place) -> Quota | None:
     return Quota(cpus, folder, attempt(lambda: throttling(host.ask("read", f"{folder}/cpu.stat"))))
 
 
-def _demand(place: Place, controller: str) -> None:
+def _demand(place: CgroupFolders, controller: str) -> None:
     if not place.folders:
         raise Missing(f"control group of {controller}: not mounted here, so its limits cannot be seen")
 
 
-def _cpus(host: Host, names: Names, folder: str) -> float | None:
+def _cpus(host: Host, names: CgroupNames, folder: str) -> float | None:
     try:
         text = host.ask("read", f"{folder}/{names.quota}")
         return quota(text, host.ask("read", f"{folder}/{names.period}") if names.period else "")
@@ -192,7 +192,7 @@ def counters(text: str) -> Mapping[str, int]:
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d{1,20})$", text, re.MULTILINE | re.ASCII)}
 
 
-def _memory(host: Host, place: Place) -> MemoryLimit | None:
+def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
     """The level with the least memory, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "memory")
     found = []

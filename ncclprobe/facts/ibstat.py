@@ -15,7 +15,7 @@ _NUMBERED = re.compile(r"[0-9]+: ")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class IbstatPort:
     """One port; None is what the text does not say. States are worded as printed: ibstat's Active is ibstatus' ACTIVE.
 
     The rate of a port that is down is not zero, so it proves nothing.
@@ -35,7 +35,7 @@ class Adapter:
     """One device with its ports. ibstatus tells neither type nor firmware."""
 
     name: str
-    ports: tuple[Port, ...]
+    ports: tuple[IbstatPort, ...]
     type: str | None = None
     firmware: str | None = None
 
@@ -71,16 +71,16 @@ def _adapter(name: str, body: Sequence[str], ports: Sequence[tuple[re.Match[str]
 
 
 def _of_ibstatus(said: Sequence[str]) -> list[Adapter]:
-    ports: dict[str, list[Port]] = {}
+    ports: dict[str, list[IbstatPort]] = {}
     for match, body in blocks(said, _STATUS):
         ports.setdefault(match[1], []).append(_port(match[2], body))
     return [Adapter(name, tuple(own)) for name, own in ports.items()]
 
 
-def _port(number: str, body: Sequence[str]) -> Port:
+def _port(number: str, body: Sequence[str]) -> IbstatPort:
     said = {key.replace("_", " "): _NUMBERED.sub("", value, count=1) for key, value in fields(body).items()}
     base_lid, sm_lid = _number(said.get("base lid")), _number(said.get("sm lid"))
-    return Port(
+    return IbstatPort(
         number=int(number),
         state=said.get("state"),
         physical_state=said.get("physical state", said.get("phys state")),
@@ -105,6 +105,6 @@ def _lacking(adapters: Sequence[Adapter], counts: Mapping[str, str | None]) -> l
         if counts.get(adapter.name, str(len(adapter.ports))) != str(len(adapter.ports)):
             found.append(f"{adapter.name}: {len(adapter.ports)} ports of {counts[adapter.name]}")
         for port in adapter.ports:
-            names = [name for name in Port.__slots__ if getattr(port, name) is None]
+            names = [name for name in IbstatPort.__slots__ if getattr(port, name) is None]
             found += [f"{adapter.name} port {port.number}: {', '.join(names)}"] if names else []
     return found

@@ -14,7 +14,7 @@ from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
-Kind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
+KernelEventKind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 
 WANTED = r"NVRM: .*(Xid|fallen off the bus)|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
 """The lines that are asked for: a superset of what is understood here, and nothing that speaks of users' programs."""
@@ -57,7 +57,7 @@ class Event:
     """
 
     at_s: float
-    kind: Kind
+    kind: KernelEventKind
     device: str
     code: str
     text: str = ""

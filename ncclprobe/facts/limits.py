@@ -60,7 +60,7 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceNode:
     """A device node, and whether its permissions let this process read and write it. A device cgroup still may not."""
 
     path: str
@@ -71,9 +71,9 @@ class Node:
 class Devices:
     """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and the RDMA nodes under /dev/infiniband."""
 
-    nvidia: tuple[Node, ...] | Absent
-    imex_channels: tuple[Node, ...] | Absent
-    infiniband: tuple[Node, ...] | Absent
+    nvidia: tuple[DeviceNode, ...] | Absent
+    imex_channels: tuple[DeviceNode, ...] | Absent
+    infiniband: tuple[DeviceNode, ...] | Absent
 
 
 @collector
@@ -133,7 +133,7 @@ def devices(host: Host) -> Devices:
     )
 
 
-def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most: int = 256) -> tuple[Node, ...]:
+def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most: int = 256) -> tuple[DeviceNode, ...]:
     try:
         names = [name for name in json.loads(host.ask("list", folder, pattern)) if name not in but]
     except Missing:  # known to have none
@@ -141,5 +141,5 @@ def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most:
     found = []
     for path in (f"{folder}/{name}" for name in names[:most]):
         may = json.loads(host.ask("access", path))
-        found.append(Node(path, usable=may["read"] and may["write"]))
+        found.append(DeviceNode(path, usable=may["read"] and may["write"]))
     return tuple(found)

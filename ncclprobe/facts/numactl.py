@@ -14,7 +14,7 @@ _DISTANCES = re.compile(r"([0-9]{1,4}):((?:\s+[0-9]{1,4})+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NumactlNode:
     """One NUMA node. `cpus` is empty for memory without CPUs, such as a GPU's; `distances` are to all nodes in order.
 
     None, and no distances, is what the text does not say.
@@ -30,7 +30,7 @@ class Node:
 class Numactl:
     """All nodes in the order of the text; `incomplete` says what of them is missing."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NumactlNode, ...]
     incomplete: tuple[str, ...] = ()
 
 
@@ -47,7 +47,7 @@ def parse(text: str) -> Numactl:
         raise ParseError("numactl -H: a node comes twice: two outputs may be interleaved")
     if any(len(row) != len(header) for row in away.values()):
         raise ParseError("numactl -H: a row of distances has not one number for each node")
-    nodes = tuple(Node(id, own, sizes.get(id), away.get(id, ())) for id, own in cpus.items())
+    nodes = tuple(NumactlNode(id, own, sizes.get(id), away.get(id, ())) for id, own in cpus.items())
     announced = next((int(m[1]) for m in map(_AVAILABLE.fullmatch, said) if m), len(nodes))
     lacking = [f"node {n.id}: size" for n in nodes if n.size_mb is None]
     lacking += [f"node {n.id}: distances" for n in nodes if not n.distances]

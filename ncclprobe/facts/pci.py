@@ -20,7 +20,7 @@ from ncclprobe.model.snapshot import Absent
 
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE
-Kind = Literal["gpu", "nic", "nvswitch", "npu"]
+DeviceKind = Literal["gpu", "nic", "nvswitch", "npu"]
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _UNSET = 0x20000000  # IORESOURCE_UNSET, linux/ioport.h: the kernel found no room for this BAR
@@ -42,7 +42,7 @@ class Identity:
     driver: str = ""
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> DeviceKind | None:
         """What it is to NCCL (kvDictPciClass in graph/topo.cc), or None where it does not matter.
 
         0x068001 is IBM's NVLink bridge to a POWER9, 0x0c06 an old class of InfiniBand adapters.
@@ -57,7 +57,7 @@ class Identity:
         return "gpu" if base == 0x03 else "nvswitch" if subclass == 0x0680 else None
 
 
-class Place(NamedTuple):
+class PciPosition(NamedTuple):
     """Where a function sits: its root bus (``pci0000:40``) and the bridges above it, the nearest to the root first."""
 
     root: str
@@ -115,7 +115,7 @@ class Device:
 
     address: str
     identity: Identity
-    place: Place | Absent
+    place: PciPosition | Absent
     link: PcieLink | Absent
     numa_node: int | Absent = -1
     local_cpus: tuple[int, ...] | Absent = ()
@@ -146,7 +146,7 @@ class Pci:
     bridges: Mapping[str, Bridge] = field(default_factory=dict)
     unread: Mapping[str, Absent] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> tuple[Device, ...]:
+    def of(self, kind: DeviceKind) -> tuple[Device, ...]:
         """The devices of one kind, by address."""
         return tuple(device for device in self.devices.values() if device.identity.kind == kind)
 
@@ -219,7 +219,7 @@ def normal(address: str) -> str:
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 
-def place(text: str) -> Place:
+def place(text: str) -> PciPosition:
     """Where the link of a function leads: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
 
     Whatever is above the last part that is no address is no bridge: ACPI nodes of a Hyper-V guest, an NVMe controller
@@ -231,7 +231,7 @@ def place(text: str) -> Place:
         start -= 1
     if start in (0, len(parts)):
         raise ParseError(f"PCI path: {text[:120]!r}")
-    return Place(parts[start - 1], tuple(parts[start:-1]))
+    return PciPosition(parts[start - 1], tuple(parts[start:-1]))
 
 
 def identity(text: str) -> Identity:

@@ -42,7 +42,7 @@ _BY_CGROUP = re.compile(r"/(kubepods|docker|libpod|lxc|machine\.slice/machine-|c
 _CGROUP_KINDS = {"kubepods": "kubernetes", "libpod": "podman", "machine.slice/machine-": "systemd-nspawn"}
 
 
-class Limit(NamedTuple):
+class ResourceLimit(NamedTuple):
     """A resource limit, soft and hard. None: unlimited."""
 
     soft: int | None
@@ -58,8 +58,8 @@ class Process:
     inode numbers by kind: equal numbers on one boot of one kernel are one namespace.
     """
 
-    nofile: Limit
-    nproc: Limit
+    nofile: ResourceLimit
+    nproc: ResourceLimit
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
     capabilities: frozenset[str]
@@ -93,9 +93,9 @@ def process(host: Host) -> Process:
     )
 
 
-def _limit(host: Host, name: str) -> Limit:
+def _limit(host: Host, name: str) -> ResourceLimit:
     soft, hard = json.loads(host.ask("rlimit", name))
-    return Limit(soft, hard)
+    return ResourceLimit(soft, hard)
 
 
 def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]:

@@ -17,7 +17,7 @@ _TAB = " " * 6
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MatrixLine:
     """One line with at least one letter or digit: its number in the text, the text, its words."""
 
     number: int
@@ -35,16 +35,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class MatrixLines:
     """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number."""
 
-    speaking: tuple[Line, ...]
+    speaking: tuple[MatrixLine, ...]
     size: int
 
 
-def lex(text: str) -> Lines:
+def lex(text: str) -> MatrixLines:
     """Every line of `text`, in linear time."""
     plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
     numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
-    speaking = [Line(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
-    return Lines(tuple(speaking), len(plain))
+    speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
+    return MatrixLines(tuple(speaking), len(plain))

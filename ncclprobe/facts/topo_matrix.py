@@ -9,11 +9,11 @@ from typing import Literal
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_lexer import lex
 from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
-from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, Row, Table, rows, tables
+from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, MatrixRow, Table, rows, tables
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
-Kind = Literal["topo-m", "topo-mp", "p2p"]
+MatrixKind = Literal["topo-m", "topo-mp", "p2p"]
 Affinity = tuple[str | None, ...]
 
 
@@ -27,7 +27,7 @@ class Matrix:
     A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing.
     """
 
-    kind: Kind
+    kind: MatrixKind
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     links: Mapping[str, Mapping[str, str]]
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[Matrix, ...]:
     return tuple(found)
 
 
-def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
+def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     header, names = table.header, _names(table)
     gpus = tuple(name for name in header.devices if name.startswith("GPU"))
     links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
@@ -114,7 +114,7 @@ def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
                 raise ParseError(f"the rows disagree: {one} says {link} of {two}, {two} says {back} of {one}")
 
 
-def _missing(table: Table, present: Sequence[Row]) -> list[str]:
+def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
     """The rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
     seen = {row.device for row in present}
     of_nics = any(not device.startswith("GPU") for device in seen)
@@ -127,12 +127,12 @@ def _missing(table: Table, present: Sequence[Row]) -> list[str]:
     return [f"rows {missing[0]} to {missing[-1]} are missing" if missing[1:] else f"row {missing[0]} is missing"]
 
 
-def _cut(header: Header, present: Sequence[Row]) -> list[str]:
+def _cut(header: Header, present: Sequence[MatrixRow]) -> list[str]:
     size = len(header.devices)
     return [f"row {row.device} is cut after {len(row.cells)} of {size} cells" for row in present if row.cut]
 
 
-def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
+def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
     """A row's affinities by column, and what of them is not known.
 
     GPU NUMA ID is always printed, and the blanks are those before it. Without that column a blank CPU affinity leaves
@@ -163,7 +163,7 @@ def _is_list(text: str) -> bool:
     return True
 
 
-def _kind(table: Table, cells: set[str]) -> Kind:
+def _kind(table: Table, cells: set[str]) -> MatrixKind:
     links, command = cells - {"X"}, _command(table)
     if links & {*P2P_LINKS}:
         if foreign := links - {*P2P_LINKS}:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ncclprobe.facts.topo_lexer import Line, Lines
+from ncclprobe.facts.topo_lexer import MatrixLine, MatrixLines
 from ncclprobe.facts.topo_tables import Header, split_links
 
 _OWN = re.compile(
@@ -44,7 +44,7 @@ def no_row(text: str, header: Header) -> str:
     return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
 
 
-def no_matrix(text: str, lines: Lines) -> str:
+def no_matrix(text: str, lines: MatrixLines) -> str:
     """Why there is neither a header nor, below it, a row."""
     if cause := _own_words(text) or _foreign(text):
         return cause
@@ -56,7 +56,7 @@ def no_matrix(text: str, lines: Lines) -> str:
     return what
 
 
-def orphans(lines: Iterable[Line]) -> int:
+def orphans(lines: Iterable[MatrixLine]) -> int:
     """The number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
     rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
     return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)

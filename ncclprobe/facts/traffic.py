@@ -21,7 +21,7 @@ _WRAP = 1 << 32
 """Some drivers keep 32 bits, which wrap after 4 GiB: a third of a second at 100 Gb/s."""
 _LOOPBACK = "lo"
 
-Kind = Literal["ethernet", "rdma"]
+NicKind = Literal["ethernet", "rdma"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Traffic:
     ethernet: Mapping[str, Count | Absent] = field(default_factory=dict)
     rdma: Mapping[str, Count | Absent] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> Mapping[str, Count | Absent]:
+    def of(self, kind: NicKind) -> Mapping[str, Count | Absent]:
         """The counts of one kind of counter."""
         return self.ethernet if kind == "ethernet" else self.rdma
 
@@ -83,7 +83,7 @@ def _count(host: Host, folder: str, names: tuple[str, str], unit: int) -> Count 
     return Count(sent, received)
 
 
-def moved(before: Traffic, after: Traffic, kind: Kind) -> dict[str, Count | Absent]:
+def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | Absent]:
     """What each NIC moved in between. A counter that was set back or wrapped more than once is Absent, not a number."""
     found: dict[str, Count | Absent] = {}
     first = before.of(kind)

@@ -7,7 +7,7 @@ bytes went another way. Traffic of others on another NIC proves nothing, and is 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclprobe.facts.traffic import Count, Kind
+from ncclprobe.facts.traffic import Count, NicKind
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import NicBytes, Road
@@ -45,7 +45,7 @@ class Carried:
     expected: frozenset[str] | None = None
     below: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def counts(self) -> Iterator[tuple[str, Kind, Count | Absent]]:
+    def counts(self) -> Iterator[tuple[str, NicKind, Count | Absent]]:
         """Every NIC."""
         for name, count in self.rdma.items():
             yield name, "rdma", count

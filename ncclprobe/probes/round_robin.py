@@ -64,7 +64,7 @@ class PairContext:
     gone: Callable[[], Collection[int]] = tuple
 
     def step(self, instruction: Any) -> dict[int, PairTiming] | None:
-        """Run rank 0's `instruction`; return, on rank 0, the timing of each rank that answered. All ranks must call it."""
+        """Run rank 0's `instruction`; return, on rank 0, each answering rank's timing. All ranks must call it."""
         timing = PairTiming()
         self.set_phase(f"pairs, {instruction['name']}: {instruction['kind']}")
         for first, second in instruction["pairs"]:

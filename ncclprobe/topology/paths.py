@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import Device, Identity, Pci, Place, normal
+from ncclprobe.facts.pci import Device, Identity, Pci, PciPosition, normal
 from ncclprobe.model.snapshot import Absent
 
 
@@ -167,7 +167,7 @@ def _way_up(pci: Pci, end: Node) -> tuple[Node, ...]:
     return (*(Node("pci", address) for address in _switches(pci, device.place)), cpu)
 
 
-def _switches(pci: Pci, place: Place) -> list[str]:
+def _switches(pci: Pci, place: PciPosition) -> list[str]:
     """The switches above a device, without the second level of those Broadcom switches that only look like two.
 
     ncclTopoFlattenBcmSwitches in graph/topo.cc.

@@ -62,7 +62,7 @@ Result = Sample | Lost
 class Rules:
     """When a sample counts as slow, and when a part is blamed. Each number is open to a site's own experience.
 
-    slow_ratio, slow_z: an effect is slow below this ratio to comparable ones *and* below this modified z (0.6745 (x - median)
+    slow_ratio, slow_z: an effect is slow below this ratio to its peers *and* below this modified z (0.6745 (x - median)
         / MAD; -3.5 is the cut of Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
     faults: how many faults of each kind are expected per fleet before anything is measured.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts import traffic
-from ncclprobe.facts.traffic import NET, Count, Kind, Traffic
+from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
@@ -193,7 +193,7 @@ def _listed(host: Host, folder: str) -> list[str]:
 
 def packed(seen: Traffic) -> dict[str, dict[str, Any]]:
     """Counters as JSON: two numbers each, or why there are none."""
-    kinds: tuple[Kind, ...] = ("ethernet", "rdma")
+    kinds: tuple[NicKind, ...] = ("ethernet", "rdma")
     return {
         kind: {n: c.why if isinstance(c, Absent) else [c.sent, c.received] for n, c in seen.of(kind).items()}
         for kind in kinds
