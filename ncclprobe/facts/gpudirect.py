@@ -74,8 +74,8 @@ def gpudirect(host: Host, system: System | Absent) -> GpuDirect:
 
 def _peer_memory(host: Host) -> Mapping[str, str] | Absent:
     found = {path: learn(host, str.strip, "read", path) for path in PATHS}
-    refused = [said for said in found.values() if isinstance(said, Absent) and not missing(said)]
-    return refused[0] if refused else {path: said for path, said in found.items() if isinstance(said, str)}
+    refused = [reported for reported in found.values() if isinstance(reported, Absent) and not missing(reported)]
+    return refused[0] if refused else {path: reported for path, reported in found.items() if isinstance(reported, str)}
 
 
 def flavour(text: str) -> Flavour:

@@ -48,10 +48,10 @@ class IbvDevices:
 
 def parse(text: str) -> IbvDevices:
     """What the tool says. Raises ParseError where it names no device, or one twice."""
-    said = lines(text)
-    devices = [_device(match[1], body) for match, body in blocks(said, _DEVICE)]
+    reported_lines = lines(text)
+    devices = [_device(match[1], body) for match, body in blocks(reported_lines, _DEVICE)]
     incomplete: tuple[str, ...] = ()
-    for match, body in blocks(said, _COUNT):
+    for match, body in blocks(reported_lines, _COUNT):
         names = [line for line in body[: int(match[1])] if _NAME.fullmatch(line)]
         devices += [IbvDevice(name) for name in names]
         incomplete += (f"{len(names)} devices of {match[1]}",) if len(names) < int(match[1]) else ()

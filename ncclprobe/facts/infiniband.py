@@ -207,8 +207,8 @@ def _gids(host: Host, folder: str) -> tuple[Gid, ...] | Absent:
 
 
 def _attribute(host: Host, path: str) -> str | None:
-    said = learn(host, str.strip, "read", path)
-    return None if isinstance(said, Absent) else said
+    reported = learn(host, str.strip, "read", path)
+    return None if isinstance(reported, Absent) else reported
 
 
 def parent(text: str) -> str | None:
@@ -245,22 +245,22 @@ def hexadecimal(text: str) -> int:
 def gids(text: str) -> dict[int, IPv6Address]:
     """The GIDs of a host's answer to ``files``, by index."""
     try:
-        return {index: IPv6Address(said) for index, said in _table(text)}
+        return {index: IPv6Address(reported) for index, reported in _table(text)}
     except ValueError:
         raise ParseError(f"GID table: {text[:120]!r}") from None
 
 
 def pkeys(text: str) -> dict[int, int]:
     """The P_Keys of a host's answer to ``files``, by index."""
-    return {index: hexadecimal(said) for index, said in _table(text)}
+    return {index: hexadecimal(reported) for index, reported in _table(text)}
 
 
 def _table(text: str) -> list[tuple[int, str]]:
     """Entries by index. Older kernels refuse to read an empty one; where all are refused, nothing is known."""
-    rows = {int(name): said for name, said in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
+    rows = {int(name): reported for name, reported in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
     if rows and not any(rows.values()):
         raise Failed(f"none of {len(rows)} entries could be read")
-    return sorted((index, said) for index, said in rows.items() if said)
+    return sorted((index, reported) for index, reported in rows.items() if reported)
 
 
 def counters(text: str) -> dict[str, int]:
@@ -268,8 +268,8 @@ def counters(text: str) -> dict[str, int]:
 
     ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.
     """
-    said = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
-    return {name: int(count) for name, count in said.items() if re.fullmatch("[0-9]{1,20}", count)}
+    reported = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
+    return {name: int(count) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count)}
 
 
 def _files(text: str) -> dict[str, str | None]:
@@ -277,6 +277,6 @@ def _files(text: str) -> dict[str, str | None]:
         rows = json.loads(text)
     except (ValueError, RecursionError):
         raise ParseError(f"folder of files: {text[:80]!r}") from None
-    if not isinstance(rows, dict) or not all(isinstance(said, str | None) for said in rows.values()):
+    if not isinstance(rows, dict) or not all(isinstance(reported, str | None) for reported in rows.values()):
         raise ParseError(f"folder of files: {text[:80]!r}")
     return rows

@@ -104,19 +104,19 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
     launch = _meeting(_of_environment(variables), variables)
     if flags is None or not flags.given:
         return launch
-    told = {name: f"--{name.replace('_', '-')}" for name in flags.given}
+    origins_of = {name: f"--{name.replace('_', '-')}" for name in flags.given}
     if launch.kind == "none" or (launch.problems and not half_given(flags, variables)):
         alone = Launch("flags", flags.node_rank, flags.nnodes, 0, 1, flags.nnodes, flags.node_rank)
         if flags.nnodes == 1:
             alone = replace(alone, rank=0, node_rank=0)
-        told = {**told, "rank": "--node-rank", "world_size": "--nnodes"}
+        origins_of = {**origins_of, "rank": "--node-rank", "world_size": "--nnodes"}
         meeting: dict[str, Any] = {"master_addr": launch.master_addr, "master_port": launch.master_port}
         old = {name: source for name, source in launch.origins if name in meeting}
         launch = replace(alone, **(meeting | flags.given))
     else:
         old = dict(launch.origins)
         launch = replace(launch, **flags.given)
-    launch = replace(launch, origins=tuple((old | told).items()))
+    launch = replace(launch, origins=tuple((old | origins_of).items()))
     return replace(launch, problems=tuple(dict.fromkeys((*launch.problems, *_contradictions(launch)))))
 
 

@@ -116,8 +116,8 @@ def _cloud(dmi: Dmi) -> str:
 def _hypervisor(dmi: Dmi) -> str:
     if dmi.vendor == "Microsoft Corporation" and dmi.product == "Virtual Machine":
         return "hyper-v"
-    for said in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor):
+    for reported in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor):
         for words, name in _HYPERVISORS.items():
-            if said.startswith(words):
+            if reported.startswith(words):
                 return name
     return ""

@@ -236,11 +236,15 @@ def place(text: str) -> PciPosition:
 
 def identity(text: str) -> Identity:
     """A function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER where one is bound."""
-    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    reported = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     try:
-        vendor, device = _ids(said["PCI_ID"])
+        vendor, device = _ids(reported["PCI_ID"])
         return Identity(
-            int(said["PCI_CLASS"], 16), vendor, device, _ids(said.get("PCI_SUBSYS_ID", "0:0")), said.get("DRIVER", "")
+            int(reported["PCI_CLASS"], 16),
+            vendor,
+            device,
+            _ids(reported.get("PCI_SUBSYS_ID", "0:0")),
+            reported.get("DRIVER", ""),
         )
     except (KeyError, ValueError):
         raise ParseError(f"PCI uevent: {text[:120]!r}") from None
@@ -315,9 +319,9 @@ def acs(text: str) -> frozenset[str] | None:
 def config_space(text: str) -> bytes:
     """The bytes of a host's answer to ``bytes``: a length, and in hex the rows that are not all zero."""
     try:
-        said = json.loads(text)
-        data = bytearray(min(int(said["length"]), _CONFIG_BYTES))
-        for offset, row in said["rows"].items():
+        reported = json.loads(text)
+        data = bytearray(min(int(reported["length"]), _CONFIG_BYTES))
+        for offset, row in reported["rows"].items():
             at, raw = int(offset, 16), bytes.fromhex(row)
             data[at : at + len(raw)] = raw
         return bytes(data[:_CONFIG_BYTES])

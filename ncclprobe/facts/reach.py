@@ -109,7 +109,7 @@ def sample(host: Host, name: str, kind: type[T]) -> T:
     import msgspec  # it costs as much as all of looking, and most runs measure nothing
 
     try:
-        said: Any = json.loads(text)
-        return msgspec.convert(said, kind, str_keys=True)
+        reported: Any = json.loads(text)
+        return msgspec.convert(reported, kind, str_keys=True)
     except (ValueError, msgspec.ValidationError) as error:
         raise ParseError(f"sample {name}: {error}") from None

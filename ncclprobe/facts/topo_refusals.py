@@ -12,7 +12,7 @@ _OWN = re.compile(
 )
 
 
-def _own_words(text: str) -> str:
+def _refusal_text(text: str) -> str:
     """What nvidia-smi itself, or the hwloc in it, says of its failure."""
     line = next((line for line in text.splitlines() if _OWN.search(line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
@@ -37,8 +37,8 @@ _GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
 
 def no_row(text: str, header: Header) -> str:
     """Why no row follows a header."""
-    if own := _own_words(text):
-        return own
+    if refusal := _refusal_text(text):
+        return refusal
     if _GLUED.search(text):
         return f"the rows under the header in line {header.line} have lost the white space between their cells"
     return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
@@ -46,7 +46,7 @@ def no_row(text: str, header: Header) -> str:
 
 def no_matrix(text: str, lines: MatrixLines) -> str:
     """Why there is neither a header nor, below it, a row."""
-    if cause := _own_words(text) or _foreign(text):
+    if cause := _refusal_text(text) or _foreign(text):
         return cause
     what = "no `nvidia-smi topo -m` matrix found"
     if not lines.speaking:

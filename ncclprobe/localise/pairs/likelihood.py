@@ -101,7 +101,7 @@ class Scale:
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
     def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
-        """Weigh all of them, from the prior log odds of each; one with no more entries than `before` weighs the same."""
+        """Weigh all of them, from the prior log odds of each; reuse the weight of one with no more entries."""
         found = {}
         for cause, prior in candidates.items():
             known = before.get(cause)

@@ -133,7 +133,7 @@ def _two_partners(suspect: str, others: Sequence[str], layout: Layout) -> tuple[
 
 
 def _blocks(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
-    """Yield all of a leaf with nodes outside at once, then those of another leaf with the same: the leaf is exchanged."""
+    """Yield all of a leaf with nodes outside at once, then those of another leaf with the same partners."""
     leaf = participants.layout.leaf
     members = _rotated([node for node in participants.rails if leaf.get(node) == cause.leaf], turn)[:AT_ONCE]
     elsewhere = sorted({leaf[node] for node in unsuspected if node in leaf and leaf[node] != cause.leaf})

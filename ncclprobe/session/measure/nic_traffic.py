@@ -20,7 +20,7 @@ from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import Road
 from ncclprobe.nccl import log
-from ncclprobe.nccl.nic_traffic import Carried, listed, road, transport
+from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
 from ncclprobe.session.measure import slowest_link
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
@@ -91,7 +91,9 @@ class Roads:
         for made, before, after in counted(plan, calls, self._exchange, self._beat, self._look):
             both = self._exchange.collect([before, after])
             if cards and both:
-                found.append(road(made.op, made.nbytes, made.number, self._hosts, _carried(cards, both, self._hosts)))
+                found.append(
+                    attribute_bytes(made.op, made.nbytes, made.number, self._hosts, _carried(cards, both, self._hosts))
+                )
         return tuple(found)
 
     def _wanted(self) -> dict[str, dict[str, Any]]:
