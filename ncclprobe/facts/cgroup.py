@@ -80,7 +80,7 @@ NOWHERE = CgroupFolders(V2, ())
 
 @collector
 def cgroup(host: Host) -> Cgroup:
-    """/proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
+    """Read /proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
     where = places(host.ask("read", "/proc/self/cgroup"), host.ask("read", "/proc/self/mountinfo"))
     return Cgroup(
         attempt(lambda: _quota(host, where["cpu"])),
@@ -89,10 +89,11 @@ def cgroup(host: Host) -> Cgroup:
 
 
 def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
-    """Where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under /proc/self.
+    """Return where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under
+    /proc/self.
 
-    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers.
-    Raises ParseError.
+    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises
+    ParseError.
     """
     own = _groups(groups)
     found = dict.fromkeys(("cpu", "memory"), NOWHERE)
@@ -107,7 +108,7 @@ def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """The group of each controller; that of version 2 under the empty name."""
+    """Return the group of each controller; that of version 2 under the empty name."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         match = re.fullmatch(r"\d+:([^:]*):(/.*)", line)
@@ -118,7 +119,7 @@ def _groups(text: str) -> dict[str, str]:
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
+    """Yield root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
     for line in text.splitlines():
         place, dash, device = line.partition(" - ")
         fields, super_fields = place.split(" "), device.split(" ")
@@ -129,7 +130,9 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _below(root: str, group: str) -> str:
-    """The group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies elsewhere."""
+    """Return the group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies
+    elsewhere.
+    """
     try:
         return str(PurePosixPath(group).relative_to(root))
     except ValueError:  # docker without a cgroup namespace: its group is what is mounted
@@ -145,7 +148,7 @@ def _upwards(point: str, group: str) -> Iterator[str]:
 
 
 def _quota(host: Host, place: CgroupFolders) -> Quota | None:
-    """The level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "cpu")
     found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
     if not found:
@@ -168,7 +171,9 @@ def _cpus(host: Host, names: CgroupNames, folder: str) -> float | None:
 
 
 def quota(text: str, period: str = "") -> float | None:
-    """How many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises ParseError."""
+    """Return how many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises
+    ParseError.
+    """
     words = f"{text} {period}".split()
     if words[:1] in (["max"], ["-1"]):
         return None
@@ -178,7 +183,7 @@ def quota(text: str, period: str = "") -> float | None:
 
 
 def throttling(text: str) -> Throttling:
-    """What ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
+    """Return what ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
     found = counters(text)
     try:
         seconds = found["throttled_usec"] / 1e6 if "throttled_usec" in found else found["throttled_time"] / 1e9
@@ -188,12 +193,12 @@ def throttling(text: str) -> Throttling:
 
 
 def counters(text: str) -> Mapping[str, int]:
-    """Lines of a name and a number."""
+    """Return lines of a name and a number."""
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d{1,20})$", text, re.MULTILINE | re.ASCII)}
 
 
 def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
-    """The level with the least memory, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level with the least memory, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "memory")
     found = []
     for folder in place.folders:
@@ -210,7 +215,7 @@ def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
 
 
 def nbytes(text: str) -> int | None:
-    """A number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
+    """Return a number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
     if text.strip() == "max":
         return None
     if not re.fullmatch(r"\d{1,20}\s*", text, re.ASCII):

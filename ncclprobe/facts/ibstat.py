@@ -50,7 +50,7 @@ class Ibstat:
 
 
 def parse(text: str) -> Ibstat:
-    """What either tool says. Raises ParseError where it names no device, or one twice."""
+    """Return what either tool says. Raises ParseError where it names no device, or one twice."""
     reported_lines = lines(text)
     found = [(m[1], body, blocks(body, _PORT)) for m, body in blocks(reported_lines, _ADAPTER)]
     adapters = [_adapter(name, body, ports) for name, body, ports in found] or _of_ibstatus(reported_lines)
@@ -99,7 +99,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _lacking(adapters: Sequence[Adapter], counts: Mapping[str, str | None]) -> list[str]:
-    """What every device has and the text lacks: it was cut there."""
+    """Return what every device has and the text lacks: it was cut there."""
     found = []
     for adapter in adapters:
         if counts.get(adapter.name, str(len(adapter.ports))) != str(len(adapter.ports)):

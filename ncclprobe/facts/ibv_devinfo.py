@@ -47,7 +47,7 @@ class IbvDevices:
 
 
 def parse(text: str) -> IbvDevices:
-    """What the tool says. Raises ParseError where it names no device, or one twice."""
+    """Return what the tool says. Raises ParseError where it names no device, or one twice."""
     reported_lines = lines(text)
     devices = [_device(match[1], body) for match, body in blocks(reported_lines, _DEVICE)]
     incomplete: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def _device(name: str, body: Sequence[str]) -> IbvDevice:
 
 
 def _port(heading: re.Match[str], body: Sequence[str]) -> IbvPort:
-    """A port's block; people condense it to ``port 1: PORT_ACTIVE, max_mtu=4096``."""
+    """Return a port's block; people condense it to ``port 1: PORT_ACTIVE, max_mtu=4096``."""
     about = fields(body)
     state = about.get("state", (heading[2] or "").partition(",")[0]) or None
     mtu = _MTU.fullmatch(about.get("active_mtu", ""))

@@ -25,7 +25,9 @@ class Lscpu:
 
 
 def parse(text: str) -> Lscpu:
-    """What the tool says in English. Raises ParseError where it names no NUMA node, or something else than CPUs."""
+    """Return what the tool says in English. Raises ParseError where it names no NUMA node, or something else
+    than CPUs.
+    """
     reported_lines = fields(lines(text))
     numa = {int(match[1]): value for key, value in reported_lines.items() if (match := _NODE.fullmatch(key))}
     online = reported_lines.get("on-line cpu(s) list")

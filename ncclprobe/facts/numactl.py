@@ -35,7 +35,7 @@ class Numactl:
 
 
 def parse(text: str) -> Numactl:
-    """What the tool says. Raises ParseError where it names no node, or distances to others than it names."""
+    """Return what the tool says. Raises ParseError where it names no node, or distances to others than it names."""
     reported_lines = lines(text)
     cpus = {int(m[1]): tuple(map(int, m[2].split())) for m in map(_CPUS.fullmatch, reported_lines) if m}
     sizes = {int(m[1]): int(m[2]) for m in map(_SIZE.fullmatch, reported_lines) if m}

@@ -25,7 +25,7 @@ class MatrixLine:
     words: tuple[str, ...]
 
     def gap(self, index: int) -> int:
-        """The width of the blank before the word of that index.
+        """Return the width of the blank before the word of that index.
 
         A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
         """
@@ -43,7 +43,7 @@ class MatrixLines:
 
 
 def lex(text: str) -> MatrixLines:
-    """Every line of `text`, in linear time."""
+    """Return every line of `text`, in linear time."""
     plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
     numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
     speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]

@@ -39,12 +39,14 @@ class Matrix:
 
 @collector
 def topo_matrix(host: Host) -> Matrix:
-    """The one matrix of ``nvidia-smi topo -m``."""
+    """Read the one matrix of ``nvidia-smi topo -m``."""
     return parse(host.ask("run", "nvidia-smi", "topo", "-m"))[0]
 
 
 def parse(text: str) -> tuple[Matrix, ...]:
-    """Every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a word."""
+    """Return every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a
+    word.
+    """
     lines = lex(text)
     found: list[Matrix] = []
     for table in tables(lines):
@@ -85,7 +87,9 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
 
 
 def _names(table: Table) -> dict[str, str]:
-    """What each device is called by the NIC Legend, or else in the header; the legend may know more than the header."""
+    """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
+    header.
+    """
     skip = len(table.header.label)
     lines = iter([line.words[skip:] for line in table.body])
     names = {name: name for name in table.header.devices}
@@ -115,7 +119,7 @@ def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
-    """The rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
+    """Return the rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
     seen = {row.device for row in present}
     of_nics = any(not device.startswith("GPU") for device in seen)
     wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
@@ -133,7 +137,7 @@ def _cut(header: Header, present: Sequence[MatrixRow]) -> list[str]:
 
 
 def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
-    """A row's affinities by column, and what of them is not known.
+    """Return a row's affinities by column, and what of them is not known.
 
     GPU NUMA ID is always printed, and the blanks are those before it. Without that column a blank CPU affinity leaves
     its width behind. In the text's last row, what is lacking may as well have been cut off.
@@ -153,7 +157,7 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
 
 
 def _is_list(text: str) -> bool:
-    """Whether this is blank, N/A, or numbers and ranges that ascend."""
+    """Return whether this is blank, N/A, or numbers and ranges that ascend."""
     last = -1
     for part in text.split(",") if text not in ("", "N/A") else ():
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
@@ -181,12 +185,12 @@ def _kind(table: Table, cells: set[str]) -> MatrixKind:
 
 
 def _command(table: Table) -> tuple[str, ...]:
-    """The words of the command, or of the title, that stands above the table; empty if none does."""
+    """Return the words of the command, or of the title, that stands above the table; empty if none does."""
     lines = (line.words for line in reversed(table.above))
     return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())
 
 
 def _legend(table: Table) -> dict[str, int]:
-    """The link words that the legend explains, with the line of each."""
+    """Return the link words that the legend explains, with the line of each."""
     skip = len(table.header.label)
     return {line.words[skip]: line.number for line in table.body if line.words[skip + 1 : skip + 2] == ("=",)}

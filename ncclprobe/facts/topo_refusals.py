@@ -13,7 +13,7 @@ _OWN = re.compile(
 
 
 def _refusal_text(text: str) -> str:
-    """What nvidia-smi itself, or the hwloc in it, says of its failure."""
+    """Return what nvidia-smi itself, or the hwloc in it, says of its failure."""
     line = next((line for line in text.splitlines() if _OWN.search(line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
 
@@ -36,7 +36,7 @@ _GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
 
 
 def no_row(text: str, header: Header) -> str:
-    """Why no row follows a header."""
+    """Return why no row follows a header."""
     if refusal := _refusal_text(text):
         return refusal
     if _GLUED.search(text):
@@ -45,7 +45,7 @@ def no_row(text: str, header: Header) -> str:
 
 
 def no_matrix(text: str, lines: MatrixLines) -> str:
-    """Why there is neither a header nor, below it, a row."""
+    """Return why there is neither a header nor, below it, a row."""
     if cause := _refusal_text(text) or _foreign(text):
         return cause
     what = "no `nvidia-smi topo -m` matrix found"
@@ -57,6 +57,6 @@ def no_matrix(text: str, lines: MatrixLines) -> str:
 
 
 def orphans(lines: Iterable[MatrixLine]) -> int:
-    """The number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
+    """Return the number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
     rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
     return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)

@@ -73,7 +73,7 @@ class Table:
 
 
 def tables(lines: MatrixLines) -> list[Table]:
-    """Every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
+    """Return every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
     between: list[MatrixLine] = []
@@ -95,7 +95,7 @@ def tables(lines: MatrixLines) -> list[Table]:
 
 
 def _heads(table: Table, line: MatrixLine, header: Header | None) -> bool:
-    """Whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
+    """Return whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
     if header and header.columns and header.devices == table.header.devices:
         raise ParseError(f"line {line.number}: the header twice in a row: several outputs are interleaved")
     return bool(table.header.columns or _row(table, line, frozenset(table.header.devices)))
@@ -116,7 +116,7 @@ def _opens(words: Sequence[str], at: int) -> bool:
 
 
 def _continued(header: Header, line: MatrixLine) -> Header | None:
-    """A header that goes on in the line right below it: pastes break long headers, once."""
+    """Return a header that goes on in the line right below it: pastes break long headers, once."""
     size = len(header.label)
     if header.joined or header.columns or _label(line.words[:size]) != header.label:
         return None
@@ -127,7 +127,7 @@ def _continued(header: Header, line: MatrixLine) -> Header | None:
 
 
 def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The devices and affinity columns that these words name; None if any word names neither."""
+    """Return the devices and affinity columns that these words name; None if any word names neither."""
     text = " ".join(words)
     for title, key in TITLES.items():
         text = text.replace(title, f" {key} ")
@@ -151,15 +151,12 @@ def _is_device(word: str) -> bool:
 
 
 def _label(words: Iterable[str]) -> tuple[str, ...]:
-    """A log collector's label: its time stamps and counters differ from line to line."""
+    """Return a log collector's label: its time stamps and counters differ from line to line."""
     return tuple(_DIGITS.sub("0", word) for word in words)
 
 
 def rows(table: Table) -> list[MatrixRow]:
-    """The rows under a header; none where it turns out to be a header's look-alike in prose.
-
-    Raises ParseError for what could hide a row or a cell: a broken row, a foreign line between rows, a row twice.
-    """
+    """Return the rows under a header; none where it turns out to be prose that looks like one."""
     known = frozenset(table.header.devices)
     found: list[MatrixRow] = []
     stray: MatrixLine | None = None
@@ -193,7 +190,7 @@ def _check_once(found: Sequence[MatrixRow]) -> None:
 
 
 def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: Header) -> bool:
-    """Whether the line right under a row is the rest of it, or a row whose label is lost."""
+    """Return whether the line right under a row is the rest of it, or a row whose label is lost."""
     if line.number != row.line + 1:
         return False
     if len(row.values) < len(header.columns) and all(split_links(word) or _VALUE.fullmatch(word) for word in words):
@@ -202,13 +199,13 @@ def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: H
 
 
 def split_links(word: str) -> list[str]:
-    """The link words in `word`: one, several where a terminal ate the tab between them, or none."""
+    """Return the link words in `word`: one, several where a terminal ate the tab between them, or none."""
     found = _LINK.findall(word)
     return found if "".join(found) == word else []
 
 
 def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | None:
-    """The row on this line, None where the line is no attempt at one."""
+    """Return the row on this line, None where the line is no attempt at one."""
     header, skip = table.header, len(table.header.label)
     if _label(line.words[:skip]) != header.label or len(line.words) == skip:
         return None
@@ -232,7 +229,7 @@ def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | N
 
 
 def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> MatrixRow | None:
-    """A row of a device that the header does not name, if this line is one."""
+    """Return a row of a device that the header does not name, if this line is one."""
     cells, _ = _cells(rest, size)
     if len(cells) < size or (size == 1 and not _GPU_OR_NIC.fullmatch(device)):
         return None
@@ -240,7 +237,9 @@ def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> 
 
 
 def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
-    """The link words that `words` begin with, at most one word more than `size` needs, and how many words they took."""
+    """Return the link words that `words` begin with, at most one word more than `size` needs, and how many words they
+    took.
+    """
     cells: list[str] = []
     for used, word in enumerate(words):
         links = split_links(word)
@@ -251,7 +250,9 @@ def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
 
 
 def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> MatrixRow | None:
-    """The row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is left out."""
+    """Return the row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is
+    left out.
+    """
     if not rest and cells and cells[-1].startswith("NV"):
         cells = cells[:-1]
     fragment = len(rest) == 1 and any(link.startswith(rest[0]) for link in (*TOPO_LINKS, *P2P_LINKS, "NV"))
@@ -261,7 +262,7 @@ def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header,
 
 
 def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Header) -> str:
-    """What is wrong with a row, empty if nothing is."""
+    """Return what is wrong with a row, empty if nothing is."""
     size = len(header.devices)
     if len(cells) < size and rest and not _VALUE.fullmatch(rest[0]):
         return f"{rest[0]!r} under {header.devices[len(cells)]} is no link that nvidia-smi prints"
@@ -274,7 +275,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
 
 
 def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
-    """X stands for the device itself: in its own column and in no other."""
+    """Return the X that is misplaced: it stands for the device itself, in its own column only."""
     for cell, other in zip(cells, header.devices, strict=False):
         if (cell == "X") != (other == device):
             return f"{cell} under {other}: X marks the device itself and nothing else, so cells are shifted"

@@ -84,7 +84,7 @@ def _note(rows: Sequence[OwnCollective], nodes: int) -> str:
 
 
 def turn_of(
-    rank: int, hosts: Sequence[str], nbytes: int, device: torch.device, clock: Clock, beat: Callable[[str], None],
+    rank: int, hosts: Sequence[str], nbytes: int, device: torch.device, clock: Clock, set_phase: Callable[[str], None],
     timeout_s: float,
 ) -> Turn:  # fmt: skip
     """Return this rank's part on real torch; the first turn makes its node's group. A turn raises ProbeError."""
@@ -94,7 +94,7 @@ def turn_of(
     def turn() -> Sequence[float]:
         if len(node_ranks) < 2:
             return ()
-        with phase(rank, beat, "own collective of each node"):
+        with phase(rank, set_phase, "own collective of each node"):
             if not groups:
                 wait = timedelta(seconds=timeout_s)
                 groups.append(dist.new_group(node_ranks, timeout=wait, use_local_synchronization=True))

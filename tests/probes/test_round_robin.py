@@ -52,7 +52,7 @@ class Fleet:
     answer: Answer = healthy
     gone: dict[int, int] = field(default_factory=dict)
     sizes: tuple[int, int] = (8, NBYTES)
-    told: list[Any] = field(default_factory=list)
+    rank_result: list[Any] = field(default_factory=list)
     stop_after: int | None = None
 
     @property
@@ -60,16 +60,16 @@ class Fleet:
         return self
 
     def share(self, value: Any) -> Any:
-        self.told.append(value)
+        self.rank_result.append(value)
         return value
 
     def step(self, said: Any) -> dict[int, PairTiming]:
-        if self.stop_after is not None and len(self.told) > self.stop_after:
+        if self.stop_after is not None and len(self.rank_result) > self.stop_after:
             raise RuntimeError("the run ends")
         rows = {rank: PairTiming() for rank in range(len(HOSTS))}
         for first, second in said["pairs"]:
             rows |= self.answer(said["kind"], first, second)
-        return {rank: row for rank, row in rows.items() if len(self.told) < self.gone.get(rank, 10**9)}
+        return {rank: row for rank, row in rows.items() if len(self.rank_result) < self.gone.get(rank, 10**9)}
 
     def round_robin(self, rows: list[PairRow], dropped: list[int], hosts: Sequence[str] = HOSTS) -> RoundRobin:
         nics = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(hosts))]
@@ -107,7 +107,7 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
     assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
     assert (found.kind, found.inside, found.aside, found.lost, found.wrong, dropped) == ("nobody", (), (), (), (), [])
     assert set(found.level_GBps) == {"one way", "both ways at once", "inside a node, one way"}
-    assert fleet.told[-1] == {"over": True}
+    assert fleet.rank_result[-1] == {"over": True}
     assert found.complete
 
 

@@ -18,7 +18,7 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.probes.plan import Beat, Exchange, phase
+from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.ranks.identity import Seat
 
@@ -34,7 +34,7 @@ Rates = Sequence[float]
 class Copies:
     """One rank's part. Every rank of the run makes the same calls."""
 
-    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, name: str, device: str) -> None:
+    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: SetPhase, name: str, device: str) -> None:
         self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
         self._node, self._device = name, device
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES

@@ -16,7 +16,7 @@ from ncclprobe.model.traffic import Affinities, AffinityRow, Copies, CopyRow, Ro
 from ncclprobe.session.ranks.identity import Seat
 
 if TYPE_CHECKING:
-    from ncclprobe.probes.plan import Beat, Exchange
+    from ncclprobe.probes.plan import Exchange, SetPhase
 
 Aside = Literal["copies", "affinity"]
 
@@ -26,7 +26,7 @@ def _unchanged(row: Measurement) -> Measurement:
 
 
 def play(
-    aside: Aside, plan: Any, seat: Seat, name: str, host: Host, exchange: "Exchange", beat: "Beat", book: "Asides"
+    aside: Aside, plan: Any, seat: Seat, name: str, host: Host, exchange: "Exchange", beat: "SetPhase", book: "Asides"
 ) -> str:
     """Measure what was asked for, on all ranks alike, into rank 0's `book`; returns what the reader must know.
 

@@ -78,7 +78,7 @@ class Roads:
 
         Within one node nothing is to leave it, and nothing is counted.
         """
-        from ncclprobe.probes.nic_counters import Calls, counted
+        from ncclprobe.probes.nic_counters import Calls, count_traffic
 
         self._beat("decide what is counted")
         wanted = self._exchange.share(self._wanted() if self._seat.rank == 0 else None)
@@ -88,7 +88,7 @@ class Roads:
         self._beat("what the bytes are expected to go over")
         cards = self._exchange.collect(self._card())
         found: list[Road] = []
-        for made, before, after in counted(plan, calls, self._exchange, self._beat, self._look):
+        for made, before, after in count_traffic(plan, calls, self._exchange, self._beat, self._look):
             both = self._exchange.collect([before, after])
             if cards and both:
                 found.append(
