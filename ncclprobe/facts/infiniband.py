@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TypeVar
 
@@ -206,6 +207,7 @@ def _attribute(host: Host, path: str) -> str | None:
     return None if isinstance(reported, Absent) else reported
 
 
+@lru_cache(1024)
 def parent(text: str) -> str | None:
     """Return the PCI address that a device's link ends in; None where the parent is no PCI function."""
     try:
@@ -214,6 +216,7 @@ def parent(text: str) -> str | None:
         return None
 
 
+@lru_cache(1024)
 def state(text: str) -> str:
     """Return the word in ``4: ACTIVE``."""
     match = re.fullmatch(r"[0-9]+: *(\S.*)", text.strip())
@@ -222,6 +225,7 @@ def state(text: str) -> str:
     return match[1]
 
 
+@lru_cache(1024)
 def rate(text: str) -> Rate:
     """Parse ``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9])?) Gb/sec \(([0-9]{1,3})X(?: (\w+))?\)", text.strip())
@@ -230,6 +234,7 @@ def rate(text: str) -> Rate:
     return Rate(float(match[1]), int(match[2]), match[3] or "")
 
 
+@lru_cache(1024)
 def hexadecimal(text: str) -> int:
     """Parse ``0x1a``."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text.strip()):
@@ -245,7 +250,8 @@ def gids(text: str) -> dict[int, IPv6Address]:
         raise ParseError(f"GID table: {text[:120]!r}") from None
 
 
-def pkeys(text: str) -> dict[int, int]:
+@lru_cache(1024)
+def pkeys(text: str) -> Mapping[int, int]:
     """Return the P_Keys of a host's answer to ``files``, by index."""
     return {index: hexadecimal(reported) for index, reported in _table(text)}
 
@@ -258,7 +264,8 @@ def _table(text: str) -> list[tuple[int, str]]:
     return sorted((index, reported) for index, reported in rows.items() if reported)
 
 
-def counters(text: str) -> dict[str, int]:
+@lru_cache(1024)
+def counters(text: str) -> Mapping[str, int]:
     """Return the numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
 
     ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.

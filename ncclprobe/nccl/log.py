@@ -196,15 +196,6 @@ def read(text: str | Iterable[Line]) -> Log:
     )
 
 
-def by_process(text: str) -> dict[tuple[str, int], Log]:
-    """Read the logs of all processes that wrote to one stream, by host and pid; bare lines belong to each."""
-    found: dict[tuple[str, int], list[Line]] = {}
-    bare: list[Line] = []
-    for line in lines(text):
-        (found.setdefault((line.host, line.pid), []) if line.host else bare).append(line)
-    return {process: read([*bare, *own_lines]) for process, own_lines in found.items()}
-
-
 def _keep(kept: list[object] | list[str] | list[Hop] | list[Choice], new: object) -> None:
     if len(kept) < _MOST_KEPT:
         kept.append(new)  # type: ignore[arg-type]

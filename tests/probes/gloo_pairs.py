@@ -64,14 +64,18 @@ def main() -> None:
     turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
     own, slow, note = measure_intra_node(HOSTS, turn, exchange, SIZES[1], Rules())
     context = round_robin.PairContext(RANK, endpoint, exchange, lambda phase: None, SIZES, DEADLINE_S)
-    said: dict[str, object] = {"own": [asdict(row) for row in own], "slow": [each.node for each in slow], "note": note}
+    instruction: dict[str, object] = {
+        "own": [asdict(row) for row in own],
+        "slow": [each.node for each in slow],
+        "note": note,
+    }
     if RANK:
         round_robin.run_worker(context)
     else:
         rows: list[PairRow] = []
         found = round_robin.RoundRobin(context, place_ranks(HOSTS), rows.append).run()
-        said |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
-    print(json.dumps({**said, "lost": endpoint.lost}))
+        instruction |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
+    print(json.dumps({**instruction, "lost": endpoint.lost}))
     exchange.collect(None)
 
 

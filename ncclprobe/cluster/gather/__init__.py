@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, file_name, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -95,14 +95,14 @@ async def _look(part: Part) -> LocalNode:
 async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
     if not part.launch.several_nodes:
         if part.keep:
-            files.write(part.keep / file_name(local.name), local.text(), private=True)
+            files.write(part.keep / files.named_after(local.name), local.text(), private=True)
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     if problem := no_master(part.launch):
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:
         try:
             spool = stack.enter_context(_spool())
-            files.write(spool / file_name(local.name), local.text(), private=True)
+            files.write(spool / files.named_after(local.name), local.text(), private=True)
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
                 return alone(part, local, f"no folder for what the other nodes know ({error}); set TMPDIR")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, alone, describe_meeting, file_name, missing, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, open_listeners, plan_mesh, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator, Peer
@@ -20,6 +20,7 @@ from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.judge import part_of
 from ncclprobe.engine.observe import Heard, of_capture
+from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
@@ -43,11 +44,11 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
         gathering = await coordinator.gather(part.times.meeting())
         names = _unique_names(local.name, coordinator.peers)
         await _mesh(part, local, coordinator, listeners, names)
-        remote = tuple(_replays(coordinator.peers, names))
+        theirs = tuple(_replays(coordinator.peers, names))
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
         local.add("gathering", replace(gathering, came=came, lost=_lost(coordinator.peers)))
-        replays = [local.replay(), *remote]
-        snapshots = [of_capture(replay, part.collectors) for replay in replays]
+        replays, traces = [local.replay(), *theirs], Traces()
+        snapshots = [of_capture(replay, part.collectors, traces) for replay in replays]
         try:
             report = part.judge(snapshots, missing(snapshots, came), [describe_meeting(part)])
         except UsageError as error:  # the report cannot be written: tell the others at once
@@ -174,7 +175,7 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
     """Write each node's capture with its samples into `folder`. The report has been delivered by then."""
     taken: set[str] = set()
     for number, replay in enumerate(replays):
-        name = file_name(replay.node)
+        name = files.named_after(replay.node)
         name = f"{number}-{name}" if name in taken else name
         taken.add(name)
         try:
