@@ -24,7 +24,7 @@ from ncclprobe.checks.launch.mesh import (
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
+from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
@@ -81,9 +81,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     tried: dict[str, set[Pair]] = {}
     for each in tries(paths):
         for pair, stalls in _large(each):
-            tried.setdefault(each.path.road, set()).add(pair)
+            tried.setdefault(each.path.role, set()).add(pair)
             if stalls:
-                failed.setdefault(each.path.road, {})[pair] = each.path
+                failed.setdefault(each.path.role, {})[pair] = each.path
     _refuse_gaps(paths, tried)
     for roads, bad in _explained(tried, failed):
         culprit = one_of(roads)
@@ -254,7 +254,7 @@ def _explained(
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: Sources, action: str, times: int
+    severity: Callable[..., Finding], culprit: Suspect[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
     """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
     return severity(
@@ -268,7 +268,7 @@ def _tell(
     )
 
 
-def _beyond_one_path(culprit: Culprit[str]) -> bool:
+def _beyond_one_path(culprit: Suspect[str]) -> bool:
     """Whether several paths agree."""
     return culprit.kind not in ("pair", "direction")
 

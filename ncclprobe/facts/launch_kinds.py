@@ -7,12 +7,12 @@ Sources:
   has one of the ids above any real one (slurm.h: SLURM_INTERACTIVE_STEP 0xfffffffa … SLURM_PENDING_STEP 0xfffffffd).
 - Open MPI sets OMPI_COMM_WORLD_*, and up to 4.1 OMPI_MCA_orte_num_nodes and OMPI_MCA_ess_base_jobid; 5 sets
   PMIX_NAMESPACE. MPICH and PMI-2 set PMI_RANK and PMI_SIZE, and the mpiexec of MPICH and Intel MPI MPI_LOCALRANKID
-  and MPI_LOCALNRANKS beside them.
+  and MPI_LOCALNRANKS as well.
 - A PyTorchJob's pod has RANK (the pod's index) and WORLD_SIZE (pods, since 1.7 times the processes of each); both it
   and Trainer v2, which sets no RANK, give torchrun its defaults as PET_* (kubeflow/training-operator
   pkg/controller.v1/pytorch/{envvar,master,elastic}.go at ee1162919; kubeflow/trainer
   pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` where
-  elastic, and then nobody but torchrun numbers the pods.
+  elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
   MASTER_ADDR and no RANK where several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
@@ -51,7 +51,7 @@ class Source:
 
 
 def recognise(variables: Variables) -> Source:
-    """The innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
+    """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
     if _is_pod(variables):
         node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
         nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
@@ -85,7 +85,9 @@ def _torch(variables: Variables) -> Source:
 
 
 def _is_pod(variables: Variables) -> bool:
-    """Whether this is the one process that Kubeflow starts in a pod, and nothing in between has started ranks."""
+    """Return whether this is the one process that Kubeflow starts in a pod, and nothing in between has started
+    ranks.
+    """
     if any(variables.get(name) for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK")):
         return False
     if variables.get("PET_NNODES"):
@@ -95,7 +97,7 @@ def _is_pod(variables: Variables) -> bool:
 
 
 def is_task(variables: Variables) -> bool:
-    """Whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
+    """Return whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
     step = variables.get("SLURM_STEP_ID")
     if not step or (step.isdecimal() and int(step[:10]) >= _FIRST_SPECIAL_STEP):
         return False
@@ -103,7 +105,7 @@ def is_task(variables: Variables) -> bool:
 
 
 def run_id(kind: str, variables: Variables) -> str:
-    """What the launcher calls this very run, the same for all its ranks; empty where it has no name.
+    """Return what the launcher calls this very run, the same for all its ranks; empty where it has no name.
 
     Only of variables that all ranks share: under Slurm, mpirun's first ranks are no tasks of a step and the others are.
     """
@@ -125,7 +127,7 @@ def run_id(kind: str, variables: Variables) -> str:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
+    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,5})\))?", part)

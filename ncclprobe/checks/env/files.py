@@ -7,7 +7,7 @@ from ncclprobe.checks.env.fixtures import PLAIN, having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.model.findings import Finding, note
 from ncclprobe.model.registry import applies, check
@@ -16,7 +16,9 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import looks_like_ours
 
 _ETC = f"{SYSTEM_FILE}:1"
-_GPU = Device("0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), Place("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0)
+_GPU = Device(
+    "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
+)
 _TREE = Pci({_GPU.address: _GPU})
 _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.timesync import TimeSync
 from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -18,7 +18,7 @@ LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
 
 def files(soft: int | None, hard: int | None) -> Process:
     """A process with this limit on open files, for examples."""
-    return Process(Limit(soft, hard), Limit(None, None), (0, 1), (0,), frozenset(), True, {})
+    return Process(ResourceLimit(soft, hard), ResourceLimit(None, None), (0, 1), (0,), frozenset(), True, {})
 
 
 @applies

@@ -12,7 +12,7 @@ from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Limit, Process
+from ncclprobe.facts.process import Container, Process, ResourceLimit
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -39,7 +39,7 @@ DOCKER = Container("docker", "/.dockerenv")
 
 def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
     """A process with these capabilities, for examples."""
-    limit = Limit(1 << 20, 1 << 20)
+    limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
 
 

@@ -10,7 +10,7 @@ from ncclprobe.facts.cpufreq import POLICY, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -32,7 +32,7 @@ QUIET, BUSY = Throttling(1000, 0, 0.0), Throttling(1000, 400, 12.0)
 
 def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
     """A process that may use these processors, for examples."""
-    limit = Limit(1 << 20, 1 << 20)
+    limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, cpus, memory_nodes, frozenset(), True, {})
 
 

@@ -12,7 +12,7 @@ from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -25,7 +25,7 @@ WIDE = PcieLink(2.5, 16, 32.0, 16)
 
 def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
     """A GPU of 16 lanes, for examples."""
-    return Device(f"0000:{bus:02x}:00.0", kind, Place(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
+    return Device(f"0000:{bus:02x}:00.0", kind, PciPosition(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
 
 
 def node(*devices: Device) -> tuple[Gpus, Pci]:
@@ -139,7 +139,7 @@ def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> 
     port = Port(f"mlx5_{number + function}", 1, "ACTIVE", "LinkUp", Rate(gbps, 4, "NDR"))
     return (
         RdmaDevice(port.device, (port,), address),
-        Device(address, _NIC, Place(f"pci0000:{0xA0 + number:02x}"), link),
+        Device(address, _NIC, PciPosition(f"pci0000:{0xA0 + number:02x}"), link),
     )
 
 

@@ -13,7 +13,7 @@ from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
-from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
+from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -33,7 +33,7 @@ UNREAD = Absent("config space: only 64 bytes are shown, and ACS lies beyond (roo
 
 def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci:
     """A GPU and a NIC below one switch whose lower ports have `acs` switched on, for examples."""
-    places = [Place("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
+    places = [PciPosition("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
     gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), places[0], FULL, iommu=iommu)
     card = replace(_NIC, place=places[1], iommu=iommu)
     ports = {port: Bridge(port, _PORT, acs=frozenset(acs) if seen else UNREAD) for port in _DOWN}
@@ -160,7 +160,7 @@ def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Ab
 
 def with_errors(errors: Errors | Absent) -> Pci:
     """A GPU that has seen these, for examples."""
-    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), Place("pci0000:00"), FULL, errors=errors)
+    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), PciPosition("pci0000:00"), FULL, errors=errors)
     return Pci({gpu.address: gpu})
 
 
