@@ -58,14 +58,14 @@ def applies(run: Callable[..., bool]) -> Condition:
 
 def check(
     *,
-    bad: Sequence[tuple[Any, ...]],
-    good: Sequence[tuple[Any, ...]],
+    bad: Callable[[], Sequence[tuple[Any, ...]]],
+    good: Callable[[], Sequence[tuple[Any, ...]]],
     required: bool = False,
     privilege: str = "",
     requires: str = "",
     applies: Condition | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
-    """Declare that the function is a check.
+    """Declare that the function is a check. Its examples are made only where they are asked for, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
@@ -80,8 +80,8 @@ def check(
             title=_title(run),
             why=" ".join(sections.get("Why", "").split()),
             fix=" ".join(sections.get("Fix", "").split()),
-            bad=tuple(bad),
-            good=tuple(good),
+            bad_examples=bad,
+            good_examples=good,
             required=required,
             privilege=privilege,
             requires=requires,

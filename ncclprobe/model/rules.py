@@ -1,6 +1,6 @@
 """What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,12 +55,22 @@ class Check:
     title: str
     why: str
     fix: str
-    bad: tuple[tuple[Any, ...], ...]
-    good: tuple[tuple[Any, ...], ...]
+    bad_examples: Callable[[], Sequence[tuple[Any, ...]]]
+    good_examples: Callable[[], Sequence[tuple[Any, ...]]]
     required: bool = False
     privilege: str = ""
     requires: str = ""
     applies: Condition | None = None
+
+    @property
+    def bad(self) -> tuple[tuple[Any, ...], ...]:
+        """Facts that it must object to."""
+        return tuple(self.bad_examples())
+
+    @property
+    def good(self) -> tuple[tuple[Any, ...], ...]:
+        """Facts that it must accept."""
+        return tuple(self.good_examples())
 
     @property
     def standing(self) -> str:

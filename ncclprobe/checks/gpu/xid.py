@@ -73,8 +73,12 @@ LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13
 
 
 @check(
-    bad=[(log(FELL), BOX), (log(LINK), BOX), (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX)],
-    good=[
+    bad=lambda: [
+        (log(FELL), BOX),
+        (log(LINK), BOX),
+        (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+    ],
+    good=lambda: [
         (log(), BOX),
         (log(LINK_SOFT), BOX),
         (log(FELL, CLEARED), BOX),

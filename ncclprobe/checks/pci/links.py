@@ -52,8 +52,12 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[(*UNLIKE, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
-    good=[(*ALIKE, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (ALIKE[0], Pci(), GUEST)],
+    bad=lambda: [(*UNLIKE, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    good=lambda: [
+        (*ALIKE, METAL),
+        (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
+        (ALIKE[0], Pci(), GUEST),
+    ],
     required=True,
     requires="gpu.smi-canary",
     applies=on_pcie,
@@ -92,8 +96,8 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
 
 
 @check(
-    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *ALIKE[0].all),), (AT_WORK,)],
-    good=[(ALIKE[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in ALIKE[0].all)),)],
+    bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *ALIKE[0].all),), (AT_WORK,)],
+    good=lambda: [(ALIKE[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in ALIKE[0].all)),)],
     requires="gpu.smi-canary",
     applies=on_pcie,
 )
@@ -164,8 +168,8 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 
 
 @check(
-    bad=[cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
-    good=[
+    bad=lambda: [cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
+    good=lambda: [
         cards(nic(0, FULL), nic(1, FULL)),
         cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
         cards(nic(0, FULL), nic(1, UNTOLD)),
@@ -210,8 +214,8 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
-    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
-    good=[
+    bad=lambda: [cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
+    good=lambda: [
         cards(nic(0, FULL)),
         cards(nic(0, OLD_SLOT, 200.0)),
         cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),

@@ -14,7 +14,7 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
     return fail(subject, message, action="retest", confidence="seen once", **details)
 
 
-@check(bad=[(Arrivals(4, (2, 3), 60.0),)], good=[(Arrivals(4),)], required=True)
+@check(bad=lambda: [(Arrivals(4, (2, 3), 60.0),)], good=lambda: [(Arrivals(4),)], required=True)
 def init(arrivals: Arrivals) -> Iterator[Finding]:
     """Not every rank arrived.
 
@@ -36,11 +36,11 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),),
         (Attendance(4, stalled="all_reduce 1 MiB timing"),),
     ],
-    good=[(Attendance(4),)],
+    good=lambda: [(Attendance(4),)],
     required=True,
     requires="run.init",
 )

@@ -16,7 +16,10 @@ _TORN = replace(_WITHIN, problems=("in no group: ranks 3",))
 _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 
 
-@check(bad=[(Grouped((_ACROSS,)),), (Grouped((_TORN,)),)], good=[(Grouped((_WITHIN,)),), (Grouped((_STAGES,)),)])
+@check(
+    bad=lambda: [(Grouped((_ACROSS,)),), (Grouped((_TORN,)),)],
+    good=lambda: [(Grouped((_WITHIN,)),), (Grouped((_STAGES,)),)],
+)
 def groups(grouped: Grouped) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
 

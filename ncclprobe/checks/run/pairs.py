@@ -21,14 +21,14 @@ _FEWEST_NODES = 3
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)),),
         (replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),)),),
         (replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1}),),
         (replace(_NOBODY, inside=(_SLOW_INSIDE,)),),
         (replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)),),
     ],
-    good=[(_NOBODY,), (replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",)),)],
+    good=lambda: [(_NOBODY,), (replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",)),)],
     required=True,
 )
 def pairs(found: Localisation) -> Iterator[Finding]:

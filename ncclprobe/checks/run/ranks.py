@@ -20,7 +20,7 @@ def _apart(skew: Skew) -> Apart:
     return Apart((replace(ROW, skew=skew),), ("n0",) * 4 + ("n1",) * 4)
 
 
-@check(bad=[(_apart(_LATECOMER),)], good=[(_apart(_PUNCTUAL),), (_apart(_ALL_LATE),)])
+@check(bad=lambda: [(_apart(_LATECOMER),)], good=lambda: [(_apart(_PUNCTUAL),), (_apart(_ALL_LATE),)])
 def straggler(apart: Apart) -> Iterator[Finding]:
     """A rank comes late to its calls: its host is slow, not a link.
 

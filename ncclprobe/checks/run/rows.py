@@ -46,8 +46,11 @@ _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
 
 
 @check(
-    bad=[(Verified((replace(ROW, wrong=3),)),), (Verified((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),)],
-    good=[(Verified((replace(ROW, wrong=0),)),)],
+    bad=lambda: [
+        (Verified((replace(ROW, wrong=3),)),),
+        (Verified((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),),
+    ],
+    good=lambda: [(Verified((replace(ROW, wrong=0),)),)],
     required=True,
 )
 def data(verified: Verified) -> Iterator[Finding]:
@@ -82,7 +85,7 @@ _SLOW = replace(ROW, expectation=BAND, status="fail")
 _FAST = replace(ROW, busbw_GBps=98.0, expectation=BAND, status="pass")
 
 
-@check(bad=[(Judged((_SLOW,)),)], good=[(Judged((_FAST,)),)], required=True)
+@check(bad=lambda: [(Judged((_SLOW,)),)], good=lambda: [(Judged((_FAST,)),)], required=True)
 def band(judged: Judged) -> Iterator[Finding]:
     """Slower than expected.
 

@@ -16,7 +16,7 @@ _WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
 _RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
 
 
-@check(bad=[(Roads((_WRONG,)),)], good=[(Roads((_RIGHT,)),)])
+@check(bad=lambda: [(Roads((_WRONG,)),)], good=lambda: [(Roads((_RIGHT,)),)])
 def road(roads: Roads) -> Iterator[Finding]:
     """Bytes went over a NIC that nobody expected to carry them.
 
@@ -95,7 +95,7 @@ _KINDS = {
 }
 
 
-@check(bad=[(Copies((_SLOW_COPY,)),)], good=[(Copies((_RIGHT_COPY,)),)], required=True)
+@check(bad=lambda: [(Copies((_SLOW_COPY,)),)], good=lambda: [(Copies((_RIGHT_COPY,)),)], required=True)
 def copies(measured: Copies) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
@@ -130,7 +130,7 @@ _COSTS = 1.05
 """Times as long, for certain: less than that differs between two runs that are alike."""
 
 
-@check(bad=[(Affinities((_PINNED,)),)], good=[(Affinities((_SAME,)),)])
+@check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)])
 def affinity(measured: Affinities) -> Iterator[Finding]:
     """A rank runs on the wrong processors, and its calls take longer for it.
 
