@@ -15,6 +15,7 @@ _NICS = re.compile(r"(\d+)x ?(\d+)Gb")
 _ONE_NIC = re.compile(r"(\d+)(?:GbE| Gb/s)")
 _NETWORKS: tuple[tuple[str, Network], ...] = (
     ("TCPXO", "tcpxo"),
+    ("TCPX", "tcpx"),
     ("IPoIB", "sockets"),
     ("TCP", "sockets"),
     ("sockets", "sockets"),

@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 
 from ncclprobe.__main__ import main
-from ncclprobe.checks.run.rows import ROW
+from ncclprobe.checks.run.rows import ROW, bandwidth
 from ncclprobe.commands.measuring import parse
+from ncclprobe.engine.diagnose import MEASURED, ask
+from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.site.baselines import load
+from ncclprobe.facts.run.asked import Notes
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.rows import Expected
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Expectation, Fingerprint
+from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool
+from ncclprobe.model.snapshot import Job
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.baseline import compare_with
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 
@@ -87,15 +92,25 @@ def test_a_file_of_another_kind_is_refused_in_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-class Book(Ledger):
-    """A ledger that shows what it was told."""
+class Record(Recorder):
+    """A recorder that shows what it was told."""
 
     def __init__(self) -> None:
-        super().__init__(parse([]), Party("none", 8, ("n0",), "nccl"))
+        asked = parse(["--baseline", "sites"])
+        who = Participants("none", 8, ("n0",) * 8, "nccl")
+        super().__init__(asked, ask(asked, (), Job(), MEASURED), who)
+        self.meet()
 
     @property
-    def said(self) -> tuple[list[str], list[str], tuple[Band, ...]]:
-        return self._doubts, self._remarks, tuple(self._bands)
+    def said(self) -> tuple[tuple[str, ...], tuple[Band, ...]]:
+        facts = self.facts()
+        return facts[Notes].texts, facts[Expected].bands
+
+    def passes(self) -> bool:
+        """Whether a row that was expected is enough, as it was when it was kept."""
+        self.add(replace(ROW, busbw_GBps=100.0, wrong=0))
+        (verdict,) = judge((), [bandwidth], Job(), self.facts())
+        return verdict.status is Status.PASS
 
 
 def sites(tmp_path: Path, fingerprint: Fingerprint | None = MACHINE) -> str:
@@ -106,28 +121,28 @@ def sites(tmp_path: Path, fingerprint: Fingerprint | None = MACHINE) -> str:
 
 
 def test_a_folder_gives_the_baseline_of_this_machine_and_says_what_changed(tmp_path: Path) -> None:
-    book, folder = Book(), sites(tmp_path)
-    compare_with(book, load(folder), folder, replace(MACHINE, software={"nccl": "2.29.1"}))
-    doubts, remarks, bands = book.said
-    assert (doubts, len(bands)) == ([], 1)
-    assert remarks[0].endswith("was taken: nccl: 2.28.9 -> 2.29.1")
+    record, folder = Record(), sites(tmp_path)
+    compare_with(record, load(folder), folder, replace(MACHINE, software={"nccl": "2.29.1"}))
+    notes, bands = record.said
+    assert (len(bands), record.passes()) == (1, True)
+    assert notes[0].endswith("was taken: nccl: 2.28.9 -> 2.29.1")
 
 
 def test_no_baseline_is_no_pass(tmp_path: Path) -> None:
-    book, folder = Book(), sites(tmp_path)
-    compare_with(book, load(folder), folder, Fingerprint({"gpu": "8 x NVIDIA A100"}))
-    doubts, _, bands = book.said
-    assert bands == ()
-    assert doubts[0].startswith("no baseline: ")
-    assert doubts[0].endswith("gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100 (baseline -> now)")
+    record, folder = Record(), sites(tmp_path)
+    compare_with(record, load(folder), folder, Fingerprint({"gpu": "8 x NVIDIA A100"}))
+    notes, bands = record.said
+    assert (bands, record.passes()) == ((), False)
+    assert notes[0].startswith("no baseline: ")
+    assert notes[0].endswith("gpu: 8 x NVIDIA H100 -> 8 x NVIDIA A100 (baseline -> now)")
 
 
 def test_a_baseline_without_a_machine_judges_and_says_so(tmp_path: Path) -> None:
-    book, folder = Book(), sites(tmp_path, None)
-    compare_with(book, load(folder), folder, MACHINE)
-    doubts, remarks, bands = book.said
-    assert (doubts, len(bands)) == ([], 1)
-    assert "does not say of which machine" in remarks[0]
+    record, folder = Record(), sites(tmp_path, None)
+    compare_with(record, load(folder), folder, MACHINE)
+    notes, bands = record.said
+    assert (len(bands), record.passes()) == (1, True)
+    assert "does not say of which machine" in notes[0]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check i
 def test_the_catalogue_has_every_check_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert checks.main([]) == 0
     *rows, _blank, last = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows[1:]] == [check.id for check in CHECKS]
+    assert [row.split()[0] for row in rows[1::2]] == [check.id for check in CHECKS]
+    assert [row.split(maxsplit=1)[1] for row in rows[2::2]] == [check.right for check in CHECKS]
     assert last.startswith(f"{len(CHECKS)} checks")
 
 
@@ -42,7 +43,7 @@ def test_an_explanation_shows_examples_that_do_what_it_says(check: Check) -> Non
     assert "-> FAIL" not in does_not
     assert "-> WARN" not in does_not
     assert "-> " in does_not
-    for heading in ("why: ", "fix: ", "decided: ", "standing: ", "needs: ", "silenced: "):
+    for heading in ("passes: ", "why: ", "fix: ", "decided: ", "standing: ", "needs: ", "silenced: "):
         assert f"\n{heading}" in text
 
 

@@ -44,6 +44,8 @@ def test_a_check_accepts_each_of_its_good_examples(rule: Check, example: tuple[A
 @every_check
 def test_a_check_says_what_why_and_how_to_fix(rule: Check) -> None:
     assert rule.title
+    assert rule.right
+    assert rule.right != rule.title
     assert len(rule.why) > 40
     assert rule.fix
     assert rule.bad
@@ -52,7 +54,7 @@ def test_a_check_says_what_why_and_how_to_fix(rule: Check) -> None:
 
 @every_check
 def test_no_word_of_an_explanation_is_lost(rule: Check) -> None:
-    told = " ".join(f"{rule.title}. Why: {rule.why} Fix: {rule.fix}".split())
+    told = " ".join(f"{rule.title}. Right: {rule.right}. Why: {rule.why} Fix: {rule.fix}".split())
     assert told == " ".join((inspect.getdoc(rule.run) or "").split())
 
 
@@ -93,6 +95,8 @@ def test_a_function_becomes_a_check_by_its_signature_and_docstring() -> None:
     def odd_(job: Job) -> Iterator[Finding]:
         """The job is odd.
 
+        Right: The job is
+        even.
         Why: because
         it is.
         Fix: even it out.
@@ -100,9 +104,10 @@ def test_a_function_becomes_a_check_by_its_signature_and_docstring() -> None:
         yield from ()
 
     rule = check(bad=tuple, good=tuple)(odd_)
-    assert (rule.id, rule.title, rule.why, rule.fix) == (
+    assert (rule.id, rule.title, rule.right, rule.why, rule.fix) == (
         "test_checks.odd",
         "The job is odd",
+        "The job is even",
         "because it is.",
         "even it out.",
     )

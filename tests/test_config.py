@@ -14,7 +14,11 @@ from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check
 
-CHECKS = discover("ncclprobe.checks", Check)
+
+def checks() -> tuple[Check, ...]:
+    return discover("ncclprobe.checks", Check)
+
+
 ENTRY = '[[ignore]]\ncheck = "env.bool-word"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
 
 
@@ -49,17 +53,17 @@ def test_a_file_is_looked_for_where_it_was_named_or_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert suppressions.load(None, CHECKS) == ()
+    assert suppressions.load(None, checks) == ()
     (tmp_path / suppressions.NAME).write_text(ENTRY)
-    assert [entry.where for entry in suppressions.load(None, CHECKS)] == [f"{suppressions.NAME}: ignore 1"]
+    assert [entry.where for entry in suppressions.load(None, checks)] == [f"{suppressions.NAME}: ignore 1"]
     with pytest.raises(UsageError, match=r"other\.toml: cannot be read"):
-        suppressions.load(Path("other.toml"), CHECKS)
+        suppressions.load(Path("other.toml"), checks)
 
 
 def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('[[ignore]]\ncheck = "env.bool-wrod"\nreason = "r"\n')
     with pytest.raises(UsageError, match=r"ignore 1: check 'env.bool-wrod' matches none"):
-        suppressions.load(tmp_path / "p.toml", CHECKS)
+        suppressions.load(tmp_path / "p.toml", checks)
 
 
 def test_a_finding_that_an_entry_names_is_left_out_and_said_with_its_reason() -> None:

@@ -38,6 +38,7 @@ def rule(**details: Any) -> Any:
     def colour(colour: Colour) -> Iterator[Finding]:
         """The colour is wrong.
 
+        Right: The colour is right.
         Why: reasons.
         Fix: paint it.
         """
@@ -61,6 +62,25 @@ def verdict(name: str | Absent, **details: Any) -> Any:
 )
 def test_the_worst_finding_decides(colour: str, status: Status) -> None:
     assert verdict(colour).status is status
+
+
+@pytest.mark.parametrize(
+    ("colour", "title"),
+    [
+        ("red", "The colour is wrong"),
+        ("yellow", "The colour is wrong"),
+        ("white", "The colour is right, except as noted"),
+        ("green", "The colour is right"),
+        ("broken", "Not checked: The colour is right"),
+        (Absent("dark"), "Not checked: The colour is right"),
+    ],
+)
+def test_the_title_fits_the_status(colour: str | Absent, title: str) -> None:
+    assert verdict(colour).title == title
+
+
+def test_a_check_that_does_not_apply_claims_nothing() -> None:
+    assert verdict("red", applies=never).title == "Not checked: The colour is right"
 
 
 def test_a_finding_without_a_remedy_takes_the_checks_own() -> None:
@@ -194,6 +214,7 @@ def test_checks_are_chosen_by_globs() -> None:
 def test_a_suppressed_finding_is_left_out_and_said() -> None:
     kept, left_out = suppress([verdict("red")], ["test_engine.*=wall"])
     assert (kept[0].status, kept[0].findings) == (Status.PASS, ())
+    assert kept[0].title == "Suppressed: The colour is wrong"
     assert [(s.id, s.subject) for s in left_out] == [("test_engine.colour", "wall")]
 
 

@@ -52,7 +52,7 @@ def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.Capture
     assert main([str(CAPTURES / "laptop.jsonl")]) == 3
     text = capsys.readouterr().out
     assert "nothing is expected of GPUs here" in text
-    assert "judged by the slowest link" in text
+    assert "judged by streams measured between them" in text
 
 
 @pytest.mark.parametrize(

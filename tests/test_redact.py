@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.__main__ import main
 from ncclprobe.engine.collect import collect
-from ncclprobe.engine.diagnose import doctor_checks
+from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.infiniband import Fabric
@@ -25,7 +25,7 @@ from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump, load
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Collector
@@ -47,7 +47,7 @@ def snapshot(text: str, folder: Path, name: str = "c") -> Snapshot:
 
 
 def verdicts(seen: Snapshot) -> Sequence[Verdict]:
-    return judge([seen], doctor_checks(), Job())
+    return judge([seen], every_check(MACHINE), Job())
 
 
 def facts(folder: Path, answers: dict[Question, Any] = ANSWERS) -> dict[type, Any]:
@@ -276,7 +276,8 @@ def test_a_long_answer_takes_one_pass(piece: str) -> None:
 
 
 def report() -> Report:
-    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence="10.20.0.7/16")
+    seen = Evidence("/etc/hosts", 3, "10.20.0.7/16")
+    finding = Finding(Severity.FAIL, "mlx5_0:1", "GID fe80::506b:4b03:c4:aaaa of blade-017", evidence=(seen,))
     return Report(
         tool=Tool("ncclprobe", "0.1.0"),
         started="2026-11-21T02:17:08+00:00",

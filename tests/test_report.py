@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import UsageError
-from ncclprobe.model.findings import Status, Verdict, fail, note, warn
+from ncclprobe.model.findings import Related, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool
+from ncclprobe.report import html as as_html
 from ncclprobe.report import json as as_json
+from ncclprobe.report import junit as as_junit
+from ncclprobe.report import markdown as as_markdown
 from ncclprobe.report import text as as_text
 
 HEALTHY = Report(
@@ -197,3 +201,19 @@ def test_what_the_first_calls_cost_is_one_line() -> None:
     line = "first calls: process group 1.25 s, collective 214 ms (again 4 us), pairs 21.3 ms; the slowest rank's\n"
     assert line in as_text.render(_replace({"first_call": cost}))
     assert "first calls" not in as_text.render(HEALTHY)
+
+
+def test_evidence_is_a_source_its_line_and_what_stands_there() -> None:
+    finding = fail("NCCL_ALGO", "is odd", evidence=("NVML", "", seen("/etc/nccl.conf", "NCCL_ALGO=Ring", 3)))
+    assert [(each.source, each.line, each.text) for each in finding.evidence] == [
+        ("NVML", None, ""),
+        ("/etc/nccl.conf", 3, "NCCL_ALGO=Ring"),
+    ]
+    assert finding.seen == "NVML; /etc/nccl.conf:3: NCCL_ALGO=Ring"
+
+
+@pytest.mark.parametrize("render", [as_text.render, as_markdown.render, as_junit.render, as_html.render])
+def test_every_format_for_people_names_the_related_findings(render: Callable[[Report], str]) -> None:
+    finding = fail("all_reduce 64 MiB", "is slow", related=(Related("ib.mtu", "mlx5_3:1"),))
+    assert "mlx5_3:1" in render(with_findings(finding))
+    assert "mlx5_3:1" not in render(with_findings(replace(finding, related=())))

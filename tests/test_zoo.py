@@ -97,7 +97,7 @@ def absences(value: Any, where: str = "") -> Iterator[tuple[str, Absent]]:
 
 @every_description
 def test_the_committed_capture_is_what_the_generator_makes(machine: Description) -> None:
-    """`scripts/zoo` writes it again, which a collector that asks something new makes necessary."""
+    """`scripts/captures.py` writes it again, which a collector that asks something new makes necessary."""
     committed = (zoo.CAPTURES / f"{machine.name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert committed == zoo.capture(machine).splitlines()
 
@@ -136,7 +136,7 @@ def test_every_collector_answers_or_says_why(path: Path) -> None:
 def test_a_healthy_machine_has_no_finding_above_a_note(path: Path) -> None:
     snapshot, _ = replayed(path)
     backend = "nccl" if isinstance(snapshot.facts[Gpus], Gpus) else "gloo"
-    verdicts = judge([snapshot], diagnose.doctor_checks(), Job(backend))
+    verdicts = judge([snapshot], diagnose.every_check(diagnose.MACHINE), Job(backend))
     found = {
         (v.id, finding.message) for v in verdicts for finding in v.findings if finding.severity is not Severity.NOTE
     }

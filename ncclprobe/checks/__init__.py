@@ -9,9 +9,6 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
 
-MEASURED = "run."
-"""How the ids of checks begin that judge a measurement: ``ncclprobe bandwidth`` asks them, the doctor does not."""
-
 
 @applies
 def several(nodes: Every[System | Absent]) -> bool:

@@ -25,7 +25,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
 from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -71,8 +71,9 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Small messages pass between nodes, and large ones are lost.
 
-    Why: somewhere on the way an MTU is smaller than at the ends and nobody says so (ICMP "fragmentation needed" is
-    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without a word on why.
+    Right: Large messages pass between all nodes.
+    Why: somewhere on the way an MTU is smaller than at the ends and no message says so (ICMP "fragmentation needed" is
+    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without naming a reason.
     Fix: give all interfaces and switch ports of this network one MTU, or let ICMP type 3 code 4 through; to confirm:
     ping -M do -s <MTU - 28> to the other node.
     """
@@ -89,9 +90,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         mtus = {node: _mtu(nics.by_node.get(node), bad) for node in culprit.nodes}
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
-        seen = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
+        known = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
         message = f"large messages stall on {counted(roads, bad)}; small ones pass"
-        evidence = f"256 KiB over TCP to {bad[0].address}: {bad[0].outcome}" + (f" ({seen})" if seen else "")
+        evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         yield _tell(fail, culprit, message, evidence, "repair", max(path.tries for path in bad))
 
 
@@ -121,6 +122,7 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """A node or a path carries far less than the others, or than its interfaces should.
 
+    Right: All paths between nodes carry what their interfaces should.
     Why: every ring of NCCL goes through every node, so that the slowest path sets the pace of all; a link that came up
     at a tenth of its speed, a shaper or a saturated uplink look like this.
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
@@ -162,6 +164,7 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Packets are lost between nodes.
 
+    Right: No notable share of packets is lost between nodes.
     Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
     attempts a job ends with "got completion with error 12". A dirty connector or a failing transceiver starts so.
     Fix: look at error and discard counters of the interface and of its switch port (ethtool -S, ip -s link); clean or
@@ -181,9 +184,8 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         rates = sorted(path.rate_gbps for path in paths_seen if path.rate_gbps is not None)
         carried = f", which carried {_spread(rates)} Gb/s" if rates else ""
         message = f"{_spread(shares)} % of the segments were sent again on {counted(roads, paths_seen)}{carried}"
-        evidence = (
-            f"TCP_INFO to {paths_seen[0].address}: {paths_seen[0].resent} of {paths_seen[0].segments} segments resent"
-        )
+        first = paths_seen[0]
+        evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments resent")
         sure = _beyond_one_path(one_of(roads)) or shares[-1] > 100 * _ONE_PATH_LOSS
         looks = max(path.streams for path in paths_seen)
         yield _tell(warn if sure else note, one_of(roads), message, evidence, "repair", looks)
@@ -206,6 +208,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 def delay(paths: Every[Paths]) -> Iterator[Finding]:
     """A node is much farther away than the others.
 
+    Right: All nodes are about equally far away.
     Why: each step of a ring or tree waits for one trip to the neighbour; a node in another building or zone, or behind
     a tunnel or a software switch, makes every small collective as slow as that trip.
     Fix: ask the scheduler or the cloud for nodes of one place (a placement group, --switches); look where the route
@@ -228,10 +231,10 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
         bad[road] = {pair: path for pair, path in both.items() if _rtt(path) > limit}
     _refuse_gaps(paths, tried)
     for roads, distant in _explained(tried, bad):
-        seen = sorted({1e3 * _rtt(path) for path in distant})
+        round_ms = sorted({1e3 * _rtt(path) for path in distant})
         others = min(usual[road] for road in roads)
-        against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < seen[0] else ""
-        message = f"round trips of {_spread(seen)} ms on {counted(roads, distant)}{against}"
+        against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < round_ms[0] else ""
+        message = f"round trips of {_spread(round_ms)} ms on {counted(roads, distant)}{against}"
         evidence = f"the kernel's shortest round trip to {distant[0].address}"
         yield _tell(warn, one_of(roads), message, evidence, "retest", 1)
 
@@ -251,7 +254,7 @@ def _explained(
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: str, action: str, times: int
+    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
     """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
     return severity(
@@ -317,7 +320,7 @@ def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
 
 
 def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
-    """`tried` without what came through by luck: beside a third of a node's paths that lose, in that direction."""
+    """`tried` without what came through by luck: where a third of a node's paths lose, in that direction."""
     of_all = Counter(end for pair in tried for end in enumerate(pair))
     of_bad = Counter(end for pair in bad for end in enumerate(pair))
     lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}
@@ -346,5 +349,5 @@ def _mtu(found: Interfaces | Absent | None, bad: list[Path]) -> int | None:
 
 
 def _spread(values: list[float]) -> str:
-    """The least and the most, once where they look alike."""
+    """The least and the most, once where they are equal as written."""
     return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values[0], values[-1])))

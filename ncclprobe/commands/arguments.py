@@ -98,6 +98,26 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
 
 
+def selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which checks count, and which findings a site accepts."""
+    add = parser.add_argument
+    add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
+    add(
+        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
+    )
+    add("--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)")
+
+
+def folder(text: str) -> Path:
+    """A folder to write to, for argparse: made, for its owner alone, before anything is looked at."""
+    path = Path(text)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
+    return path
+
+
 class Place(argparse.Action):
     """Where one format goes: no two go to the same place."""
 

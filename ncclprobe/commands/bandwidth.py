@@ -6,20 +6,26 @@ Usage is settled before torch is imported; rank 0 alone speaks.
 
 import os
 import signal
-import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe.commands.measuring import parse
+from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
+from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.host import Host, files
+from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Band
+from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import single_rank
+from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.rank import Rank, devices
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
@@ -35,16 +41,19 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ)
     try:
         options = parse(argv)
+        question = ask(options, (options.command, *argv), Job(), MEASURED)
+        if log := os.environ.get(LOG):
+            return _report_on(Path(log), options, question)
         expected = _expected(options.expect, options.tolerance)
         _readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
-            return _start_ranks(options, options.nproc, launch, expected)
+            return _start_ranks(options, question, options.nproc, launch)
         seat = take_seat(launch, os.environ)
         if seat is None or seat.ranks == 1:
-            return _alone(options, launch)
+            return _alone(options, question, launch)
         host = _this_host()
         backend = choose_backend(options.backend, seat.kind, seat.local_ranks, devices(host))[0]
-        return Rank(options, seat, host, expected, backend).run()
+        return Rank(options, question, seat, host, expected, backend).run()
     except UsageError:
         if launch.rank and not launch.problems:
             _let_rank_zero_speak()
@@ -62,7 +71,7 @@ def _let_rank_zero_speak() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _expected(path: str | None, tolerance: float) -> tuple[bands.Band, ...]:
+def _expected(path: str | None, tolerance: float) -> tuple[Band, ...]:
     """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
     if path is None:
         return ()
@@ -80,11 +89,16 @@ def _readable(baseline: str | None) -> None:
         load(baseline)
 
 
-def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequence[bands.Band]) -> int:
+def _report_on(path: Path, options: Options, question: Question) -> int:
+    """The report of a run log whose rank 0 is gone."""
+    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
+
+
+def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
     if launch.kind != "none":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
-        return _alone(options, launch)
+        return _alone(options, question, launch)
     choose_backend(options.backend, "torchrun", count, devices(_this_host()))
     cpus = len(os.sched_getaffinity(0))
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
@@ -93,25 +107,22 @@ def _start_ranks(options: Options, count: int, launch: Launch, expected: Sequenc
             f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
             f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
         )
-    return selflaunch.launch(count, options, expected)
+    return selflaunch.launch(count, options, question)
 
 
-def _alone(options: Options, launch: Launch) -> int:
-    """The report of a run that has one rank: nothing was measured, and here is how to measure.
+def _alone(options: Options, question: Question, launch: Launch) -> int:
+    """One rank moves no byte between GPUs: measure copies, or start a rank per GPU, or say how to be more.
 
-    Raises UsageError where pairs were asked for.
+    Raises UsageError.
     """
     gpus = devices(_this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
     if options.aside == "copies":
-        return single_rank.copies(options, launch.kind, _this_host(), backend)
-    if options.pairs is not None:
-        raise UsageError(f"--pairs needs two ranks or more, and this is one; {_how_to_be_more(backend, gpus)}")
-    ledger = Ledger(options, Party(launch.kind, 1, (socket.gethostname(),), backend))
-    ledger.doubt(
-        f"one rank sends nothing to anybody, so there was nothing to measure; {_how_to_be_more(backend, gpus)}"
-    )
-    return ledger.close()
+        return single_rank.copies(options, question, launch.kind, _this_host(), backend)
+    if options.nproc is None and backend == "nccl" and gpus > 1 and launch.kind == "none":
+        print(f"ncclprobe: one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", file=sys.stderr)
+        return _start_ranks(options, question, gpus, launch)
+    raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(backend, gpus)}")
 
 
 def _how_to_be_more(backend: Backend, gpus: int) -> str:

@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     redactor = arguments.redactor(options)
     deadline = time.monotonic() + options.timeout
-    snapshot, answers = observed(discover("ncclprobe.facts", Collector), deadline)
+    snapshot, answers = observed(discover("ncclprobe.facts", Collector, {"machine"}), deadline)
     text, node = dump(answers, snapshot.node), snapshot.node
     if redactor:
         text, node = redactor.capture(text), redactor.text(node)

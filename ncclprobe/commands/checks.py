@@ -15,7 +15,7 @@ def main(argv: Sequence[str]) -> int:
         "checks", "Every check: its id, what it finds, and whether a run is inconclusive without it (required)."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    checks = every_check()
+    checks = sorted(every_check(), key=lambda check: check.id)
     print(_json(checks) if parser.parse_args(argv).json else _table(checks))
     return 0
 
@@ -23,8 +23,9 @@ def main(argv: Sequence[str]) -> int:
 def _table(checks: Sequence[Check]) -> str:
     from tabulate import tabulate
 
-    rows = [(check.id, check.standing, check.title) for check in checks]
-    table: str = tabulate(rows, headers=("id", "", "finds"), tablefmt="plain")
+    told = (((check.id, check.standing, "fails", check.title), ("", "", "passes", check.right)) for check in checks)
+    rows = [row for both in told for row in both]
+    table: str = tabulate(rows, headers=("id", "", "", "where"), tablefmt="plain")
     return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` says more of one"
 
 
@@ -36,6 +37,7 @@ def _row(check: Check) -> dict[str, Any]:
     return {
         "id": check.id,
         "title": check.title,
+        "right": check.right,
         "why": check.why,
         "fix": check.fix,
         "required": check.required,

@@ -35,10 +35,13 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
-    question, collectors = diagnose.ask(options, argv), discover("ncclprobe.facts", Collector)
+    question, collectors = (
+        diagnose.doctor_question(options, argv),
+        discover("ncclprobe.facts", Collector, diagnose.MACHINE),
+    )
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
-        report = diagnose.diagnose(question, snapshots, missing, remarks)
+        report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
         delivery.deliver(report, options)
         return report
 
@@ -141,11 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
     add("--keep", type=Path, metavar="DIR", help="on node 0: also leave every node's capture in this folder")
     add("--expect-gpus", type=arguments.count, metavar="N", help="fail with fewer usable GPUs than this")
-    add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
-    add(
-        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
-    )
-    add("--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)")
+    arguments.selection(parser)
     add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
     arguments.arguments(parser)
     return parser

@@ -10,15 +10,18 @@ from pathlib import Path
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import rendering
+from ncclprobe.expect import elsewhere, rendering
 from ncclprobe.expect.context import Situation, situation
+from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import Shape, Version
 from ncclprobe.expect.table import Asked, lines
 from ncclprobe.expect.tables import faq, links, machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.whatif import Change
+from ncclprobe.expect.whatif import Change, changed
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import discover
@@ -39,7 +42,10 @@ examples:
   ncclprobe expect --machine dgx-h100 --algo ring                what NVLS gives, and what a ring shows of the links
   ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4      nodes that differ
 
-exit codes: 0 with numbers, 2 wrong usage, 3 where nothing can be expected of this machine (it says why)"""
+  ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4        results from elsewhere, row by row
+
+exit codes: 0 with numbers, 2 wrong usage, 3 where nothing can be expected of this machine (it says why)
+with --judge: 4 where a row fails, 3 where one is too noisy to say, else 0, also where no row could be judged"""
 
 ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree"}
 _MOST_NODES, _MOST_GPUS, _MOST_SIZES = 1 << 16, 128, 64
@@ -61,12 +67,14 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
     here = _situation(options)
+    if options.judge:
+        return _judge(options, here)
     if isinstance(here.system, Absent):
         if options.json:
             print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
             return ExitCode.INCONCLUSIVE
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
-        print("gloo between such nodes, from 1 MiB on, is judged by the slowest link: `ncclprobe bandwidth` says so")
+        print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` says so")
         return ExitCode.INCONCLUSIVE
     asked = _asked(options, here)
     found = lines(asked)
@@ -87,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--machine", metavar="NAME", help="a machine type; --list names them")
     add("--nodes", type=count, metavar="N", help="how many, all alike (default: 1)")
     add("--gpus-per-node", metavar="N[,N]", help="how many GPUs take part; a list gives each node its own")
+    add("--judge", type=Path, metavar="FILE",
+        help="judge results from elsewhere by what this machine (or --machine, or the capture) should reach: a "
+        "JSON report, or JSON or text output of nccl-tests; --algo and others of what if say how it was")  # fmt: skip
     add("--op", default="all_reduce", metavar="NAME[,NAME]", help=f"all, or of {', '.join(OPS)} (default: %(default)s)")
     add("-b", dest="begin", default="8", metavar="SIZE", help="smallest message (default: %(default)s)")
     add("-e", dest="end", default="8G", metavar="SIZE", help="largest message (default: %(default)s)")
@@ -136,18 +147,64 @@ def _situation(options: argparse.Namespace) -> Situation:
         return Situation(machine.system(), machine, f"{machine.title or machine.name}, as described")
     from ncclprobe.engine import observe
 
-    collectors = discover("ncclprobe.facts", Collector)
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if options.file:
         return situation(observe.replayed([options.file], collectors)[0].facts)
     return situation(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
 
 
-def _asked(options: argparse.Namespace, here: Situation) -> Asked:
-    assert not isinstance(here.system, Absent)
-    steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
-    if len(steps) > _MOST_SIZES:
-        raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {_MOST_SIZES} sizes")
-    change = Change(
+def _judge(options: argparse.Namespace, here: Situation) -> int:
+    """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
+    from ncclprobe.commands.run_files import read_runs
+
+    _refuse_unused(options)
+    if isinstance(here.system, Absent):
+        raise UsageError(f"--judge {options.judge}: {here.system.why}: give --machine NAME, or a capture")
+    change = _change(options)
+    plain = replace(change, algorithm=None)
+    path = str(options.judge)
+    runs = read_runs(path)
+    rows, failed = [row for run in runs for row in run.rows], "; ".join(filter(None, (run.failed for run in runs)))
+    if not rows:
+        raise UsageError(f"{path}: holds no row to judge")
+    said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
+    settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
+    machine = None if plain else here.machine
+    place = elsewhere.Place(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
+    found = elsewhere.judge(rows, place)
+    told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
+    print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
+    return elsewhere.exit_code(found, place)
+
+
+_NOT_FOR_RESULTS = {"op": "--op", "begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",
+                    "gpus_per_node": "--gpus-per-node"}  # fmt: skip
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Raises UsageError for an option that says which rows are wanted: the file says which there are."""
+    usual = _parser().parse_args([])
+    given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
+    if given:
+        raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file says what was measured")
+
+
+def _set_in(path: str) -> dict[str, str | None]:
+    """Which of NCCL's variables a log or a report says were set. Raises UsageError."""
+    from ncclprobe.commands.run_files import MAX_BYTES, schema_of
+    from ncclprobe.report import json as as_json
+
+    text = files.read(Path(path), limit=MAX_BYTES)
+    if not text.lstrip().startswith("{"):
+        return elsewhere.environment(text)
+    if schema_of(text, path) == "nccl-tests":
+        return {}
+    nodes = as_json.read(path).environment.values()
+    return {each.name: each.value for node in list(nodes)[:1] for each in node.settings}
+
+
+def _change(options: argparse.Namespace) -> Change:
+    return Change(
         nic_gbps=options.nic_rate,
         nics=options.nics,
         no_gdr=options.no_gdr,
@@ -155,6 +212,13 @@ def _asked(options: argparse.Namespace, here: Situation) -> Asked:
         tcp=options.tcp,
         algorithm=ALGORITHMS.get(options.algo),
     )
+
+
+def _asked(options: argparse.Namespace, here: Situation) -> Asked:
+    assert not isinstance(here.system, Absent)
+    steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
+    if len(steps) > _MOST_SIZES:
+        raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {_MOST_SIZES} sizes")
     asked = Asked(
         system=here.system,
         shape=_shape(options, here.system.gpus),
@@ -162,8 +226,9 @@ def _asked(options: argparse.Namespace, here: Situation) -> Asked:
         sizes=steps,
         machine=here.machine,
         version=here.nccl or LATEST,
-        change=change,
+        change=_change(options),
         graphs=_graphs(options.graphs),
+        settings=pinned(here.settings, here.nccl or LATEST),
     )
     return replace(asked, changed_version=options.nccl) if options.nccl else asked
 

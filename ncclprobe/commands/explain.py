@@ -77,6 +77,7 @@ def explanation(check: Check) -> Iterator[str]:
     """The lines of the whole text."""
     yield f"{check.id}  {check.title}"
     yield ""
+    yield from _wrapped("passes:   ", f"{check.right}.")
     yield from _wrapped("why:      ", check.why)
     yield from _wrapped("fix:      ", check.fix)
     yield ""
@@ -135,7 +136,7 @@ def _example(word: str, check: Check, example: tuple[Any, ...], but: tuple[Any, 
 
 
 def _said(finding: Finding) -> str:
-    return f"{finding.severity.value.upper()} {finding.subject}: {finding.message} (seen: {finding.evidence})"
+    return f"{finding.severity.value.upper()} {finding.subject}: {finding.message} (seen: {finding.seen})"
 
 
 def shown(value: Any) -> str:

@@ -24,7 +24,7 @@ WORLD_SIZE set by hand, and by itself with --nproc. SIZE is bytes, or a number w
 
 _MORE = """\
 examples:
-  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G --report-only
+  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G
   ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
 
 bands.toml, a file for --expect:
@@ -40,8 +40,8 @@ exit codes:
   0  every rank came and stayed, the data was right, and nothing is slower than expected
   1  ncclprobe itself is broken; never a verdict
   2  wrong usage, or a file that cannot be read or written
-  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, or a number was
-     too noisy to judge or was judged by nothing
+  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, a number was too
+     noisy to judge, or with --require-judged, --expect or --baseline nothing judged the numbers
   4  something fails, or with --fail-on warn warns"""
 
 
@@ -73,6 +73,7 @@ def parse(argv: Sequence[str]) -> Options:
     ops = _ops(given.op)
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     ours: dict[str, Any] = {
+        "command": "bandwidth",
         "argv": tuple(argv),
         "ops": ops,
         "sizes": steps,
@@ -80,6 +81,8 @@ def parse(argv: Sequence[str]) -> Options:
         "aside": asked_within(given),
         "remarks": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
         "mode": _mode(given),
+        "select": tuple(given.select),
+        "ignore": tuple(given.ignore),
         **_sampling(given, rows),
     }
     given_as_named = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
@@ -141,11 +144,10 @@ def _how_to_judge(parser: argparse.ArgumentParser) -> None:
         help="measure what is too slow up to N times more; it fails if it stays so (default: %(default)s)")  # fmt: skip
     add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
         help="how far below its expectation a number may lie if FILE does not say (default: %(default)s)")  # fmt: skip
-    add(
-        "--report-only",
-        action="store_true",
-        help="numbers that nothing judges are no reason for exit code 3, unless there is a FILE and it judges none",
-    )
+    add("--require-judged", action="store_true",
+        help="exit 3 where nothing judges the numbers; without it only where FILE or PATH judges none")  # fmt: skip
+    arguments.selection(parser)
+    add("--keep", type=arguments.folder, metavar="DIR", help="leave run.jsonl and the nodes' captures in this folder")
     add("--timeout", dest="timeout_s", type=positive, default=120.0, metavar="SECONDS",
         help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",

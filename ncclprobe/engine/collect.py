@@ -85,7 +85,7 @@ def arguments(needs: Iterable[Need], look: Callable[[Need], Any]) -> tuple[list[
     missing = [
         fact
         for need, fact in zip(needs, given, strict=True)
-        if isinstance(fact, Absent) and not (need.accepts_absent and need.of == "node")
+        if isinstance(fact, Absent) and not (need.accepts_absent and need.of in ("node", "run"))
     ]
     return given, missing
 

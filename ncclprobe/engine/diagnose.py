@@ -1,4 +1,8 @@
-"""From snapshots of all nodes to the doctor's report. Nothing here looks at a machine, and nothing is written."""
+"""From facts to the report: the only place where one is made. Nothing here looks at a machine, and nothing is written.
+
+A **question** names the sources that it asks: the doctor a machine, a measuring run the machine and its own samples.
+A check is asked if the sources of all its needs are.
+"""
 
 import argparse
 import shlex
@@ -6,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from ncclprobe import __version__
-from ncclprobe.checks import MEASURED
 from ncclprobe.engine import suppressions
+from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, status_by_node, suppress
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
@@ -18,85 +23,137 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import ExitCode, Status, Suppression
+from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
-from ncclprobe.model.rules import Check
+from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.units import printable
+
+MACHINE: frozenset[Source] = frozenset({"machine"})
+MEASURED: frozenset[Source] = frozenset({"machine", "run"})
+
+
+class Judging(Protocol):
+    """The options that every command has which judges."""
+
+    @property
+    def select(self) -> Sequence[str]: ...
+    @property
+    def ignore(self) -> Sequence[str]: ...
+    @property
+    def config(self) -> Path | None: ...
+    @property
+    def fail_on(self) -> str: ...
+    @property
+    def verbose(self) -> bool: ...
+    @property
+    def json(self) -> str | None: ...
+    @property
+    def html(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one run of the doctor was asked: its options, when it began, and what it judges by."""
+    """What a command was asked: which checks judge what, since when, and what a site accepts.
 
-    options: argparse.Namespace
-    command: Sequence[str]
+    `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` the entries of ncclprobe.toml.
+    `pictures`: whether topology and NCCL's choices are to be in the report.
+    """
+
+    command: tuple[str, ...]
     checks: tuple[Check, ...]
+    left_out: tuple[str, ...]
+    ignore: tuple[str, ...]
     accepted: tuple[suppressions.Ignore, ...]
+    fail_on: str
+    job: Job
+    pictures: bool
     started: datetime
     clock: float
 
-    @property
-    def job(self) -> Job:
-        """What the user is about to run."""
-        return Job(self.options.backend, self.options.expect_gpus, self.options.local)
 
-
-def ask(options: argparse.Namespace, command: Sequence[str]) -> Question:
-    """The question that `options` put, beginning now. Raises UsageError."""
+def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
+    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
     started, clock = datetime.now(timezone.utc), time.monotonic()
-    accepted = suppressions.load(options.config, discover("ncclprobe.checks", Check))
-    return Question(options, command, doctor_checks(options.select, options.ignore), accepted, started, clock)
+    found = every_check(sources)
+    for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
+        _refuse_unknown(option, patterns, found)
+    checks, wanted = selected(found, options.select, options.ignore), selected(found, options.select)
+    return Question(
+        command=("ncclprobe", *command),
+        checks=checks,
+        left_out=tuple(c.id for c in wanted if c not in checks),
+        ignore=tuple(options.ignore),
+        accepted=suppressions.load(options.config, every_check),
+        fail_on=options.fail_on,
+        job=job,
+        pictures=bool(options.verbose or options.json or options.html),
+        started=started,
+        clock=clock,
+    )
 
 
-def every_check() -> tuple[Check, ...]:
-    """All checks by id."""
-    return tuple(sorted(discover("ncclprobe.checks", Check), key=lambda check: check.id))
+def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
+    """The doctor's. Raises UsageError."""
+    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local))
 
 
-def doctor_checks(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The checks that judge a machine, as far as `select` and `ignore` let them.
+def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
+    """The checks whose needs all come from `sources` (null: any), in the order of their modules."""
+    found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
+    return found
 
-    Raises UsageError for a pattern that names none: a misspelt one would otherwise judge, or spare, nothing.
-    """
-    found = [c for c in discover("ncclprobe.checks", Check) if not c.id.startswith(MEASURED)]
-    for option, patterns in (("--select", select), ("--ignore", ignore)):
-        for pattern in patterns:
-            if not selected(found, [pattern.partition("=")[0]]):
-                raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
-    return selected(found, select, ignore)
+
+def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:
+    """Raises UsageError for a pattern without a check: a misspelt one would otherwise judge, or spare, nothing."""
+    for pattern in patterns:
+        if not selected(checks, [pattern.partition("=")[0]]):
+            raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
 
 
 def diagnose(
-    question: Question, snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()
+    question: Question,
+    snapshots: Sequence[Snapshot],
+    run: Facts | None = None,
+    missing: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Report:
-    """The report on all nodes of a job: `missing` are those that nobody looked at."""
-    options, checks = question.options, question.checks
-    verdicts, suppressed = suppress(judge(snapshots, checks, question.job), options.ignore)
+    """The report on all nodes of a job and on what it measured.
+
+    `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
+    """
+    if run is not None:
+        from ncclprobe.engine import measured  # imports of what was measured, which the doctor does without
+
+    job = question.job if run is None else measured.job_of(run, question.job)
+    verdicts = judge(snapshots, question.checks, job, run)
+    verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted)
-    judged = {c.id for c in checks}
-    left_out = (c.id for c in doctor_checks(options.select) if c.id not in judged)
-    suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in left_out))
-    launch = launch_of(snapshots[0])
-    status, code = conclude(verdicts, options.fail_on, inconclusive=bool(missing))
-    each = status_by_node([s.node for s in snapshots], verdicts, options.fail_on)
+    suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
+    if run is not None:
+        verdicts = measured.advisory(verdicts, question.checks)
+    counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
+    status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - question.clock, 3),
-        command=printable(shlex.join(["ncclprobe", "doctor", *question.command])),
+        command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=LaunchRow(launch.kind, launch.nnodes, launch.world_size),
-        nodes=tuple(_node_row(s, place, each[s.node]) for place, s in enumerate(snapshots)),
+        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,
-        environment={s.node: _environment(s) for s in snapshots},
-        **(_pictures(snapshots, question.job) if options.verbose or options.json or options.html else {}),
-        remarks=tuple(remarks),
+        environment={s.node: _environment(s) for s in snapshots}
+        if run is None
+        else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
+        **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
+        **({} if run is None else measured.sections(run)),
+        remarks=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 
 
@@ -116,13 +173,23 @@ def launch_of(snapshot: Snapshot) -> Launch:
     return launch if isinstance(launch, Launch) else Launch()
 
 
+def _launch_row(snapshots: Sequence[Snapshot]) -> LaunchRow:
+    launch = launch_of(snapshots[0])
+    return LaunchRow(launch.kind, launch.nnodes, launch.world_size)
+
+
 def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
-    """The report's `topology` and `choices`, by node: only made, and imported, where somebody will see them."""
+    """The report's `topology` and `choices`, by node: made, and imported, only where a reader will see them."""
     from ncclprobe.nccl.selection import choose
     from ncclprobe.topology.node import layout
 
     chosen = {s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {}
     return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
+
+
+def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:
+    each = status_by_node([s.node for s in snapshots], verdicts, fail_on)
+    return tuple(_node_row(s, place, each[s.node]) for place, s in enumerate(snapshots))
 
 
 def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ncclprobe.engine.collect import arguments, of_node
+from ncclprobe.engine.collect import Facts, arguments, of_node
 from ncclprobe.errors import NotCaptured, Unlearned
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.fleet import Every, Ranks
@@ -25,22 +25,29 @@ _MOST_DIFFERENT = 256
 """Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""
 
 
-def _of_all(snapshots: Sequence[Snapshot], job: Job, need: Need) -> Any:
+def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
     """The argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
     if need.fact is Job:
         return job
+    if need.of == "run":
+        return of_node(run, need)
     if need.of == "ranks":
         return Ranks({s.node: {r: of_node(facts, need) for r, facts in s.ranks.items()} for s in snapshots})
     said = {s.node: of_node(s.facts, need) for s in snapshots}
     known = {node: fact for node, fact in said.items() if need.accepts_absent or not isinstance(fact, Absent)}
-    return Every(known) if known else next(iter(said.values()))
+    return Every(known) if known or not said else next(iter(said.values()))
 
 
-def judge(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
-    """What every check says of every node, in the order of `checks`, node by node; then what the comparisons say."""
+def judge(
+    snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
+) -> tuple[Verdict, ...]:
+    """What every check says of every node, in the order of `checks`, node by node; then what the comparisons say.
+
+    `run`: the facts of a measuring run, which the checks take that judge it.
+    """
     known = Judged()
     own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known))
-    return (*own, *compare(snapshots, checks, job))
+    return (*own, *compare(snapshots, checks, job, run))
 
 
 class Judged:
@@ -78,19 +85,24 @@ def judge_node(
     look, known = partial(of_node, {**snapshot.facts, Job: job}), known or Judged()
     own = [c for c in checks if not c.compares]
     first = {c.id: known.judge(c, snapshot.node, look) for c in own}
-    return tuple(_silenced(c, first) for c in own)
+    return tuple(c.titled(_silenced(c, first)) for c in own)
 
 
-def compare(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
-    """What the checks over :class:`Every` node say. `snapshots` need hold no more than the facts these take."""
+def compare(
+    snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
+) -> tuple[Verdict, ...]:
+    """What the checks over :class:`Every` node and over the run say, each judged once.
+
+    `snapshots` need hold no more than the facts these take.
+    """
     joint = [c for c in checks if c.compares]
-    first = {c.id: _compare_one(c, snapshots, job) for c in joint}
-    return tuple(_silenced(c, first) for c in joint)
+    first = {c.id: _compare_one(c, snapshots, job, run or {}) for c in joint}
+    return tuple(c.titled(_silenced(c, first)) for c in joint)
 
 
-def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job) -> Verdict:
+def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
     """One comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
-    verdict = _judge_one(check, None, partial(_of_all, snapshots, job))
+    verdict = _judge_one(check, None, partial(_of_all, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
     gaps: dict[Absent, list[str]] = {}
     for snapshot in snapshots:
@@ -108,12 +120,12 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     if check.applies:
         given, missing = arguments(check.applies.needs, look)
         if missing:
-            return _unknown(blank, missing, check.privilege)
+            return _lacking(check, blank, missing)
         if not check.applies.run(*given):
             return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
     given, missing = arguments(check.needs, look)
     if missing:
-        return _unknown(blank, missing, check.privilege)
+        return _lacking(check, blank, missing)
     try:
         findings = tuple(check.run(*given))
     except Unlearned as gap:
@@ -123,6 +135,12 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         return replace(blank, why=why)
     return replace(blank, status=_worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
+
+
+def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
+    """UNKNOWN for want of facts. What a run was asked to measure and did not is required, whatever the check says."""
+    verdict = _unknown(blank, missing, check.privilege)
+    return replace(verdict, required=True) if check.of_run else verdict
 
 
 def _unknown(blank: Verdict, missing: Sequence[Absent], privilege: str) -> Verdict:
@@ -176,9 +194,18 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
         if hidden:
             left_out += [Suppression(verdict.id, f.subject, "--ignore") for f in hidden]
             findings = tuple(f for f in verdict.findings if f not in hidden)
-            verdict = replace(verdict, findings=findings, status=_worst(findings))
+            verdict = _without(verdict, findings)
         kept.append(verdict)
     return tuple(kept), tuple(left_out)
+
+
+def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
+    """`verdict` of no more than these of its findings. A pass by suppression alone says so."""
+    status = _worst(findings)
+    passes = status is Status.PASS and verdict.status is not Status.PASS
+    return replace(
+        verdict, findings=findings, status=status, title=f"Suppressed: {verdict.title}" * passes or verdict.title
+    )
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:

@@ -21,7 +21,7 @@ def recordable() -> set[str]:
     """The variables whose value may be recorded: those of the table, and those that a module of facts READS."""
     from ncclprobe.nccl.parameters import table
 
-    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts")))
+    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts", {"machine"})))
     return {*table(), *read} - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
 
 

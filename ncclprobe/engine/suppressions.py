@@ -12,7 +12,7 @@ otherwise ignore, or spare, something without a word.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,17 @@ class Ignore:
     where: str
 
 
-def load(path: Path | None, checks: Iterable[Check]) -> tuple[Ignore, ...]:
+def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> tuple[Ignore, ...]:
     """The entries of the project file: of `path`, or of ncclprobe.toml in the working directory, if there is one.
 
-    Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has.
+    Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has, which are
+    asked for only where there is a file.
     """
     if path is None and not Path(NAME).is_file():
         return ()
     chosen = path or Path(NAME)
     entries = parse(files.read(chosen, limit=_MOST_BYTES), str(chosen))
-    known = tuple(checks)
+    known = tuple(checks())
     for entry in entries:
         if not selected(known, [entry.check]):
             raise UsageError(f"{entry.where}: check {entry.check!r} matches none; `ncclprobe checks` lists them")

@@ -1,7 +1,7 @@
 """Which links to expect anything of: those of the machine type that this is, or those that can be seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncclprobe.expect.observed import Facts, system_of
@@ -13,6 +13,7 @@ from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import Machine as Firmware
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
@@ -37,13 +38,15 @@ assert set(_FACTS) == {field.name for field in fields(Facts)}
 class Situation:
     """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
 
-    `why` is one sentence for the reader, `nccl` the version found on the machine.
+    `why` is one sentence for the reader, `nccl` the version found on the machine, `settings` what
+    NCCL would read there.
     """
 
     system: System | Absent
     machine: Machine | None = None
     why: str = ""
     nccl: Version | None = None
+    settings: Settings = field(default_factory=Settings)
 
 
 def situation(known: Mapping[type, Any]) -> Situation:
@@ -56,9 +59,11 @@ def situation(known: Mapping[type, Any]) -> Situation:
     found = recognise(seen(facts, known.get(Firmware, Absent("was not asked"))))
     software = known.get(Software)
     version = software.nccl_version if isinstance(software, Software) else None
+    settings = known.get(Settings)
+    settings = settings if isinstance(settings, Settings) else Settings()
     if found.machine:
         differs = "; ".join(map(str, found.differs))
         why = f"this is {found.machine.name}" + (f", but for {differs}" if differs else "")
-        return Situation(should_be(found, system_of(facts)), found.machine, why, version)
+        return Situation(should_be(found, system_of(facts)), found.machine, why, version, settings)
     system = system_of(facts)
-    return Situation(system, None, f"{found.why}; taken by its links as they are now", version)
+    return Situation(system, None, f"{found.why}; taken by its links as they are now", version, settings)

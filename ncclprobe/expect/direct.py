@@ -11,11 +11,10 @@ from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tuner.p2p import links
 
 OPS = ("all_to_all", "sendrecv", "gather", "scatter")
-_NVLINK, _NVLINK_LOW = 0.92, 0.78
+_NVLINK = 0.92
 """Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
 GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results)."""
-_PCIE, _PCIE_LOW = 0.75, 0.4
-_HOST, _HOST_LOW = 0.38, 0.2
+_PCIE, _HOST = 0.75, 0.38
 """Of a slot as NCCL counts it, without P2P, where each byte crosses memory: 4.6 of 12 GB/s
 (2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io)."""
 _IN_NODE_US, _BETWEEN_US = 13.0, 30.0
@@ -24,13 +23,12 @@ _IN_NODE_US, _BETWEEN_US = 13.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """What a node reaches in pairs: bus bandwidth in GB/s, the low mark as a share of it, the time before it, and why.
+    """What a node reaches in pairs: bus bandwidth in GB/s, the time before it, and why.
 
     `part` names the link that decides.
     """
 
     busbw_GBps: float
-    low_share: float
     latency_us: float
     part: str
     why: str
@@ -50,8 +48,8 @@ def direct(system: System, shape: Shape, version: Version) -> Direct:
     if have.kind == "nvlink":
         why = f"NVLinks of {have.inside_GBps:.4g} GB/s per GPU as NCCL counts them, {_NVLINK:g} of that"
         source = "https://github.com/xxrjun/nccl-tests-cluster: 348 and 367 of 370.8 GB/s"
-        return Direct(have.inside_GBps * _NVLINK, _NVLINK_LOW / _NVLINK, latency, part, why, source, "medium")
-    share, low, how = (_PCIE, _PCIE_LOW, "P2P") if system.p2p else (_HOST, _HOST_LOW, "through host memory")
+        return Direct(have.inside_GBps * _NVLINK, latency, part, why, source, "medium")
+    share, how = (_PCIE, "P2P") if system.p2p else (_HOST, "through host memory")
     why = f"a path that NCCL counts as {have.inside_GBps:g} GB/s, {share:g} of that {how}"
     source = "https://github.com/Anthony-Hoo/Anthony-Hoo.github.io: 4.6 of 12 GB/s without P2P"
-    return Direct(have.inside_GBps * share, low / share, latency, part, why, source, "low")
+    return Direct(have.inside_GBps * share, latency, part, why, source, "low")

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import cast
 
 from ncclprobe.expect.network import Confidence
 from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, table
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import graphs
-from ncclprobe.expect.tuner.tuning import Algorithm
 from ncclprobe.model.snapshot import Absent
 
 _EFA_US = ((90, 35.0), (0, 75.0))
@@ -41,10 +39,10 @@ def modelled(
     op: str,
     nbytes: int,
     version: Version,
-    algorithm: str | None = None,
+    forced: Forced | None = None,
     told: Graphs | None = None,
 ) -> Modelled | None:
-    """NCCL's choice; None where it has no model of `op`, its search cannot be told, or it has no `algorithm`.
+    """NCCL's choice; None where it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
 
     `told` are graphs that NCCL itself wrote, in place of the search.
     """
@@ -53,7 +51,6 @@ def modelled(
     found = told or _graphs(system, shape, version)
     if isinstance(found, Absent):
         return None
-    forced = Forced(cast(Algorithm, algorithm)) if algorithm else None
     cost = best(found, system, shape, op, nbytes, version, forced)
     if cost is None:
         return None

@@ -18,25 +18,19 @@ from ncclprobe.expect.system import Network, Shape, System
 
 Confidence = Literal["high", "medium", "low"]
 
-COMMON = 0.78
-"""The low mark as a share of the value. Tuned clusters reach 0.91 to 0.98 of line rate, defaults on 8 NICs commonly
-0.80 to 0.86, and nobody calls those bad (https://github.com/NVIDIA/nccl-tests/issues/309); repeats of one test on one
-healthy cluster fall 10 % apart. So a lost rail of eight cannot be told from a default at this place: pairs can."""
 _PCIE_PAYLOAD = 1.1
 """What a slot carries of what NCCL counts for it: copies reach 26.3 where NCCL counts 24, and 52.8 where it counts 48
 (https://github.com/NVIDIA/nvbandwidth, README)."""
-_THROUGH_HOST, _THROUGH_HOST_GBps, _THROUGH_HOST_LOW = 0.7, 25.0, 0.6
-"""Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned, OCI's GB200; Azure's GB300);
-the low mark as a share of that: 6.0 of 12.5 was seen."""
+_THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
+"""Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
 _NEEDS_GDR = ("ib", "roce", "efa", "slingshot")
 
 
 @dataclass(frozen=True, slots=True)
 class Fraction:
-    """Which share of the NICs' line rate healthy clusters reach with one kind of network, `low` what still passes."""
+    """Which share of the NICs' line rate healthy clusters reach with one kind of network."""
 
     value: float
-    low: float
     confidence: Confidence
     source: str
 
@@ -60,18 +54,18 @@ _ALPS = "https://github.com/NVIDIA/nccl/issues/1272: 92.5 of 100 GB/s"
 
 FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
     {
-        "ib": Fraction(0.92, 0.92 * COMMON, "high", _TUNED),
-        "roce": Fraction(0.90, 0.90 * COMMON, "medium", _CLOUD_ROCE),
-        "efa": Fraction(0.91, 0.91 * COMMON, "high", _AWS),
-        "tcpx": Fraction(0.71, 0.50, "medium", _TCPX),
-        "tcpxo": Fraction(0.94, 0.75, "high", _TCPXO),
-        "slingshot": Fraction(0.92, 0.92 * COMMON, "medium", _ALPS),
-        None: Fraction(0.85, 0.50, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
+        "ib": Fraction(0.92, "high", _TUNED),
+        "roce": Fraction(0.90, "medium", _CLOUD_ROCE),
+        "efa": Fraction(0.91, "high", _AWS),
+        "tcpx": Fraction(0.71, "medium", _TCPX),
+        "tcpxo": Fraction(0.94, "high", _TCPXO),
+        "slingshot": Fraction(0.92, "medium", _ALPS),
+        None: Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
 """Of three nodes or more, or of any collective that is a ring. Sockets are in :mod:`ncclprobe.expect.sockets`."""
 
-SENDRECV = Fraction(0.50, 0.30, "low", "https://github.com/xxrjun/nccl-tests-cluster: 15 to 26 of 50 GB/s; "
+SENDRECV = Fraction(0.50, "low", "https://github.com/xxrjun/nccl-tests-cluster: 15 to 26 of 50 GB/s; "
                     "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25")  # fmt: skip
 """Of one NIC: each rank sends to the next, and few channels carry it. The published runs differ threefold."""
 _ROOTED = ("gather", "scatter")
@@ -82,12 +76,11 @@ class Limit:
     """What the network lets a collective reach, as bus bandwidth in GB/s.
 
     `hard_GBps`: no run can exceed it, or it is not the run it is said to be. `value_GBps` is what a healthy cluster
-    reaches, `low_GBps` what still passes. `rule` is ``ring``, ``two nodes``, ``all to all`` or ``one NIC``.
+    reaches. `rule` is ``ring``, ``two nodes``, ``all to all`` or ``one NIC``.
     """
 
     hard_GBps: float
     value_GBps: float
-    low_GBps: float
     rule: str
     why: str
     source: str
@@ -155,7 +148,7 @@ def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
     line = parts.line_GBps
     why = f"{line:g} GB/s of NICs per node, of which {share.value:.2g} is normal"
     hard = line * crossing(shape, parts)
-    return Limit(hard, line * share.value, line * share.low, "ring", why, share.source, share.confidence)
+    return Limit(hard, line * share.value, "ring", why, share.source, share.confidence)
 
 
 def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
@@ -166,19 +159,19 @@ def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
         f"{parts.line_GBps:g} GB/s of NICs per node, which two nodes cross with {1 / twice:.2f} "
         f"of the bus bandwidth, {value:.2g} of that"
     )
-    return Limit(hard, hard * value, hard * value * COMMON, "two nodes", why, share.source, share.confidence)
+    return Limit(hard, hard * value, "two nodes", why, share.source, share.confidence)
 
 
 def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:
     hard = parts.nic_GBps * crossing(shape, parts)
     why = f"{parts.nic_GBps:g} GB/s of NIC per GPU, which carries what goes to other nodes, {share.value:.2g} of that"
-    return Limit(hard, hard * share.value, hard * share.low, "all to all", why, share.source, share.confidence)
+    return Limit(hard, hard * share.value, "all to all", why, share.source, share.confidence)
 
 
 def _one_nic(system: System, share: Fraction) -> Limit:
     nic = system.nic_gbps / 8
-    why = f"one NIC of {nic:g} GB/s, of which {share.low:.2g} to 0.97 is published"
-    return Limit(nic, nic * share.value, nic * share.low, "one NIC", why, share.source, share.confidence)
+    why = f"one NIC of {nic:g} GB/s, of which 0.30 to 0.97 is published"
+    return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)
 
 
 def crossing(shape: Shape, parts: Domains) -> float:
@@ -193,12 +186,11 @@ def _slowed(found: Limit, system: System) -> Limit:
     slow = min(_THROUGH_HOST, _THROUGH_HOST_GBps / (system.nic_gbps / 8))
     value = found.value_GBps * slow
     why = f"{found.why}, and {slow:.2g} of that because without GPUDirect every byte passes through host memory"
-    return Limit(found.hard_GBps, value, value * _THROUGH_HOST_LOW, found.rule, why, found.source, "low")
+    return Limit(found.hard_GBps, value, found.rule, why, found.source, "low")
 
 
 def _within(found: Limit, node_GBps: float | None, group: str) -> Limit:
     if node_GBps is None or node_GBps >= found.value_GBps:
         return found
     why = f"what one {group} alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
-    low = min(found.low_GBps, node_GBps * COMMON)
-    return Limit(found.hard_GBps, node_GBps, low, "one node", why, found.source, found.confidence)
+    return Limit(found.hard_GBps, node_GBps, "one node", why, found.source, found.confidence)

@@ -4,69 +4,34 @@ In the order of trust: what the user or the site's baseline says (:mod:`.bands`)
 machine type, NCCL's own cost model with a correction and the limits of the network, and last the datasheet. Without
 any of these there is no expectation, and so no FAIL.
 
-Small messages are judged by time: their bus bandwidth is the factor of the collective times bytes by the modelled (or
-published) time, and the low mark is the longest time that passes. Both are the same comparison.
+Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by the modelled (or
+published) time. What passes, and whether a row is judged at all, is :mod:`.evidence`'s to say.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
-from ncclprobe.expect import direct, network, sockets
+from ncclprobe.expect import direct, evidence, network, sockets
 from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
-from ncclprobe.expect.site.bands import Band
+from ncclprobe.expect.pinned import NOTHING, Pinned
 from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
+from ncclprobe.expect.tuner.cost import Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
-from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
 
 LATEST: Version = (2, 30, 7)
 SATURATED, LATENT = 0.9, 0.25
 """Shares of the time that bytes take: above the first, bandwidth is judged, below the second, time; both between."""
 
-Kind = Literal["nvlink", "pcie", "network", "pairs"]
-LOW: Mapping[tuple[Kind, str], float] = MappingProxyType(
-    {
-        ("nvlink", "bandwidth"): 0.70,
-        ("nvlink", "both"): 0.55,
-        ("nvlink", "time"): 0.55,
-        ("pcie", "bandwidth"): 0.45,
-        ("pcie", "both"): 0.50,
-        ("pcie", "time"): 0.75,
-        ("network", "bandwidth"): 0.60,
-        ("network", "both"): 0.35,
-        ("network", "time"): 0.20,
-        ("pairs", "bandwidth"): 0.50,
-        ("pairs", "both"): 0.25,
-        ("pairs", "time"): 0.50,
-    }
-)
-"""The low mark as a share of the value, by where the bytes go and what decides. The rule: what 99 of 100 healthy
-published rows reach of their prediction, rounded down to a twentieth (reports/expected-accuracy.md)."""
-
-
-def kind(place: Where, op: str) -> Kind:
-    """Which low marks a prediction has."""
-    if op in direct.OPS:
-        return "pairs"
-    return "network" if place == "network" else "pcie" if place in ("pcie", "host") else "nvlink"
-
-
-_PUBLISHED_LOW, _PUBLISHED_NETWORK_LOW = 0.93, 0.85
-"""Of a number published for the same machine: nodes of one type differ by 0.5 % (ten H100 nodes,
-https://github.com/xxrjun/nccl-tests-cluster) and suites accept 0.93 to 0.97; between nodes repeats differ by 10 %."""
-_LATENCY_HIGH = 2.5
-"""How many times a published latency still passes: one H100 board shows 13 to 17 us by nccl-tests and 25 to 31 from
-torch, which launches later, and 8 A100 show 30 to 45 by seven sources."""
 _LAUNCH_SHARE = 0.6
 _LARGE = 8 << 30
-_TCP_NBYTES = 16 << 20
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
 
 
@@ -83,7 +48,6 @@ class Prediction:
     nbytes: int
     time_us: float
     busbw_GBps: float
-    low_GBps: float
     model_GBps: float
     latency_us: float
     transfer_us: float
@@ -106,6 +70,11 @@ class Prediction:
         return CORRECTIONS[self.place] != Correction()
 
     @property
+    def latency_decides(self) -> bool:
+        """Whether more than bytes decide the time; between nodes a tenth is enough, as latency grows with nodes."""
+        return self.judged_by == "time" or (self.place == "network" and self.judged_by == "both")
+
+    @property
     def above_the_wire(self) -> bool:
         """Whether the bus bandwidth exceeds what any link carries: right where not every byte goes around a ring."""
         return self.busbw_GBps > self.wire_GBps > 0
@@ -119,9 +88,11 @@ def predict(
     version: Version = LATEST,
     algorithm: str | None = None,
     graphs: Graphs | None = None,
+    left: Forced | None = None,
 ) -> Prediction | None:
     """What `op` of `nbytes` (as nccl-tests prints it) takes; None where nothing can be said.
 
+    `algorithm` is the only one that NCCL may take, `left` what settings leave it.
     `graphs` are what NCCL itself wrote of its search (:mod:`.dumps`).
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
@@ -131,11 +102,13 @@ def predict(
         return None
     if op in direct.OPS:
         return _of_pairs(system, shape, op, nbytes, version)
-    found = modelled(system, shape, op, nbytes, version, algorithm, graphs)
+    forced = left or only(algorithm)
+    found = modelled(system, shape, op, nbytes, version, forced, graphs)
     if found is None:
         return None
-    alone = _alone_GBps(system, shape, op, version, algorithm)
-    limit = network.limit(system, shape, op, alone, ring=algorithm == "Ring")
+    ring = forced is not None and forced.ring
+    alone = _alone_GBps(system, shape, op, version, ring)
+    limit = network.limit(system, shape, op, alone, ring=ring)
     return None if parts.count > 1 and limit is None else _whole(found, system, shape, op, nbytes, limit, version)
 
 
@@ -149,15 +122,11 @@ def _whole(
     share = transfer_us / (found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     busbw = bus_bytes / time_us / 1e3
-    low = busbw * LOW[kind(place, op), judged_by]
-    if bound and judged_by == "bandwidth":
-        low = min(low, busbw * bound.low_GBps / bound.value_GBps)
     return Prediction(
         op=op,
         nbytes=nbytes,
         time_us=time_us,
         busbw_GBps=busbw,
-        low_GBps=low,
         model_GBps=bus_bytes / (found.latency_us + found.transfer_us) / 1e3,
         latency_us=found.latency_us,
         transfer_us=found.transfer_us,
@@ -172,18 +141,18 @@ def _whole(
         wire_GBps=bound.hard_GBps / network.crossing(shape, network.domains(system, shape)) if bound else _wire(system),
         why=_why(found, system, shape, bound, judged_by),
         source=f"{_MODEL}; {bound.source}" if bound else _MODEL,
-        confidence=bound.confidence if bound else "low" if kind(place, op) == "pcie" else found.confidence,
+        confidence=bound.confidence if bound else "low" if place in ("pcie", "host") else found.confidence,
     )
 
 
 @lru_cache(maxsize=256)
-def _alone_GBps(system: System, shape: Shape, op: str, version: Version, algorithm: str | None) -> float | None:
+def _alone_GBps(system: System, shape: Shape, op: str, version: Version, ring: bool) -> float | None:
     """What the fullest NVLink domain of the job reaches alone; None where it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
         return None
     part = Shape(shape.gpus[: max(1, -(-shape.nodes // parts.count))])
-    found = predict(system, part, op, _LARGE, version, "Ring" if algorithm == "Ring" else None)
+    found = predict(system, part, op, _LARGE, version, "Ring" if ring else None)
     return found.busbw_GBps if found else None
 
 
@@ -230,7 +199,6 @@ def _of_pairs(system: System, shape: Shape, op: str, nbytes: int, version: Versi
     if crosses and limit is None:
         return None
     top = limit.value_GBps if limit else inside.busbw_GBps
-    share_low = limit.low_GBps / limit.value_GBps if limit else inside.low_share
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
@@ -243,7 +211,6 @@ def _of_pairs(system: System, shape: Shape, op: str, nbytes: int, version: Versi
         nbytes=nbytes,
         time_us=time_us,
         busbw_GBps=busbw,
-        low_GBps=busbw * min(share_low, LOW[kind(place, op), judged_by]),
         model_GBps=busbw,
         latency_us=inside.latency_us,
         transfer_us=transfer_us,
@@ -272,58 +239,157 @@ def expectation(
     version: Version = LATEST,
     given: Sequence[Band] = (),
     graphs: Graphs | None = None,
+    settings: Pinned = NOTHING,
 ) -> Expectation | None:
     """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nobody can say.
 
     `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
-    that was recognised, for what was published of it.
+    that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
+    with them, the number judges nothing.
     """
     stated = next((b.expectation for b in given if b.op == op and b.low_bytes <= nbytes <= b.high_bytes), None)
     if stated or shape.ranks < 2 or op not in OPS or nbytes < 1:
         return stated
-    found = _published(machine, op, nbytes, shape) if machine else None
-    if found or system is None:
-        return found
-    return _by_model(system, shape, op, nbytes, version, graphs) or _over_tcp(system, shape, op, nbytes)
+    if system is None and machine is None:
+        return None
+    whole = system or cast(Machine, machine).system()
+    call = Call(settings.applied(whole), shape, op, nbytes, version, settings, graphs)
+    own = call.predicted()
+    same = not settings or _same(own, predict(whole, shape, op, nbytes, version, graphs=graphs))
+    printed = _published(machine, call, own, same=same) if machine else None
+    published = _weighed(printed, call)
+    modelled = _by_model(own, call) or _over_tcp(call)
+    if published is None and modelled is None:
+        return None
+    found = combined(published, modelled)
+    unknown = _unknown(call, whole, own, same=same)
+    return evidence.unjudged(found, unknown) if unknown else found
 
 
-def _by_model(
-    system: System, shape: Shape, op: str, nbytes: int, version: Version, graphs: Graphs | None
-) -> Expectation | None:
-    found = predict(system, shape, op, nbytes, version, graphs=graphs)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call on `system`, which has no links but those that `settings` leave it."""
+
+    system: System
+    shape: Shape
+    op: str
+    nbytes: int
+    version: Version
+    settings: Pinned = NOTHING
+    graphs: Graphs | None = None
+
+    def predicted(self) -> Prediction | None:
+        """What the model makes of it."""
+        left = self.settings.left(self.op)
+        return predict(self.system, self.shape, self.op, self.nbytes, self.version, graphs=self.graphs, left=left)
+
+
+def _same(own: Prediction | None, default: Prediction | None) -> bool:
+    """Whether settings leave NCCL the choice that it makes without them, over the same links."""
+    if own is None or default is None:
+        return own is default
+    return (own.algorithm, own.protocol, own.place, own.wire_GBps) == (
+        default.algorithm,
+        default.protocol,
+        default.place,
+        default.wire_GBps,
+    )
+
+
+def _unknown(call: Call, whole: System, own: Prediction | None, *, same: bool) -> str:
+    """Which setting makes of this call something that is not published; empty: none."""
+    settings, what = call.settings, ""
+    if settings.refused:
+        return f"not judged: {settings.refused}"
+    if settings.p2p and (whole.nvlinks or whole.p2p):
+        what = settings.p2p
+    elif settings.proto and not same and own and not _own_choice(call, own):
+        what = settings.proto
+    elif settings.algo and not same and own and own.algorithm != "Ring":
+        what = settings.algo
+    else:
+        used = own.channels if own else None
+        what = next((each.text for each in settings.channels if each.changes(used)), "")
+    return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
+
+
+def _own_choice(call: Call, own: Prediction) -> bool:
+    """Whether the protocol is what NCCL takes for the algorithm anyway."""
+    free = predict(call.system, call.shape, call.op, call.nbytes, call.version, own.algorithm, call.graphs)
+    return free is not None and free.protocol == own.protocol
+
+
+def combined(published: Expectation | None, modelled: Expectation | None) -> Expectation:
+    """What was published of a machine, and what the model makes of it: a row fails below the thresholds of both.
+
+    Where one of them is too loosely known, the other's threshold counts. Either may be missing, not both.
+    """
+    if published is None or modelled is None:
+        return cast(Expectation, published or modelled)
+    if modelled.worst == "unjudged":
+        return published
+    known = f"the model expects {modelled.value:.4g} GB/s: {modelled.known}"
+    if published.worst == "unjudged":
+        return replace(published, low=min(modelled.low, published.value), worst=modelled.worst, known=known)
+    low = min(published.low, modelled.low)
+    worst: Literal["fail", "warn"] = "warn" if "warn" in (published.worst, modelled.worst) else "fail"
+    return replace(published, low=low, worst=worst, known=f"{published.known}; {known}")
+
+
+def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation | None:
+    """`found`, a number and whether it is of a time, with what the evidence lets it decide."""
     if found is None:
         return None
-    why = found.why + ("; corrected" if found.corrected else "")
-    return Expectation(found.busbw_GBps, found.low_GBps, "GB/s", "model", why, found.source, found.confidence)
+    return evidence.weighed(found[0], call.system, call.shape, call.op, call.nbytes, by_time=found[1])
 
 
-def _over_tcp(system: System, shape: Shape, op: str, nbytes: int) -> Expectation | None:
+def _by_model(own: Prediction | None, call: Call) -> Expectation | None:
+    return _weighed((as_expectation(own, call.settings), own.latency_decides), call) if own else None
+
+
+def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation:
+    """The model's number, before the evidence says what it may decide."""
+    why = found.why + ("; corrected" if found.corrected else "") + (f"; with {settings}" if settings else "")
+    return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
+
+
+def _over_tcp(call: Call) -> Expectation | None:
     """NCCL between nodes without RDMA: only what is large, because nothing is known of the latency."""
-    tcp = system.network == "sockets" and network.domains(system, shape).count > 1
-    if not tcp or not system.nic_gbps or nbytes < _TCP_NBYTES:
+    system = call.system
+    tcp = system.network == "sockets" and network.domains(system, call.shape).count > 1
+    if not tcp or not system.nic_gbps or call.nbytes < sockets.LARGE_NBYTES:
         return None
-    return sockets.nccl(op, sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported"))
+    link = sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported")
+    found = sockets.nccl(call.op, link)
+    return _weighed((found, False), call) if found else None
 
 
-def _published(machine: Machine, op: str, nbytes: int, shape: Shape) -> Expectation | None:
-    """What somebody measured on this machine type, with as many GPUs and nodes, at such a size."""
-    fitting = [row for row in machine.published if _fits(row, op, shape) and row.algorithm in ("", "nvls")]
-    rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes]
+def _published(machine: Machine, call: Call, own: Prediction | None, *, same: bool) -> tuple[Expectation, bool] | None:
+    """What was measured on this machine type, with as many GPUs and nodes, at such a size; whether it is of a time.
+
+    `same`: settings change nothing of this call. Else only a number counts that names the algorithm now chosen.
+    """
+    op, nbytes, shape = call.op, call.nbytes, call.shape
+    fitting = [row for row in machine.published if _fits(row, op, shape) and row.algorithm != "sharp"]
+    rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes and (same or _names(row, own))]
     if rates:
         best = max(rates, key=lambda row: (row.busbw_GBps, row.source))
-        usual = _PUBLISHED_NETWORK_LOW if shape.nodes > 1 else _PUBLISHED_LOW
-        low = best.low_GBps if best.low_GBps is not None else best.busbw_GBps * usual
-        return Expectation(best.busbw_GBps, low, "GB/s", "published", f"{machine.name}: {best.why}", best.source)
-    times = [row for row in machine.latencies if _fits(row, op, shape) and nbytes <= row.max_bytes]
-    return _as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape) if times else None
+        passes = f"; its source passes {best.low_GBps:g}" if best.low_GBps else ""
+        why = f"{machine.name}: {best.why}{passes}"
+        return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
+    times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]
+    return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
+
+
+def _names(row: Published, own: Prediction | None) -> bool:
+    return own is not None and row.algorithm == own.algorithm.lower()
 
 
 def _as_rate(machine: Machine, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
-    high_us = max(row.high_us or 0.0, row.time_us * _LATENCY_HIGH)
-    why = f"{machine.name}: {row.why}; judged by time, {row.time_us:.3g} us and at most {high_us:.3g}"
-    value, low = bus_bytes / row.time_us / 1e3, bus_bytes / high_us / 1e3
-    return Expectation(value, low, "GB/s", "published", why, row.source, "medium")
+    normal = f", up to {row.high_us:.3g} normal by its source" if row.high_us else ""
+    why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us{normal}"
+    return Expectation(bus_bytes / row.time_us / 1e3, 0.0, "GB/s", "published", why, row.source, "medium")
 
 
 def _fits(row: Published | Latency, op: str, shape: Shape) -> bool:

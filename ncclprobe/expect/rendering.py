@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from ncclprobe.expect.context import Situation
@@ -31,6 +32,8 @@ def _text(asked: Asked, here: Situation, found: Sequence[Line]) -> Iterator[str]
     yield here.why
     yield f"links: {links(asked)}"
     yield f"source: {system.source}"
+    if asked.settings:
+        yield f"settings: {asked.settings}"
     if asked.change or asked.changed_version:
         yield f"what if: {_change(asked)}"
     for op in asked.ops:
@@ -92,7 +95,8 @@ def _row(line: Line, top: float, ranks: int, faulty: bool) -> str:
     bar = "#" * max(1, round(_BAR * value.value / top))
     time_us = line.time_us(ranks)
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
-    numbers = f"{time} {value.value:8.4g} {value.low:8.4g}"
+    low = f"{value.low:8.4g}" if value.worst != "unjudged" else f"{'-':>8}"
+    numbers = f"{time} {value.value:8.4g} {low}"
     cells = f"{size(line.nbytes):>14} {numbers} {decides:<12} {value.basis:<9}"
     if not faulty:
         return f"{cells} {bar}"
@@ -111,10 +115,24 @@ def _reasons(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
     last = list(reasons.items())[-1:]
     published = [item for item in reasons.items() if item[1][0].expectation.basis == "published"]
     for (why, source, confidence), of in dict(published + last).items():
-        span = size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
-        yield f"  {span}: {why}"
+        yield f"  {_span(of)}: {why}"
         yield f"    source: {source} (confidence {confidence})"
+    for of in _by_worst(rows):
+        yield f"  {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{of[-1].expectation.known}"
     yield from _above(rows, asked)
+
+
+_VERDICTS = {"fail": "fails below the lowest; ", "warn": "warns at most; ", "unjudged": ""}
+
+
+def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
+    """Sizes that follow each other with the same worst verdict."""
+    for _, group in groupby(rows, key=lambda line: line.expectation.worst):
+        yield list(group)
+
+
+def _span(of: Sequence[Line]) -> str:
+    return size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
 
 
 def _above(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
@@ -144,6 +162,7 @@ def as_json(asked: Asked, here: Situation, found: Sequence[Line]) -> dict[str, A
         "ranks": asked.shape.ranks,
         "nccl": ".".join(map(str, asked.version)),
         "what_if": _change(asked) or None,
+        "settings": str(asked.settings) or None,
         "rows": [_line(line) for line in found],
     }
 
@@ -162,7 +181,7 @@ def _line(line: Line) -> Mapping[str, Any]:
     }
 
 
-_MODEL = ("time_us", "busbw_GBps", "low_GBps", "model_GBps", "latency_us", "transfer_us", "algorithm", "protocol",
+_MODEL = ("time_us", "busbw_GBps", "model_GBps", "latency_us", "transfer_us", "algorithm", "protocol",
           "channels", "judged_by", "wire_GBps", "confidence")  # fmt: skip
 
 

@@ -17,23 +17,27 @@ whole input and takes a slice, its all_gather copies as much again: 3 to 4 times
 (ProcessGroupGloo.cpp), so neither is held to it; the rest of them nobody has published."""
 _STREAM_GBps = 1.1
 """One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
-_STREAM_LOW_GBps = 0.5
 _SHARED_CORES_GBps = 0.15
 """What still passes where ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over loopback."""
 _LINE = 0.88
 """Of the line rate, where the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
-_LINE_LOW = 0.45
-"""Lowest that passes: a link at half its speed, or one direction shared with another job, is below it."""
-_NCCL_NODE_GBps, _NCCL_LOW_GBps = 4.5, 2.0
+_REPORTED = (
+    "not judged: what gloo reaches of a line that an interface reports is known from 2 sources and 2 rows; streams "
+    "measured between three nodes or more would judge it"
+)
+_NCCL_NODE_GBps = 4.5
 """All streams of one node with NCCL's defaults: 4.5 to 5.2 GB/s over 100GbE
 (https://github.com/NVIDIA/nccl/issues/450), 3.2 over IPoIB, 4 of an A3 Mega without TCPXO."""
-_NCCL_LINE, _NCCL_LINE_LOW = 0.75, 0.45
+_NCCL_LINE = 0.75
 """Of links so slow that the processor keeps up: 0.6 of 32 Gb/s
 (https://github.com/NVIDIA/nccl/issues/209), 0.77 of 10."""
 _OF_STREAM, _OF_STREAM_LOW = 0.8, 0.4
 """Of a measured TCP stream: gloo copies and reduces between its messages."""
 LEAST_NBYTES = 1 << 20
 """Below it latency decides, and of the latency of TCP nothing is known here."""
+
+LARGE_NBYTES = 16 << 20
+"""From here on something is expected of NCCL over TCP between nodes."""
 
 Speed = Literal["reported", "measured"]
 
@@ -88,23 +92,25 @@ def gloo(op: str, nbytes: int, link: Link) -> Expectation | None:
         value, low = min(line * _OF_STREAM, _STREAM_GBps), min(line * _OF_STREAM_LOW, _SHARED_CORES_GBps)
         why = f"a TCP stream carries {line:.3g} GB/s ({link.where}), of which gloo reaches {value:.3g}"
         return Expectation(value, low, "GB/s", "model", why, "TCP streams measured by this run", "low")
-    value, low = min(line * _LINE, _STREAM_GBps), min(line * _LINE_LOW, _STREAM_LOW_GBps)
+    value = min(line * _LINE, _STREAM_GBps)
     bound = "the wire" if line * _LINE < _STREAM_GBps else "one core per stream"
     why = f"{link.where} reports {link.gbps:g} Gb/s, {line:.3g} GB/s; {bound} decides, at {value:.3g} GB/s"
     source = "https://github.com/pytorch/gloo/issues/21 and /248: 0.88 of 1GbE, 1.1 GB/s of 40GbE"
-    return Expectation(value, low, "GB/s", "datasheet", why, source, "low")
+    return Expectation(value, 0.0, "GB/s", "datasheet", why, source, "low", worst="unjudged", known=_REPORTED)
 
 
 def nccl(op: str, link: Link) -> Expectation | None:
     """Bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
+
+    What it may decide is :mod:`.evidence`'s to say.
 
     An all-to-all shares the link among the ranks of a node and is not judged here.
     """
     if op in ("all_to_all", "gather", "scatter"):
         return None
     line = link.gbps / 8
-    value, low = min(line * _NCCL_LINE, _NCCL_NODE_GBps), min(line * _NCCL_LINE_LOW, _NCCL_LOW_GBps)
+    value = min(line * _NCCL_LINE, _NCCL_NODE_GBps)
     bound = "the wire" if line * _NCCL_LINE < _NCCL_NODE_GBps else "the processors, not the wire,"
     why = f"TCP sockets over {link.where}, {link.gbps:g} Gb/s: {bound} decides, at {value:.3g} GB/s"
     source = "https://github.com/NVIDIA/nccl/issues/450 (4.5 to 5.2 GB/s of 100GbE) and /209 (0.6 of 32 Gb/s)"
-    return Expectation(value, low, "GB/s", "datasheet", why, source, "low")
+    return Expectation(value, 0.0, "GB/s", "datasheet", why, source, "low")

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.expect.predict import LATEST, Prediction, expectation, predict
+from ncclprobe.expect.pinned import NOTHING as NOT_SET
+from ncclprobe.expect.pinned import Pinned
+from ncclprobe.expect.predict import LATEST, Call, Prediction, expectation, predict
 from ncclprobe.expect.system import Shape, System, Version
 from ncclprobe.expect.tables.machine_types import Machine
 from ncclprobe.expect.tuner.graphs import Graphs
@@ -51,6 +53,7 @@ class Asked:
     change: Change = NOTHING
     changed_version: Version | None = None
     graphs: Graphs | None = None
+    settings: Pinned = NOT_SET
 
 
 def lines(asked: Asked) -> tuple[Line, ...]:
@@ -67,10 +70,13 @@ def printed(op: str, sizes: Sequence[int], ranks: int, itemsize: int = 4) -> Ite
 
 def _line(asked: Asked, op: str, nbytes: int) -> Line | None:
     system, shape = asked.system, asked.shape
-    found = expectation(op, nbytes, shape, system, machine=asked.machine, version=asked.version, graphs=asked.graphs)
+    settings, graphs = asked.settings, asked.graphs
+    found = expectation(
+        op, nbytes, shape, system, machine=asked.machine, version=asked.version, graphs=graphs, settings=settings
+    )
     if found is None:
         return None
-    base = predict(system, shape, op, nbytes, asked.version, graphs=asked.graphs)
+    base = Call(settings.applied(system), shape, op, nbytes, asked.version, settings, graphs).predicted()
     if not asked.change and asked.changed_version is None:
         return Line(op, nbytes, found, base)
     version = asked.changed_version or asked.version

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -13,20 +14,29 @@ def read(path: Path, *, limit: int) -> str:
 
     A pipe or a device is refused: it could keep its reader waiting, or never end.
     """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise UsageError(f"{path}: cannot be read: not a regular file")
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    data = _bytes(path, limit + 1)
     if len(data) > limit:
         raise UsageError(f"{path}: larger than {limit >> 10} KiB: not a file of this kind")
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path}: cannot be read: it is not UTF-8 text") from None
+
+
+def read_start(path: Path, *, limit: int) -> str:
+    """The first `limit` bytes of the regular file `path` as text, whatever they hold. Raises UsageError."""
+    return _bytes(path, limit).decode(errors="replace")
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UsageError(f"{path}: cannot be read: not a regular file")
+            return file.read(most)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def write(path: Path, text: str, *, private: bool = False) -> None:
@@ -56,3 +66,8 @@ def _replace(target: Path, text: str, mode: int) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def named_after(node: str) -> str:
+    """The name of a node's capture, whatever the node is called."""
+    return re.sub(r"[^\w.#-]", "_", node)[:100] + ".jsonl"

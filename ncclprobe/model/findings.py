@@ -1,5 +1,6 @@
 """What is judged: findings, verdicts, and the exit code that a gate reads."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
 
 
-Action = Literal["fix-job", "fix-image", "retest", "repair", "none"]
+Action = Literal["fix-job", "fix-image", "retest", "repair", "restart", "none"]
 
 
 class Severity(str, Enum):
@@ -19,7 +20,7 @@ class Severity(str, Enum):
 
 
 class Status(str, Enum):
-    """What became of a check. UNKNOWN is not PASS: nobody looked."""
+    """What became of a check. UNKNOWN is not PASS: it was not looked at."""
 
     PASS = "pass"
     WARN = "warn"
@@ -43,11 +44,48 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a finding rests on. `source`: the path, command, call, variable or measurement that it was read from.
+
+    `line`: of a file, from 1. `text`: what stands there; empty where the source says enough.
+    """
+
+    source: str
+    line: int | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        """``/etc/nccl.conf:3: NCCL_IB_HCA=mlx5``, as compilers and grep write it."""
+        place = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{place}: {self.text}" if self.text else place
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How sure a finding is. `level`: ``low`` was seen once and puts no node in ``bad``. `how`: what confirmed it."""
+
+    level: Literal["high", "medium", "low"]
+    how: str
+
+
+READ = Certainty("high", "read from this machine")
+ONCE = Certainty("low", "seen once")
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Another finding of the same report: the id of its check, and its subject."""
+
+    id: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One problem: on what, what was seen where, whose fault it is and what to do about it.
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
-    An empty ``remedy`` is filled in from the check's own ``Fix:``.
+    An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause.
     """
 
     severity: Severity
@@ -55,10 +93,21 @@ class Finding:
     message: str
     blame: Blame = "unknown"
     action: Action = "none"
-    confidence: str = "read from this machine"
-    evidence: str = ""
+    confidence: Certainty = READ
+    evidence: tuple[Evidence, ...] = ()
     remedy: str = ""
     nodes: tuple[str, ...] = ()
+    related: tuple[Related, ...] = ()
+
+    @property
+    def seen(self) -> str:
+        """Its evidence in one line; empty: it has none."""
+        return "; ".join(map(str, self.evidence))
+
+    @property
+    def see_also(self) -> str:
+        """The related findings in one line; empty: there are none."""
+        return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +132,31 @@ class Suppression:
     reason: str
 
 
-def fail(subject: str, message: str, **details: Any) -> Finding:
+Sources = str | Evidence | Iterable[str | Evidence]
+"""Evidence as checks give it: a string is a source that says enough."""
+
+
+def seen(source: str, text: str = "", line: int | None = None) -> Evidence:
+    """One piece of evidence: `text` as it stands in `source`, in its `line`."""
+    return Evidence(source, line, text)
+
+
+def fail(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
     """A finding that stops the job: fields of :class:`Finding` by name."""
-    return Finding(Severity.FAIL, subject, message, **details)
+    return Finding(Severity.FAIL, subject, message, evidence=_listed(evidence), **details)
 
 
-def warn(subject: str, message: str, **details: Any) -> Finding:
+def warn(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
     """A finding that costs performance or safety: fields of :class:`Finding` by name."""
-    return Finding(Severity.WARN, subject, message, **details)
+    return Finding(Severity.WARN, subject, message, evidence=_listed(evidence), **details)
 
 
-def note(subject: str, message: str, **details: Any) -> Finding:
+def note(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
     """A finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
-    return Finding(Severity.NOTE, subject, message, **details)
+    return Finding(Severity.NOTE, subject, message, evidence=_listed(evidence), **details)
+
+
+def _listed(given: Sources) -> tuple[Evidence, ...]:
+    """`given` as a finding keeps it, without empty sources."""
+    each = (given,) if isinstance(given, str | Evidence) else given
+    return tuple(one if isinstance(one, Evidence) else Evidence(one) for one in each if one)

@@ -2,8 +2,11 @@
 what the first calls cost, and on what machine it was measured.
 """
 
+import sys
 from dataclasses import dataclass, field
 from typing import Literal
+
+from ncclprobe.units import size
 
 Place = Literal["in", "out"]
 Mode = Literal["queued", "blocking", "graph"]
@@ -131,6 +134,8 @@ class Expectation:
 
     ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
     ``confidence`` says how far a number that was derived, not measured, may be trusted.
+    ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
+    nothing: an expectation that judges nothing has a ``low`` of 0.
     """
 
     value: float
@@ -140,6 +145,8 @@ class Expectation:
     why: str
     source: str
     confidence: Literal["high", "medium", "low"] = "high"
+    worst: Literal["fail", "warn", "unjudged"] = "fail"
+    known: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +228,51 @@ class Measurement:
     status: Literal["pass", "warn", "fail", "unjudged", "noise"] = "unjudged"
     doubt: str = ""
     again: Again | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a row was measured: what must be equal for two rows of one operation and size to be comparable at all."""
+
+    ranks: int
+    nodes: int
+    dtype: str
+    redop: str | None
+    place: Place
+    mode: Mode
+    backend: str
+
+
+def conditions(row: Measurement) -> Conditions:
+    """Those of `row`."""
+    return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
+
+    `like` is how the rows were measured that a baseline comes from: it speaks only for rows measured in the same way.
+    """
+
+    op: str
+    low_bytes: int
+    high_bytes: int
+    expectation: Expectation
+    like: Conditions | None = None
+
+    def covers(self, row: Measurement) -> bool:
+        """Whether this band says anything about `row`."""
+        same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
+        return same_size and (self.like is None or conditions(row) == self.like)
+
+    def __str__(self) -> str:
+        """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
+        sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
+        row = self.like
+        alike = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
+        return f"{self.op} {sizes}{alike}"
+
+
+def _range(low: int, high: int) -> str:
+    return f"from {size(low)}" + ("" if high == sys.maxsize else f" to {size(high)}")

@@ -1,6 +1,6 @@
 """Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
 
-A decorator reads everything from the function: the facts it needs from its annotations, its title, reason and
+A decorator reads everything from the function: the facts it needs from its annotations, its two titles, reason and
 remedy from its docstring, its id from its folder or module and its name: ``bool_word`` in ``checks/env/`` is
 ``env.bool-word``.
 """
@@ -9,32 +9,64 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Every, Ranks
-from ncclprobe.model.rules import Check, Collector, Condition, Need
+from ncclprobe.model.rules import Check, Collector, Condition, Need, Source
 from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")
+_SECTION = re.compile(r"^(Right|Why|Fix): (.+?)(?=^(?:Why|Fix): |\Z)", re.M | re.S)
 _COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
 
 
-def modules(package: str) -> Iterator[ModuleType]:
-    """Every module of `package`, those of its folders included, by name."""
+MACHINE: Source = "machine"
+EVERY_SOURCE: frozenset[Source] = frozenset(get_args(Source))
+
+
+def modules(package: str, sources: Collection[Source] = EVERY_SOURCE) -> Iterator[ModuleType]:
+    """Every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
+
+    A folder of another source is never looked into: the doctor imports no reader of logs.
+    """
     root = importlib.import_module(package)
-    for info in pkgutil.walk_packages(root.__path__, f"{package}."):
-        yield importlib.import_module(info.name)
+    of_root = _source_around(package) or MACHINE
+    for info in pkgutil.iter_modules(root.__path__, f"{package}."):
+        if info.ispkg:
+            importlib.import_module(info.name)
+            if getattr(sys.modules[info.name], "SOURCE", of_root) in sources:
+                yield sys.modules[info.name]
+            yield from modules(info.name, sources)
+        elif of_root in sources:
+            yield importlib.import_module(info.name)
 
 
-def discover(package: str, kind: type[T]) -> tuple[T, ...]:
-    """All objects of `kind` that the modules of `package` define, by module name and then as written."""
+def source_of(fact: type) -> Source | None:
+    """Where facts of this type come from: the ``SOURCE`` of the nearest folder around their module.
+
+    None: from no source, because the command line says it.
+    """
+    return _source_around(fact.__module__)
+
+
+def _source_around(name: str) -> Source | None:
+    while name:
+        if found := getattr(sys.modules.get(name), "SOURCE", None):
+            return cast(Source, found)
+        name = name.rpartition(".")[0]
+    return None
+
+
+def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SOURCE) -> tuple[T, ...]:
+    """All objects of `kind` that the modules of `package` define for `sources`, by module name and then as written."""
     return tuple(
         value
-        for module in modules(package)
+        for module in modules(package, sources)
         for value in vars(module).values()
         if isinstance(value, kind) and value.run.__module__ == module.__name__  # type: ignore[attr-defined]
     )
@@ -65,19 +97,22 @@ def check(
     requires: str = "",
     applies: Condition | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
-    """Declare that the function is a check. Its examples are made only where they are asked for, not at every start.
+    """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
+    it passes, ``Why:`` it matters, and ``Fix:``.
+    Its examples are made only where they are asked for, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
-        sections = dict(re.findall(r"^(Why|Fix): (.+?)(?=^Fix: |\Z)", inspect.getdoc(run) or "", re.M | re.S))
+        sections = dict(_SECTION.findall(inspect.getdoc(run) or ""))
         return Check(
             id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
             run=run,
             needs=_needs(run),
             title=_title(run),
+            right=" ".join(sections.get("Right", "").split()).rstrip("."),
             why=" ".join(sections.get("Why", "").split()),
             fix=" ".join(sections.get("Fix", "").split()),
             bad_examples=bad,
@@ -111,5 +146,9 @@ def _need(name: str, annotation: Any) -> Need:
         return replace(inner, of=_COMPARED[get_origin(annotation)])
     if get_origin(annotation) in (Union, UnionType):
         facts = [a for a in get_args(annotation) if a is not Absent]
-        return Need(name, facts[0], accepts_absent=len(facts) < len(get_args(annotation)))
-    return Need(name, annotation)
+        return Need(name, facts[0], len(facts) < len(get_args(annotation)), _of(facts[0]))
+    return Need(name, annotation, of=_of(annotation))
+
+
+def _of(fact: Any) -> Literal["node", "run"]:
+    return "run" if isinstance(fact, type) and source_of(fact) == "run" else "node"

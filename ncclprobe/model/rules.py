@@ -1,23 +1,26 @@
 """What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, Status, Verdict
+
+Source = Literal["machine", "run", "job", "files"]
+"""Where facts come from: a machine, what a run measured, a running job, the files that a job left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
 
-    `of`: the fact of one node; or of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``.
+    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; or of the run.
     """
 
     name: str
     fact: type
     accepts_absent: bool = False
-    of: Literal["node", "nodes", "ranks"] = "node"
+    of: Literal["node", "nodes", "ranks", "run"] = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,15 @@ class Condition:
 class Check:
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
-    ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests.
+    ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
+    tuples that the check must object to, or accept: they run as tests.
     """
 
     id: str
     run: Callable[..., Iterator[Finding]]
     needs: tuple[Need, ...]
     title: str
+    right: str
     why: str
     fix: str
     bad_examples: Callable[[], Sequence[tuple[Any, ...]]]
@@ -61,6 +66,14 @@ class Check:
     privilege: str = ""
     requires: str = ""
     applies: Condition | None = None
+
+    def titled(self, verdict: Verdict) -> Verdict:
+        """`verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a pass."""
+        if verdict.status in (Status.WARN, Status.FAIL):
+            return replace(verdict, title=self.title)
+        if verdict.status is Status.PASS:
+            return replace(verdict, title=f"{self.right}, except as noted" if verdict.findings else self.right)
+        return replace(verdict, title=f"Not checked: {self.right}")
 
     @property
     def bad(self) -> tuple[tuple[Any, ...], ...]:
@@ -79,5 +92,10 @@ class Check:
 
     @property
     def compares(self) -> bool:
-        """Whether it is judged once for all nodes, and not once per node."""
+        """Whether it is judged once, for all nodes or for the run, and not once per node."""
         return any(need.of != "node" for need in self.needs)
+
+    @property
+    def of_run(self) -> bool:
+        """Whether it judges what a run measured."""
+        return any(need.of == "run" for need in self.needs)

@@ -143,31 +143,3 @@ class StepRow:
     bubble_overhead: float | None = None
     bubble_idle: float | None = None
     idle: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Roads:
-    """The roads that were counted. At least one."""
-
-    rows: tuple[Road, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """The copies that were measured. At least one."""
-
-    rows: tuple[CopyRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Affinities:
-    """The ranks whose processors were compared with others. At least one."""
-
-    rows: tuple[AffinityRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """The groups that a run has measured, a row per kind. At least one."""
-
-    rows: tuple[GroupRow, ...]

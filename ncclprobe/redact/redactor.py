@@ -52,7 +52,7 @@ _USER_VARIABLE = re.compile(r"USER|LOGNAME|\w*_USER")
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
 _OURS = "schema tool started status severity id title blame action place mode op dtype redop backend library kind basis"
-_WORDS_OF_OURS = frozenset((*_OURS.split(), "unit", "versions", "coverage", "transport"))
+_WORDS_OF_OURS = frozenset((*_OURS.split(), "level", "unit", "versions", "coverage", "transport"))
 """Fields of a report that hold our own words and versions."""
 
 

@@ -3,8 +3,8 @@
 A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
 one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
 carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that did
-not apply, was not asked for, or needed something that nobody must have. A warning leaves its test passed, unless the
-run stopped at it (``--fail-on warn``).
+not apply, was not asked for, or needed a privilege that a job does not need. A warning leaves its test passed, unless
+the run stopped at it (``--fail-on warn``).
 
 The schema of Jenkins' xUnit plugin (its junit-10.xsd) knows no properties of a test case, so the numbers of the rows
 are properties of their suite, and each row's own stand in its output too.
@@ -17,6 +17,7 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdic
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report import digest
 from ncclprobe.report.text import verdict_line
 from ncclprobe.units import printable, size
 
@@ -127,7 +128,7 @@ def _missing(node: str) -> "TestCase":
     from junitparser import Error
 
     case = _case(node, "nodes")
-    case.result = [_result(Error, "nobody heard of this node", "missing")]
+    case.result = [_result(Error, "this node did not report", "missing")]
     return case
 
 
@@ -135,11 +136,19 @@ def _row(row: Measurement) -> "TestCase":
     """Its time in whole milliseconds: the schema takes no exponent, and the properties have every digit."""
     where = f"{size(row.nbytes)}, {row.place} place"
     case = _case(f"{row.op} {where}", f"bandwidth.{row.op}", round(row.time_us.mean / 1e6, 3))
-    least = f", at least {row.expectation.low:.4g} expected" if row.expectation else ""
+    least = _least(row)
     said = f"bus bandwidth {row.busbw_GBps:.4g} GB/s{least}"
     case.result = _judged(row.status, said, row.doubt)
     case.system_out = "\n".join(f"{name}={number}" for name, number in _numbers(row))
     return case
+
+
+def _least(row: Measurement) -> str:
+    if row.expectation is None:
+        return ""
+    if row.status == "unjudged":
+        return f", {row.expectation.value:.4g} expected: {row.expectation.known}"
+    return f", at least {row.expectation.low:.4g} expected"
 
 
 def _copy(row: CopyRow) -> "TestCase":
@@ -161,7 +170,7 @@ def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
         return [_result(Failure, said, status)]
     if status == "noise":
         return [_result(Error, f"{doubt or 'too noisy to judge'}: {said}", status)]
-    return [_result(Skipped, f"measured, and nothing to judge it by: {said}", status)] if status == "unjudged" else []
+    return [_result(Skipped, f"measured, and not judged: {said}", status)] if status == "unjudged" else []
 
 
 def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
@@ -175,11 +184,12 @@ def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
         yield "wrong", str(row.wrong)
     if row.expectation:
         yield "expected_GBps", f"{row.expectation.value:.6g}"
-        yield "least_GBps", f"{row.expectation.low:.6g}"
+        if row.status != "unjudged":
+            yield "least_GBps", f"{row.expectation.low:.6g}"
 
 
 def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":
-    """`message` on one line, as pages show it beside the test's name; `word` is its type."""
+    """`message` on one line, as pages show it next to the test's name; `word` is its type."""
     line = printable(" ".join(message.split()))
     result = kind(line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…", word)
     if story:
@@ -207,7 +217,8 @@ def _story(verdict: Verdict) -> str:
     for finding in _loud(verdict):
         lines.append(f"{finding.severity.value.upper()} {finding.subject}: {finding.message}")
         lines += [f"  nodes: {', '.join(finding.nodes)}"] if finding.nodes else []
-        lines += [f"  seen: {finding.evidence}"] if finding.evidence else []
+        lines += [f"  seen: {finding.seen}"] if finding.evidence else []
+        lines += [f"  see also: {finding.see_also}"] if finding.related else []
         lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
-        lines.append(f"  blame: {finding.blame} ({finding.confidence}), action: {finding.action}")
+        lines += [f"  blame: {digest.blamed(finding)}"] if finding.severity is not Severity.NOTE else []
     return "\n".join(map(printable, lines))

@@ -85,7 +85,7 @@ def _sections(report: Report) -> Iterator[Section]:
     notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
     gaps = digest.gaps(report)
     yield Section("", [_headline(report)])
-    lost = [f"Nobody heard of {code(digest.folded(report.missing_nodes))}."]
+    lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
     yield Section("", lost if report.missing_nodes else [])
     yield Section("Problems", [_problem(problem, report) for problem in bad])
     yield Section("Remarks", [f"- {text(remark)}" for remark in report.remarks])
@@ -101,7 +101,7 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)
-    titles = [f"- {code(name)} no sign of: {text(title)}" for name, title in fine.items()]
+    titles = [f"- {code(name)} {text(title)}" for name, title in fine.items()]
     yield Section(f"Passed ({len(fine)})", titles, folded=True)
     lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
     yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
@@ -141,11 +141,13 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     lines = [f"- **{finding.severity.value.upper()}** {code(problem.id)} {code(finding.subject)}{on}: "
              f"{text(finding.message)}"]  # fmt: skip
     if finding.evidence:
-        lines.append(f"  - seen: {code(finding.evidence)}")
+        lines.append(f"  - seen: {code(finding.seen)}")
+    if finding.related:
+        lines.append(f"  - see also: {code(finding.see_also)}")
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence)}), action: {finding.action}")
+        lines.append(f"  - blame: {text(digest.blamed(finding, problem.nodes))}")
     return "\n".join(lines)
 
 
@@ -166,7 +168,7 @@ def _row(row: Measurement) -> str:
         f"{row.time_us.mean:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
-        f"{row.expectation.low:.4g}" if row.expectation else "",
+        f"{row.expectation.low:.4g}" if row.expectation and row.status != "unjudged" else "",
         "not verified" if row.wrong is None else row.wrong,
         row.status,
     )
@@ -180,7 +182,7 @@ def _copy(row: CopyRow) -> str:
 
 
 def text(said: str) -> str:
-    """`said` as plain words: nothing in it is markup, and nobody is called by ``@``."""
+    """`said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
     plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(_escaped, _short(said)))
     return plain.replace("@", "@\u200b")
 

@@ -18,8 +18,6 @@ NAMES = ("good", "bad", "unsure", "missing")
 
 _OF_THE_RUN = "run."
 """Checks of a measurement: their verdict speaks of all that took part, whether or not it stands under a node."""
-_ONCE = ("seen once", "measured once")
-"""How a finding says that nothing confirmed it, whatever it advises."""
 _HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -55,7 +53,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
-    """The verdicts on each node with the findings that are about it; and how much those weigh that name nobody."""
+    """The verdicts on each node with the findings that are about it; and how much those weigh that name no node."""
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
@@ -68,7 +66,7 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
             named = finding.nodes or (() if whole or verdict.node is None else (verdict.node,))
             for name in named:
                 said[name][1].append(finding)
-            if not named and _weight(finding):  # somebody's, and nobody is told apart: all are in doubt, none is bad
+            if not named and _weight(finding):  # which node it is about is not known: all are in doubt, none is bad
                 of_all.add("unsure")
     return said, of_all
 
@@ -77,7 +75,7 @@ def _weight(finding: Finding) -> str:
     """What a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of it."""
     if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
         return ""
-    settled = finding.action != "retest" and not finding.confidence.startswith(_ONCE)
+    settled = finding.action != "retest" and finding.confidence.level != "low"
     return "bad" if settled and finding.blame in ("node", "link") else "unsure"
 
 

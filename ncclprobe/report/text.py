@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report, Setting
-from ncclprobe.report import pairs, traffic, training
+from ncclprobe.report import digest, pairs, traffic, training
 from ncclprobe.units import printable, size
 
 T = TypeVar("T")
@@ -113,6 +113,9 @@ def measurement_row(m: Measurement) -> str:
     ``issue`` is what the host needs to hand a call over; where that is most of the time, the row is launch-bound.
     """
     expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail", "noise") else ""
+    expected = (
+        f", {m.expectation.value:.4g} expected" if m.expectation and m.expectation.worst == "unjudged" else expected
+    )
     bound = ", launch-bound" if m.launch_bound else ""
     return _COLUMNS.format(
         f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,
@@ -186,22 +189,19 @@ def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:
 
 
 def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Each finding once, with all the nodes on which it was found alike."""
-    alike: dict[tuple[str, Finding], list[str]] = {}
-    for verdict, finding in _all_findings(report):
-        alike.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    for (name, finding), nodes in alike.items():
+    """Each finding once, with all the nodes on which it was found."""
+    for name, finding, nodes in digest.problems(report):
         word = finding.severity.value
         head = f"{name}  {finding.subject}{_on(nodes, report)}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
         if finding.evidence:
-            lines += _wrapped("      seen: ", finding.evidence, width)
+            lines += _wrapped("      seen: ", finding.seen, width)
+        if finding.related:
+            lines += _wrapped("      see also: ", finding.see_also, width)
         if finding.remedy:
             lines += _wrapped("      fix:  ", finding.remedy, width)
         if finding.severity is not Severity.NOTE:
-            lines += _wrapped(
-                "      ", f"blame: {finding.blame} ({finding.confidence}), action: {finding.action}", width
-            )
+            lines += _wrapped("      blame: ", digest.blamed(finding, nodes), width)
         yield lines
 
 
@@ -246,11 +246,11 @@ def _skipped(report: Report, verbose: bool, width: int, style: Style) -> list[st
 
 
 def _passed(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
-    """The passes, a line per subject; `verbose`: a line each, with the problem that was looked for."""
+    """The passes, a line per subject; `verbose`: a line each, with what holds."""
     spoiled = {v.id for v in report.checks if v.status not in (Status.PASS, Status.SKIP)}
     titles = {v.id: v.title for v in report.checks if v.status is Status.PASS and v.id not in spoiled}
     if verbose:
-        return [line for i in titles for line in _labelled("pass", f"{i}  no sign of: {titles[i]}", width, style)]
+        return [line for i in titles for line in _labelled("pass", f"{i}  {titles[i]}", width, style)]
     subjects: dict[str, list[str]] = {}
     for name in titles:
         subjects.setdefault(name.partition(".")[0], []).append(name)
@@ -272,7 +272,7 @@ def _environment(report: Report, width: int) -> list[str]:
 
 
 def _choices(node: str, made: Choices, width: int) -> list[str]:
-    """What NCCL would choose on a node: what is alike on one line with its reason, then what decided it all."""
+    """What NCCL would choose on a node: equal choices on one line with their reason, then what decided it all."""
     parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
         ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
         ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
@@ -284,12 +284,12 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
     ]
     lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
     for name, part, shown in parts:
-        alike: dict[tuple[str, str], list[str]] = {}
+        by_reason: dict[tuple[str, str], list[str]] = {}
         for each in part.chosen or ():
             verdict, subject = shown(each)
-            alike.setdefault((verdict, each.why), []).append(subject)
-        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in alike.items()]
-        rows += [part.why] if name != "left out" and all(part.why != why for _, why in alike) else []
+            by_reason.setdefault((verdict, each.why), []).append(subject)
+        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
+        rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
         if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
             for label, row in zip((name, *[""] * len(rows)), rows, strict=False):

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclprobe.model.measurement import Mode
+from ncclprobe.ops import DTYPES
 from ncclprobe.session.measure import intra_node, training
 from ncclprobe.session.ranks.identity import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """A checked command line. Names are those of the options; `argv` is what was typed.
+    """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
 
     `sizes` are the bytes that -b, -e and -f lead to, `remarks` what the reader must know of how they were understood.
     `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs; `training`
@@ -19,6 +20,7 @@ class Options:
     `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
     """
 
+    command: str
     argv: tuple[str, ...]
     ops: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -40,7 +42,11 @@ class Options:
     baseline: str | None
     repeat: int
     tolerance: float
-    report_only: bool
+    require_judged: bool
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    config: Path | None
+    keep: Path | None
     timeout_s: float
     phase_timeout_s: float
     json: str | None
@@ -54,3 +60,14 @@ class Options:
     verbose: bool
     no_color: bool
     remarks: tuple[str, ...]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype]
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether a file is to hold the report."""
+        paths = (self.json, self.junit, self.markdown, self.html, self.prometheus)
+        return self.nodes_out is not None or any(path not in (None, "-") for path in paths)

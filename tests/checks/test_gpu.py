@@ -65,7 +65,7 @@ def test_a_small_process_such_as_a_monitor_is_a_note() -> None:
 def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
     (finding,) = busy.run(box(replace(HEALTHY, memory_used_bytes=40 * GIB)))
     assert finding.severity is Severity.WARN
-    assert "no process that NVML shows" in finding.message
+    assert "no process visible to NVML" in finding.message
 
 
 def test_mig_on_some_gpus_only_names_both_kinds() -> None:
@@ -113,15 +113,15 @@ def test_many_events_of_one_kind_are_one_finding_with_the_last_ones_age() -> Non
 def test_whose_process_it_was_is_not_told() -> None:
     event = Event(7000.0, "xid", BUS, "31", "pid=4711, name=secret_model, Ch 00000008, intr 00000000. MMU Fault")
     (finding,) = xid.run(log(event), BOX)
-    assert "secret" not in finding.evidence
-    assert "4711" not in finding.evidence
-    assert "MMU Fault" in finding.evidence
+    assert "secret" not in finding.seen
+    assert "4711" not in finding.seen
+    assert "MMU Fault" in finding.seen
 
 
 def test_a_log_that_begins_late_says_so() -> None:
     late = replace(log(uptime_s=100_000.0), oldest_s=90_000.0)
     (finding,) = xid.run(late, BOX)
-    assert (finding.severity, finding.message) == (Severity.NOTE, "begins 2 hours ago: what was before is not known")
+    assert (finding.severity, finding.message) == (Severity.NOTE, "begins 2 hours ago: earlier messages are not known")
 
 
 def test_an_address_without_function_finds_its_gpu_and_a_foreign_one_stays() -> None:

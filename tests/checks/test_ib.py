@@ -214,7 +214,7 @@ def test_an_nvlink_machine_of_several_nodes_cannot_do_without() -> None:
 def test_a_setting_that_turns_it_off_is_the_jobs_and_says_what_it_may_hide() -> None:
     (found,) = gpudirect(settings=having("NCCL_NET_GDR_LEVEL", "LOC"))
     assert (found.subject, found.blame, "hides" in found.remedy) == ("NCCL_NET_GDR_LEVEL", "job", True)
-    assert found.evidence == "NCCL_NET_GDR_LEVEL=LOC (environment)"
+    assert found.seen == "environment: NCCL_NET_GDR_LEVEL=LOC"
 
 
 def test_where_half_of_the_gpus_are_far_the_machine_is_built_so() -> None:

@@ -225,13 +225,13 @@ def test_who_came_half_way_is_told_apart_from_who_never_came() -> None:
     came, never = sorted(absent(four(0, 2), half), key=lambda finding: finding.nodes)
     assert (never.nodes, came.nodes) == (("gpu04",), ("gpu02",))
     assert "stopped within a message" in came.message
-    assert "10.77.0.2" in came.evidence
+    assert "10.77.0.2" in came.seen
 
 
 def test_what_strangers_said_is_evidence_for_the_missing() -> None:
     (finding,) = absent(four(0, 1, 2), Trouble("10.77.0.4", "foreign", "it said 'hello'"))
     assert finding.nodes == ("gpu04",)
-    assert "10.77.0.4: foreign (it said 'hello')" in finding.evidence
+    assert "10.77.0.4: foreign (it said 'hello')" in finding.seen
 
 
 def test_a_stranger_among_complete_nodes_is_only_noted() -> None:
@@ -243,7 +243,7 @@ def test_a_thousand_missing_nodes_are_one_finding() -> None:
     babble = (Trouble(f"10.0.{i // 256}.{i % 256}", "foreign", "x") for i in range(20))
     (finding,) = roster.node_missing.run(launches, Every({"n0": Gathering(2047, 60.0, tuple(babble))}))
     assert finding.subject == "n[1-2047]"
-    assert len(finding.evidence) < 500
+    assert len(finding.seen) < 500
 
 
 def test_a_guest_that_did_not_reach_rank_0_does_not_call_the_others_missing() -> None:

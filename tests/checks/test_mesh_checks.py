@@ -49,7 +49,7 @@ def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> N
     (finding,) = found(fleet(nodes, fails(lambda _, other: other == 2, "refused")))
     assert (finding.nodes, finding.blame, finding.action) == (("n2",), "node", "fix-image")
     assert f"{nodes - 1} of {nodes - 1} paths into n2 (eth1): refused" in finding.message
-    assert f"tried 2 times with {nodes - 1} other nodes" in finding.confidence
+    assert f"tried 2 times with {nodes - 1} other nodes" in finding.confidence.how
     assert subjects(nodes, fails(lambda one, _: one == 2)) == [("n2", ("n2",), "node")]
 
 
@@ -82,7 +82,7 @@ def test_two_groups_that_are_cut_off_from_each_other_are_one_finding() -> None:
 
 def test_another_node_that_answers_is_an_address_that_two_have() -> None:
     (finding,) = found(fleet(8, fails(lambda _, other: other == 3, "wrong-peer")))
-    assert "an address that two nodes have" in finding.message
+    assert "two nodes have this address" in finding.message
     assert mesh.tcp_mesh.requires == "sync.address-twice"
 
 

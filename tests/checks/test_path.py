@@ -51,7 +51,7 @@ def test_a_black_hole_is_named_with_its_node_and_direction(nodes: int) -> None:
     (finding,) = seen(path.mtu, nodes, holed, nics(nodes, mtu=9000))
     assert (finding.severity.value, finding.nodes, finding.blame) == ("fail", ("n1",), "link")
     assert f"{nodes - 1} of {nodes - 1} paths out of n1 (eth1)" in finding.message
-    assert "MTU 9000 on n1" in finding.evidence
+    assert "MTU 9000 on n1" in finding.seen
 
 
 def test_a_black_hole_between_two_nodes_is_a_direction() -> None:

@@ -1,6 +1,7 @@
 """What became of a measurement, on rows made up here: what is named, and what must not be."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,30 +10,47 @@ from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import rows as of_rows
 from ncclprobe.checks.run.pairs import _BAD_NIC, _NOBODY, _SLOW_INSIDE
-from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _apart
+from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.engine.judge import judge
+from ncclprobe.facts.run.asked import Asked, Ending, Skipped
+from ncclprobe.facts.run.pairs import Localised
+from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.traffic import Groups
 from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.measurement import Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
-from ncclprobe.model.run import Apart, Attendance, Judged, LostRank, Verified
-from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.traffic import Grouped
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Job
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 
-FAILED = replace(ROW, expectation=BAND, status="fail", interval_us=(19.8, 20.2))
-NOISE = replace(ROW, expectation=BAND, status="noise", interval_us=(15.0, 25.0))
+FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
+NOISE = replace(ROW, expectation=BAND, interval_us=(15.0, 25.0))
+
+
+ASKED = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
+
+
+def said(check: Check, *facts: Any, asked: Asked = ASKED) -> Verdict:
+    """The verdict of `check` over a run of these facts, as the engine gives it."""
+    run = {type(fact): fact for fact in (asked, EIGHT, Expected(), Ending(), Skipped(), *facts)}
+    (verdict,) = judge((), (check,), Job(), run)
+    return verdict
+
+
+LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
 
 
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
-    (verdict,) = judge((Snapshot("n0", {Judged: Judged(rows)}),), (of_rows.band,), Job())
-    return verdict
+    return said(of_rows.bandwidth, Rows(rows))
 
 
 def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:
-    verdict = banded(replace(ROW, status="pass", expectation=BAND), NOISE, NOISE)
+    verdict = banded(replace(ROW, busbw_GBps=98.0, expectation=BAND), NOISE, NOISE)
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
     assert "too noisy to say: all_reduce 1 MiB, at least 95 expected" in verdict.why
     assert "median between 15.0 and 25.0 us" in verdict.why
@@ -50,7 +68,7 @@ def test_one_batch_decides_nothing() -> None:
 
 
 def found(row: Measurement) -> Finding:
-    (finding,) = of_rows.band.run(Judged((row,)))
+    (finding,) = of_rows.bandwidth.run(ASKED, Expected(), Rows((row,)))
     return finding
 
 
@@ -84,18 +102,18 @@ def test_a_host_that_hands_calls_over_slowly_is_said() -> None:
 
 def test_wrong_data_is_shown_with_rank_offset_values_and_bits() -> None:
     wrong = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
-    (finding,) = of_rows.data.run(Verified((replace(ROW, wrong=5, mismatches=wrong),)))
-    assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.evidence
-    assert finding.evidence.count("instead of") == 3
+    (finding,) = of_rows.data.run(ASKED, EIGHT, Skipped(), Rows((replace(ROW, wrong=5, mismatches=wrong),)))
+    assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.seen
+    assert finding.seen.count("instead of") == 3
 
 
 def named(*skews: Skew) -> list[str]:
     rows = tuple(replace(ROW, skew=skew) for skew in skews)
-    return [finding.subject for finding in ranks.straggler.run(Apart(rows, ("h",) * 8))]
+    return [finding.subject for finding in ranks.straggler.run(Rows(rows), EIGHT)]
 
 
 def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
-    (finding,) = ranks.straggler.run(_apart(_LATECOMER))
+    (finding,) = ranks.straggler.run(*_with(_LATECOMER))
     assert finding.message.startswith("on host n1 comes late to collectives: by 5.0 ms on average")
     assert finding.blame == "node"
 
@@ -118,12 +136,15 @@ def test_two_ranks_of_eight_may_both_be_late() -> None:
 
 def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     skew = Skew(8, 4000.0, 100.0, 5000.0, (5000.0, 100.0), (6, 0))
-    row = replace(ROW, ranks=2, skew=skew)
-    assert [f.subject for f in ranks.straggler.run(Apart((row,), ("a", "b")))] == ["rank 0"]
+    row, two = replace(ROW, ranks=2, skew=skew), Participants("manual", 2, ("a", "b"))
+    assert [f.subject for f in ranks.straggler.run(Rows((row,)), two)] == ["rank 0"]
+
+
+PAIRS = Asked(what="pairs", require_judged=True)
 
 
 def said_of(found: Localisation) -> list[Finding]:
-    return list(of_pairs.pairs.run(found))
+    return list(of_pairs.pairs.run(Localised(found), PAIRS))
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
@@ -151,7 +172,7 @@ def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
     wrong = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
     (finding,) = said_of(replace(_NOBODY, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
     assert (finding.subject, finding.severity.value) == ("n0 to n1 (mlx5_1)", "fail")
-    assert finding.evidence == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
+    assert finding.seen == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
     assert finding.message.startswith("12 bytes")
 
 
@@ -165,27 +186,41 @@ def test_a_lost_pair_says_who_was_set_aside() -> None:
     "found", [replace(_NOBODY, complete=False), replace(_NOBODY, nodes=2)], ids=["cut short", "two nodes"]
 )
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
-    (verdict,) = judge((Snapshot("n0", {Localisation: found}),), (of_pairs.pairs,), Job())
-    assert verdict.status.value == "unknown"
+    assert said(of_pairs.pairs, Localised(found), asked=PAIRS).status.value == "unknown"
+
+
+def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() -> None:
+    two = Localised(replace(_NOBODY, nodes=2))
+    assert said(of_pairs.pairs, two, asked=Asked(what="pairs")).status is Status.PASS
 
 
 def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
-    (lost,) = arrival.hang_attrib.run(Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)))
+    (lost,) = arrival.rank_lost.run(
+        Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)), Ending("ranks were lost")
+    )
     assert lost.nodes == ("node7",)
-    (late,) = ranks.straggler.run(_apart(_LATECOMER))
+    (late,) = ranks.straggler.run(*_with(_LATECOMER))
     assert late.nodes == ("n1",)
 
 
 def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_as_meant() -> None:
     row = of_groups._WITHIN
     advice = groups.advice(Grid(tp=2), ["a", "b"])
-    [finding] = of_groups.groups.run(Grouped((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
+    [finding] = of_groups.groups.run(Groups((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
     assert (finding.subject, finding.severity.value, finding.blame) == ("tp groups", "warn", "job")
     assert "1 of 1 tensor-parallel groups cross nodes" in finding.message
 
 
 def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     stuck = Attendance(2, stalled="allocating 2 x 4 GiB")
-    (verdict,) = judge((Snapshot("n0", {Attendance: stuck}),), (arrival.hang_attrib,), Job())
+    verdict = said(arrival.rank_lost, stuck)
     assert verdict.status.value == "unknown"
     assert "no bytes were on their way" in verdict.why
+
+
+def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may_be_wrong() -> None:
+    verdict = banded(replace(ROW, expectation=LOOSE, status="warn", busbw_GBps=10.0))
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
+    assert "may be a wrong table" in finding.message
+    assert "off by 60% in the median" in finding.evidence

@@ -54,7 +54,7 @@ def test_a_setting_of_a_file_is_the_images_and_one_of_the_environment_the_jobs()
     for origin, blame in {"/etc/nccl.conf:1": "image", "environment": "job"}.items():
         (finding,) = judged(fleet("hgx-h100", 3, with_setting("NCCL_ALGO", "Ring", origin), 1))["sync.env"].findings
         assert finding.blame == blame
-        assert origin in finding.evidence
+        assert origin in finding.seen
 
 
 def test_a_port_that_is_down_is_no_missing_nic() -> None:

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published ru
 
 @pytest.fixture(scope="module")
 def accuracy() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("accuracy", str(ROOT / "scripts" / "accuracy"))
+    loader = importlib.machinery.SourceFileLoader("accuracy", str(ROOT / "scripts" / "accuracy.py"))
     spec = importlib.util.spec_from_loader("accuracy", loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
@@ -52,21 +53,74 @@ def test_the_peak_of_a_healthy_run_is_predicted_within_a_tenth_on_average(
     assert error < 0.1
 
 
-def test_one_healthy_row_of_a_hundred_fails_and_no_peak_does(accuracy: ModuleType, pairs: list[Any]) -> None:
-    well = healthy(pairs)
-    assert sum(map(accuracy.failing, well)) <= 0.01 * len(well)
-    peaks = accuracy.peaks(pair for pair in well if pair.nbytes >= accuracy.PEAK)
-    assert not any(map(accuracy.failing, peaks))
+@pytest.fixture(scope="module")
+def samples(accuracy: ModuleType) -> list[Any]:
+    odd = accuracy.outliers(SWEEPS)
+    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
+    found: list[Any] = accuracy.held_out.samples(rows)
+    return found
 
 
-def test_nine_of_ten_sick_runs_fail(accuracy: ModuleType, pairs: list[Any]) -> None:
-    sick: dict[tuple[str, str], list[bool]] = {}
-    for pair in pairs:
-        row = pair.row
-        if row.healthy == "no":
-            sick.setdefault((row.label, row.family), []).append(accuracy.failing(pair))
+@pytest.fixture(scope="module")
+def nested(accuracy: ModuleType, samples: list[Any]) -> list[Any]:
+    found: list[Any] = accuracy.held_out.nested(samples)
+    return found
+
+
+def runs(judged: list[Any], health: str) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for each in judged:
+        if each.row.healthy == health:
+            found.setdefault(each.run, []).append(each)
+    return found
+
+
+def test_the_shipped_errors_are_what_the_generator_makes_of_the_published_runs(
+    accuracy: ModuleType, samples: list[Any]
+) -> None:
+    made = accuracy.held_out.as_csv(accuracy.held_out.cells(samples))
+    assert made == accuracy.ERRORS.read_text(encoding="utf-8"), "run scripts/accuracy --errors"
+
+
+def test_of_sources_held_back_whole_hardly_a_healthy_row_or_run_fails(nested: list[Any]) -> None:
+    own = runs(nested, "yes")
+    rows = [each for run in own.values() for each in run]
+    assert sum(each.status == "fail" for each in rows) <= 0.005 * len(rows)
+    assert sum(any(each.status == "fail" for each in run) for run in own.values()) <= len(own) / 50
+
+
+def test_no_row_between_nodes_fails_up_to_64_mib(nested: list[Any]) -> None:
+    small = [e for e in nested if e.nbytes <= 64 << 20 and e.path.split()[0] in ("rdma", "tcp", "racks", "unknown")]
+    assert len(small) > 100
+    assert not any(each.status == "fail" for each in small)
+
+
+def test_large_rows_of_known_paths_are_judged(nested: list[Any]) -> None:
+    paths = ("nvlink ampere", "nvlink hopper", "rdma")
+    large = [each for each in nested if each.nbytes >= 1 << 30 and each.path in paths]
+    assert sum(each.is_judged for each in large) >= 0.95 * len(large)
+
+
+def test_half_of_the_sick_runs_fail_though_their_sources_are_held_back(nested: list[Any]) -> None:
+    sick = runs(nested, "no")
     assert len(sick) > 10
-    assert sum(map(any, sick.values())) >= 0.9 * len(sick)
+    assert sum(any(each.status == "fail" for each in run) for run in sick.values()) >= len(sick) / 2
+
+
+def test_a_source_has_no_part_in_the_thresholds_that_it_is_judged_by(accuracy: ModuleType, samples: list[Any]) -> None:
+    source = next(each.source for each in samples if each.path == "rdma")
+    slower = [replace(e, value_GBps=e.value_GBps / 100) if e.source == source else e for e in samples]
+    assert accuracy.held_out.without(slower, source) == accuracy.held_out.without(samples, source)
+    assert accuracy.held_out.cells(slower) != accuracy.held_out.cells(samples)
+    sources = accuracy.held_out.sources([each.row for each in samples])
+    assert sources["Azure/AI-benchmarking-guide"] == sources["Azure/aks-rdma-infiniband"]
+
+
+def test_a_mark_is_below_the_lowest_seen_and_wider_the_fewer_sources_there_are(accuracy: ModuleType) -> None:
+    mark = accuracy.held_out.mark_of
+    assert mark([0.8, 0.9, 1.0, 1.3]) < 0.8
+    assert mark([0.8, 0.9, 1.0]) < mark([0.8, 0.9, 1.0, 0.8, 0.9, 1.0])
+    assert mark([1.0] * 9) == accuracy.held_out.HIGHEST
 
 
 def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, pairs: list[Any]) -> None:
@@ -82,7 +136,7 @@ def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: Module
 
 
 def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
-    from published import family  # found by scripts/accuracy
+    from published import family  # found by scripts/accuracy.py
 
     assert family("https://github.com/NVIDIA/nccl-tests/issues/309#x") == "NVIDIA/nccl-tests#309"
     assert family("https://github.com/a/b/blob/main/c.md#L3") == "a/b"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band, from_report, from_toml, judged, listed, parse_tolerance
+from ncclprobe.expect.site.bands import from_report, from_toml, judged, listed, parse_tolerance
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Expectation, TimeStats
+from ncclprobe.model.measurement import Band, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool
 
 GOOD: dict[str, Any] = {

@@ -81,10 +81,18 @@ def test_the_norm_of_measured_paths_is_not_the_sick_one() -> None:
     assert sockets.typical([9.0, 0.9]) is None
 
 
-def test_gloo_over_a_link_at_a_tenth_fails_and_a_healthy_one_passes() -> None:
-    found = sockets.gloo("all_reduce", 64 << 20, Link(1, "eth0 of a", "reported"))
+def test_gloo_over_a_path_at_a_tenth_of_what_the_others_carry_fails_and_a_healthy_one_passes() -> None:
+    found = sockets.gloo("all_reduce", 64 << 20, Link(1, "the median of 6 paths", "measured"))
     assert 0.0125 < _low(found) < 0.11
-    assert "eth0 of a reports 1 Gb/s" in (found or pytest.fail("nothing expected")).why
+    assert (found or pytest.fail("nothing expected")).worst == "fail"
+
+
+def test_what_an_interface_reports_of_itself_judges_no_run_of_gloo() -> None:
+    found = sockets.gloo("all_reduce", 64 << 20, Link(1, "eth0 of a", "reported"))
+    assert (_low(found), _value(found)) == (0.0, pytest.approx(0.11))
+    assert found is not None
+    assert found.worst == "unjudged"
+    assert "eth0 of a reports 1 Gb/s" in found.why
 
 
 @pytest.mark.parametrize("op", ["reduce_scatter", "all_gather", "all_to_all", "gather"])
@@ -97,9 +105,9 @@ def test_nothing_is_expected_of_small_messages_over_tcp() -> None:
 
 
 @pytest.mark.parametrize(("gbps", "GBps"), [(100, 4.5), (100, 5.2), (32, 2.4), (10, 0.96), (200, 3.2)])
-def test_a_published_run_of_nccl_over_tcp_is_in_the_band(gbps: float, GBps: float) -> None:
+def test_a_published_run_of_nccl_over_tcp_is_within_a_factor_of_two(gbps: float, GBps: float) -> None:
     found = sockets.nccl("all_reduce", Link(gbps, "eth0", "reported"))
-    assert _low(found) <= GBps <= 1.25 * _value(found)
+    assert 0.5 * _value(found) <= GBps <= 1.25 * _value(found)
 
 
 def test_an_all_to_all_over_tcp_is_not_judged() -> None:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
 from ncclprobe.expect.predict import LATEST, expectation, predict
-from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, System
 from ncclprobe.expect.tables import machines
-from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
 
 from .test_network import A100, B200, GB300, H100, MEGA
@@ -37,12 +36,13 @@ TCP = replace(H100, name="TCP", network="sockets", nics=1, nic_gbps=100, gdr=Fal
         (H100, NODE, "all_to_all", 348),
     ],
 )
-def test_a_published_peak_of_a_healthy_machine_is_expected_and_passes(
+def test_a_published_peak_of_a_healthy_machine_is_expected_and_does_not_fail(
     system: System, shape: Shape, op: str, busbw: float
 ) -> None:
-    found = predict(system, shape, op, 8 * GIB)
+    found, band = predict(system, shape, op, 8 * GIB), expectation(op, 8 * GIB, shape, system)
     assert found is not None
-    assert found.low_GBps < busbw
+    assert band is not None
+    assert band.low < busbw
     assert busbw / found.busbw_GBps == pytest.approx(1, abs=0.12)
 
 
@@ -52,6 +52,31 @@ def test_half_the_nvlinks_fail() -> None:
     assert whole is not None
     assert half is not None
     assert half.busbw_GBps < whole.low
+    assert whole.worst == "fail"
+
+
+def test_a_published_number_of_several_nodes_is_used_whatever_algorithm_reaches_it() -> None:
+    machine = machines.find("a3-megagpu-8g")
+    found = expectation("all_reduce", 8 * GIB, PAIR, machine.system(), machine=machine)
+    assert found is not None
+    assert (found.basis, found.value) == ("published", 339.0)
+
+
+def test_many_nodes_at_a_size_where_latency_has_a_part_warn_at_most() -> None:
+    few, many = (expectation("all_gather", GIB, Shape((8,) * nodes), H100) for nodes in (4, 128))
+    assert few is not None
+    assert many is not None
+    assert (few.worst, many.worst) == ("fail", "warn")
+
+
+def test_a_published_number_too_loosely_known_takes_the_threshold_of_the_model() -> None:
+    machine = machines.find("p5.48xlarge")
+    found = expectation("all_reduce", 8 * GIB, PAIR, machine.system(), machine=machine)
+    alone = expectation("all_reduce", 8 * GIB, PAIR, machine.system())
+    assert found is not None
+    assert alone is not None
+    assert (found.basis, found.value, found.low) == ("published", 479.0, alone.low)
+    assert "the model expects" in found.known
 
 
 USERS = Band("all_reduce", GIB, GIB, Expectation(300, 290, "GB/s", "user", "acceptance", "rack 7"))
@@ -84,11 +109,12 @@ def test_a_machine_that_nobody_named_gets_a_band_from_its_links() -> None:
     assert "PCIe that NCCL counts as 24 GB/s" in found.why
 
 
-def test_nccl_over_tcp_is_judged_by_the_link_and_only_when_large() -> None:
+def test_nccl_over_tcp_is_expected_by_the_link_and_only_when_large_and_judges_nothing() -> None:
     found = expectation("all_reduce", GIB, PAIR, TCP)
     assert found is not None
     assert found.basis == "datasheet"
     assert 2 <= found.value <= 6
+    assert found.worst == "unjudged"
     assert expectation("all_reduce", 1024, PAIR, TCP) is None
 
 
@@ -135,7 +161,9 @@ def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str
         return
     found = expectation("all_reduce", GIB, shape, system, machine=machine)
     assert found is not None
-    assert 0 < found.low <= found.value
+    assert 0 <= found.low <= found.value
+    assert (found.low == 0) == (found.worst == "unjudged")
+    assert found.known
     assert found.why
     assert found.source
 
@@ -147,12 +175,13 @@ def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str
     st.sampled_from(sorted(OPS)),
     st.integers(1, 16 * GIB),
 )
-def test_whatever_is_expected_is_positive_and_its_low_mark_below_it(
+def test_whatever_is_expected_is_positive_and_its_threshold_below_it_or_missing(
     system: System, gpus: list[int], op: str, nbytes: int
 ) -> None:
     shape = Shape(tuple(min(each, system.gpus) for each in gpus))
     found = expectation(op, nbytes, shape, system)
-    assert found is None or 0 < found.low < found.value < 1e5
+    assert found is None or 0 <= found.low < found.value < 1e5
+    assert found is None or (found.low == 0) == (found.worst == "unjudged")
 
 
 def test_the_time_never_falls_as_a_message_grows_by_four() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.site.bands import Band, judged
+from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.site.verdict import judge
-from ncclprobe.model.measurement import Again, Basis, Disturbance, Expectation, Measurement, TimeStats
+from ncclprobe.model.measurement import Again, Band, Basis, Disturbance, Expectation, Measurement, TimeStats
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 
@@ -62,3 +62,25 @@ def test_a_row_is_judged_again_by_the_expectation_that_it_has() -> None:
     both = judged(first, (), again=second(99))
     assert (both.status, both.again) == ("noise", second(99))
     assert both.doubt
+
+
+LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
+SHOWN = replace(BAND, basis="model", low=0.0, worst="unjudged", known="not judged: known from 2 sources")
+
+
+@pytest.mark.parametrize(
+    ("busbw", "half", "status"), [(100, 0.01, "pass"), (85, 0.01, "pass"), (80, 0.1, "pass"), (10, 0.01, "warn")]
+)
+def test_a_loosely_known_number_warns_at_most_and_noise_of_it_is_no_verdict(
+    busbw: float, half: float, status: str
+) -> None:
+    assert judge(row(busbw, half), LOOSE).status == status
+
+
+def test_without_an_interval_a_loosely_known_number_judges_nothing() -> None:
+    assert judge(replace(row(10), interval_us=None), LOOSE).status == "unjudged"
+
+
+def test_a_number_that_judges_nothing_leaves_the_row_as_it_is() -> None:
+    first = judged(row(1), (Band(ROW.op, 1, 1 << 40, SHOWN),))
+    assert (first.status, first.expectation, first.doubt) == ("unjudged", SHOWN, "")

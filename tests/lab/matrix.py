@@ -199,7 +199,8 @@ def read(path: Path, by: str) -> list[Said]:
     for verdict in report["checks"]:
         for each in verdict["findings"]:
             nodes = each["nodes"] or ([verdict["node"]] if verdict["node"] else [])
-            words = f"{each['message']} ({each['evidence']})"
+            seen = "; ".join(" ".join((one["source"], one["text"])) for one in each["evidence"])
+            words = f"{each['message']} ({seen})"
             found.append(Said(by, verdict["id"], each["severity"], each["subject"], words, tuple(nodes), each["blame"]))
         if verdict["status"] == "unknown" and verdict["required"]:
             found.append(Said(by, verdict["id"], UNKNOWN, "", verdict["why"], (verdict["node"] or "",), ""))

@@ -41,7 +41,7 @@ def test_a_link_at_a_tenth_fails_against_what_the_others_carry(tmp_path: Path) -
         return
     (finding,) = found
     assert large.status == "fail"
-    assert "a TCP stream carries 0.0" in f"{finding.message} {finding.evidence}"
+    assert "a TCP stream carries 0.0" in f"{finding.message} {finding.seen}"
     assert codes == [4] * HOSTS
 
 

@@ -6,7 +6,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model.findings import Finding, Severity, Status, Suppression, Verdict, fail, note, warn
+from ncclprobe.model.findings import (
+    Certainty,
+    Evidence,
+    Finding,
+    Related,
+    Severity,
+    Status,
+    Suppression,
+    Verdict,
+    fail,
+    note,
+    warn,
+)
 from ncclprobe.model.measurement import Expectation, Measurement
 from ncclprobe.model.pair_results import Blamed, Localisation
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
@@ -72,7 +84,8 @@ INCONCLUSIVE = report(status=Status.UNKNOWN, remarks=("ended by SIGTERM while ra
 
 def hostile(text: str = HOSTILE) -> Report:
     """A report in which everything that comes from a machine is `text`."""
-    finding = Finding(Severity.FAIL, text, text, "node", "repair", text, text, text, (text,))
+    how, seen, also = Certainty("high", text), (Evidence(text, 1, text),), (Related(text, text),)
+    finding = Finding(Severity.FAIL, text, text, "node", "repair", how, seen, text, (text,), also)
     found = (verdict(Status.FAIL, finding, node=text, why=text), verdict(Status.UNKNOWN, why=text, required=True))
     return report(
         *found, Verdict(text, text, Status.PASS, text), missing_nodes=(text,), remarks=(text,), started=text,
@@ -95,7 +108,10 @@ def fleet(nodes: int, checks: int = 90, failing: int = 10) -> Report:
 texts = st.text(max_size=60)
 findings = st.builds(
     Finding, st.sampled_from(Severity), texts, texts, st.sampled_from(["node", "job", "unknown", "link"]),
-    st.sampled_from(["retest", "repair", "none"]), texts, texts, texts, st.lists(texts, max_size=2).map(tuple),
+    st.sampled_from(["retest", "repair", "restart", "none"]),
+    st.builds(Certainty, st.sampled_from(["high", "medium", "low"]), texts),
+    st.lists(st.builds(Evidence, texts, st.none() | st.integers(1, 1 << 32), texts), max_size=2).map(tuple),
+    texts, st.lists(texts, max_size=2).map(tuple), st.lists(st.builds(Related, texts, texts), max_size=2).map(tuple),
 )  # fmt: skip
 verdicts = st.builds(
     Verdict, texts, st.none() | texts, st.sampled_from(Status), texts, texts, st.booleans(),

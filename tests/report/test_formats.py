@@ -14,11 +14,15 @@ import pytest
 
 from ncclprobe.commands import measuring as bandwidth
 from ncclprobe.commands import report
+from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Job
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.ranks.rank_files import FOLDER
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
@@ -218,14 +222,21 @@ def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capf
     assert "in no list, because no host is called so" in capfd.readouterr().err
 
 
-def test_a_sweep_writes_every_format_when_its_book_is_closed(tmp_path: Path) -> None:
+def recorder(*argv: str) -> Recorder:
+    """Of two hosts that were asked for with `argv`."""
+    asked = bandwidth.parse(argv)
+    return Recorder(asked, ask(asked, argv, Job(), MEASURED), Participants("manual", 2, ("h0", "h1")))
+
+
+def test_a_sweep_writes_every_format_when_its_record_is_closed(tmp_path: Path) -> None:
     pytest.importorskip("ClusterShell")
     argv = [word for name in (*OTHERS, "json") for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
-    book = Ledger(bandwidth.parse([*argv, "-q", "--nodes-out", str(tmp_path)]), Party("manual", 2, ("h0", "h1")))
-    book.met = True
-    book.add(replace(ROW, expectation=None, status="unjudged"))
+    record = recorder(*argv, "-q", "--nodes-out", str(tmp_path))
+    record.meet()
+    record.open()
+    record.add(replace(ROW, expectation=None, status="unjudged"))
     assert [path.name for path in tmp_path.iterdir()] == ["made.json"]
-    code = book.close()
+    code = record.close()
     assert code == as_json.read(str(tmp_path / "made.json")).exit_code
     assert all((tmp_path / f"made.{name}").stat().st_size for name in OTHERS)
     assert (tmp_path / "unsure").read_text() == "h[0-1]\n"
@@ -235,23 +246,22 @@ def test_a_rank_that_another_process_speaks_for_writes_no_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    book = Ledger(bandwidth.parse(["--markdown", str(tmp_path / "x.md")]), Party("manual", 2, ("h0",)))
-    book.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    recorder("--markdown", str(tmp_path / "x.md")).close()
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_a_sweep_shows_a_format_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    book = Ledger(bandwidth.parse(["--markdown", "-"]), Party("manual", 2, ("h0", "h1")))
-    book.add(ROW)
-    book.close()
+    record = recorder("--markdown", "-")
+    record.add(ROW)
+    record.close()
     assert capsys.readouterr().out.startswith("## ")
 
 
 def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    book = Ledger(bandwidth.parse(["-q", "--markdown", str(tmp_path / "gone" / "x")]), Party("manual", 2, ("h0",)))
+    record = recorder("-q", "--markdown", str(tmp_path / "gone" / "x"))
     (tmp_path / "gone").rmdir()
-    assert book.close() == 2
+    assert record.close() == 2
 
 
 def test_no_format_is_loaded_that_nobody_asked_for() -> None:

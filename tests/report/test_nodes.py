@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
+from ncclprobe.model.findings import ONCE, Certainty, Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.report import Report
 
 from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, SICK, fleet, hostile, report, verdict
@@ -36,8 +36,8 @@ def test_a_fault_of_its_own_that_is_settled_makes_a_node_bad(blame: str) -> None
         (replace(LOST_LANES, blame="fabric"), "unsure"),
         (replace(LOST_LANES, blame="unknown"), "unsure"),
         (replace(LOST_LANES, action="retest"), "unsure"),
-        (replace(LOST_LANES, confidence="seen once"), "unsure"),
-        (replace(LOST_LANES, confidence="measured once with these partners"), "unsure"),
+        (replace(LOST_LANES, confidence=ONCE), "unsure"),
+        (replace(LOST_LANES, confidence=Certainty("low", "measured once")), "unsure"),
     ],
     ids=["job", "image", "warning", "fabric", "unknown", "retest", "once", "measured once"],
 )
@@ -60,7 +60,7 @@ def test_a_measured_fault_that_names_nobody_leaves_all_in_doubt() -> None:
 
 
 def test_a_slow_node_that_was_measured_again_is_bad_and_the_one_that_reported_it_is_not() -> None:
-    slow = fail("n1", "slow", blame="node", action="repair", confidence="measured again beside 3 partners, 99.9 %",
+    slow = fail("n1", "slow", blame="node", action="repair", confidence=Certainty("high", "measured again"),
                 nodes=("n1",))  # fmt: skip
     made = report(verdict(Status.FAIL, slow, id="run.pairs"), verdict(Status.PASS, node="n1"))
     assert nodes.sort(made)["bad"] == ("n1",)

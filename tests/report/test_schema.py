@@ -8,9 +8,12 @@ import pytest
 
 from ncclprobe.commands import measuring as options
 from ncclprobe.commands import report
+from ncclprobe.engine.diagnose import MEASURED, ask
+from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, fleet
 
@@ -43,11 +46,13 @@ def test_the_examples_are_valid(path: Path) -> None:
 
 def test_what_is_written_while_a_sweep_still_runs_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    book = Ledger(options.parse(["--json", str(path), "-q"]), Party("manual", 2, ("h0", "h1")))
-    book.add(ROW)
+    asked = options.parse(["--json", str(path), "-q"])
+    record = Recorder(asked, ask(asked, (), Job(), MEASURED), Participants("manual", 2, ("h0", "h1")))
+    record.open()
+    record.add(ROW)
     partial = json.loads(path.read_text())
     VALIDATOR.validate(partial)
-    assert (partial["status"], partial["exit_code"], len(partial["measurements"])) == ("unknown", 3, 1)
+    assert (partial["status"], partial["exit_code"], len(partial["measurements"])) == ("unknown", 3, 0)
     assert as_json.read(str(path)).exit_code == 3
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ncclprobe.model.run import Attendance
+from ncclprobe.facts.run.ranks import Attendance
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
 
 PATIENCE = 30

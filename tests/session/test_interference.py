@@ -6,10 +6,13 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.measuring import parse as options
-from ncclprobe.expect.site.bands import Band
-from ncclprobe.model.measurement import Disturbance, Expectation, TimeStats
+from ncclprobe.engine.diagnose import MEASURED, ask
+from ncclprobe.engine.measured import rows_of
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
+from ncclprobe.model.snapshot import Job
 from ncclprobe.session.measure.interference import Reading, of_processors, parse, together
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
 
@@ -48,14 +51,16 @@ def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
 
 def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
-    book = Ledger(options([]), Party("none", 8, ("n0",), "nccl"), (band,))
+    asked = options([])
+    question = ask(asked, (), Job(), MEASURED)
+    record = Recorder(asked, question, Participants("none", 8, ("n0",) * 8, "nccl"), (band,))
     slow = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
     for nbytes in (1 << 20, 1 << 22, 1 << 24):
-        book.add(replace(slow, nbytes=nbytes))
-    assert book.failing(2) == [("all_reduce", 1 << 24), ("all_reduce", 1 << 22)]
-    book.add_again(replace(slow, nbytes=1 << 24, busbw_GBps=100.0))
-    book.add_again(replace(slow, nbytes=1 << 22))
-    assert book.failing(9) == [("all_reduce", 1 << 22), ("all_reduce", 1 << 20)]
-    book.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
-    assert book.failing(9) == []
-    assert "GPU3 of n0" in book._rows[0].doubt
+        record.add(replace(slow, nbytes=nbytes))
+    assert record.failing(2) == [("all_reduce", 1 << 24), ("all_reduce", 1 << 22)]
+    record.add_retest(replace(slow, nbytes=1 << 24, busbw_GBps=100.0))
+    record.add_retest(replace(slow, nbytes=1 << 22))
+    assert record.failing(9) == [("all_reduce", 1 << 22), ("all_reduce", 1 << 20)]
+    record.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
+    assert record.failing(9) == []
+    assert "GPU3 of n0" in rows_of(record.facts())[0].doubt

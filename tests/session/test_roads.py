@@ -7,9 +7,9 @@ from conftest import answers
 
 from ncclprobe.checks.run import traffic as checks
 from ncclprobe.errors import Denied, Unlearned
+from ncclprobe.facts.run.traffic import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import Roads
 from ncclprobe.nccl.nic_traffic import road
 from ncclprobe.session.measure import nic_traffic
 
@@ -55,7 +55,7 @@ def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_road()
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
     assert "set back" in found.nics[0].why
     with pytest.raises(Unlearned, match="eth0 on a"):
-        list(checks.road.run(Roads((found,))))
+        list(checks.nic_traffic.run(NicTraffic((found,))))
 
 
 def test_counters_survive_the_way_to_rank_zero() -> None:

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import zoo
-from ncclprobe.engine.diagnose import doctor_checks
+from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.observe import replayed
 from ncclprobe.model.findings import Finding, Verdict
@@ -30,7 +30,7 @@ def golden(path: Path) -> Path:
 def judged(path: Path) -> tuple[Verdict, ...]:
     """The verdicts of all checks on one capture."""
     snapshots = replayed([path], discover("ncclprobe.facts", Collector))
-    return judge(snapshots, doctor_checks(), Job())
+    return judge(snapshots, every_check(MACHINE), Job())
 
 
 def findings(path: Path) -> list[tuple[str, Finding]]:

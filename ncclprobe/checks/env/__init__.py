@@ -7,7 +7,7 @@ files), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``tra
 
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import applies
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -20,15 +20,16 @@ def nccl_job(job: Job) -> bool:
     return job.backend == "nccl"
 
 
-def seen(entry: Setting) -> str:
-    """A setting as evidence: as it was written, and where."""
-    value = "" if entry.value is None else f"={entry.value}"
-    return f"{entry.name}{value} ({entry.origin})"
+def as_evidence(entry: Setting) -> Evidence:
+    """A setting as it was written, and where: the environment, or a file and its line."""
+    file, _, line = entry.origin.rpartition(":")
+    text = entry.name if entry.value is None else f"{entry.name}={entry.value}"
+    return seen(file, text, int(line)) if file and line.isdecimal() else seen(entry.origin, text)
 
 
-def evidence(settings: Settings, *names: str) -> str:
-    """Those of `names` that are set, as evidence."""
-    return ", ".join(seen(settings.effective[name]) for name in names if name in settings.effective)
+def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
+    """Those of `names` that are set."""
+    return tuple(as_evidence(settings.effective[name]) for name in names if name in settings.effective)
 
 
 def number(settings: Settings, name: str, default: int) -> int:
@@ -46,16 +47,16 @@ def written(version: Version | None) -> str:
     return f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
 
 
-def jobs_fail(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+def jobs_fail(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
     """A setting that stops the job."""
     return fail(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
 
 
-def jobs_warn(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+def jobs_warn(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
     """A setting that costs the job something."""
     return warn(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
 
 
-def jobs_note(subject: str, message: str, evidence: str, remedy: str = "") -> Finding:
+def jobs_note(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
     """A setting worth knowing."""
     return note(subject, message, blame="job", evidence=evidence, remedy=remedy)

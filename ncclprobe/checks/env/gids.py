@@ -66,8 +66,9 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
 def gid_index(
     settings: Settings, fabric: Fabric, launch: Launch | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """The GID that NCCL uses on a RoCE port does not lead to other nodes.
+    """The GID that NCCL uses on a RoCE port does not lead to the other nodes.
 
+    Right: The GID that NCCL uses on every RoCE port leads to the other nodes.
     Why: NCCL takes NCCL_IB_GID_INDEX unchecked, and before 2.21 index 0 without it, which is link-local RoCE v1; the
     queue pairs of two nodes then do not meet, and ibv_modify_qp or the first message ends in a timeout (nccl#769,
     nccl#426). Since 2.21 it searches for RoCE v2 over IPv4.
@@ -106,8 +107,12 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     leads_nowhere = found.gid is None or (several and found.gid.link_local)  # v1 over IPv4 works within one segment
     tell = jobs_fail if leads_nowhere else jobs_warn
     message = f"GID {found.index}, chosen by {why.get(found.by, found.by)}, {wrong}{instead}"
-    remedy = "" if better is not None else "give the port's interface an IPv4 address, or show it to the container"
-    yield (jobs_note if harmless else tell)(port.name, message, ", ".join(filter(None, (settled, shown))), remedy)
+    remedy = (
+        ""
+        if better is not None
+        else "give the port's interface an IPv4 address, or give the container its network namespace (--network=host)"
+    )
+    yield (jobs_note if harmless else tell)(port.name, message, (*settled, shown), remedy)
 
 
 def _wrong(found: Pick) -> str:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
+from typing import Any
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, seen
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     BOND0,
@@ -29,7 +30,7 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
@@ -83,21 +84,22 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 def ifname_match(
     settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME selects no interface that can reach the other nodes.
+    """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
+    Right: NCCL_SOCKET_IFNAME matches an interface that can reach the other nodes.
     Why: once the variable is set NCCL has no fallback: without a match it ends in "Bootstrap : no socket interface
-    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches nobody.
+    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches no other node.
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
     wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
-    origin = seen(settings.effective["NCCL_SOCKET_IFNAME"])
+    origin = as_evidence(settings.effective["NCCL_SOCKET_IFNAME"])
     if len(wanted) == 1:
-        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL takes for not set", evidence=origin)
+        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
     instead = f"this node has {', '.join(usable) or 'none that is up with an address'}"
-    blamed = {"blame": "job", "action": "fix-job", "evidence": origin}
+    blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
     elif launch.several_nodes and {c.name for c in found} <= {i.name for i in interfaces.all if i.loopback}:
@@ -125,27 +127,29 @@ def ifname_match(
 def ifname_virtual(
     settings: Settings, interfaces: Interfaces, fabric: Fabric | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL takes an interface that does not lead to the other nodes, or only slowly.
+    """NCCL uses an interface that does not lead to the other nodes, or only slowly.
 
-    Why: NCCL itself passes over docker*, lo and virbr* alone, and listens on the first interface that is left; bridges
+    Right: NCCL uses no virtual interface for its sockets.
+    Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
     pytorch-operator#332).
-    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or ^docker,lo,cni,br-,veth and what else there is.
+    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
+    every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
-    shown = evidence(settings, "NCCL_SOCKET_IFNAME") or "NCCL_SOCKET_IFNAME is not set; /sys/class/net"
+    shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
     made = {i.name for i in interfaces.all if i.virtual is not False}
     for position, name in enumerate(names):
         if name not in made:
             continue
         here, overlay = _ONLY_HERE.fullmatch(name), _OVERLAY.fullmatch(name)
         if position == 0 and here:
-            yield jobs_fail(name, "is where NCCL's bootstrap would listen, and it ends on this node", shown)
+            yield jobs_fail(name, "is the interface of NCCL's bootstrap, and it does not leave this node", shown)
         elif position == 0 and overlay:
-            yield jobs_warn(name, "is where NCCL's bootstrap would listen: a network laid over another", shown)
+            yield jobs_warn(name, "is the interface of NCCL's bootstrap, and it is an overlay network", shown)
         elif here or overlay:
             tell = jobs_note if _has_hcas(fabric, settings) else jobs_warn
-            reach = "ends on this node" if here else "is a network laid over another"
+            reach = "does not leave this node" if here else "is an overlay network"
             yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown)
 
 
@@ -177,11 +181,12 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
 def ifname_ambiguous(
     settings: Settings, interfaces: Interfaces, launch: Launch | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """A name in NCCL_SOCKET_IFNAME selects more interfaces than it names.
+    """An entry of NCCL_SOCKET_IFNAME also matches interfaces that it does not name.
 
+    Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
     Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
     interfaces of different networks, of which the bootstrap uses the first and sockets all (nccl#1580).
-    Fix: put one = in front of the list.
+    Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
     if selector.exact or selector.exclude:
@@ -248,18 +253,21 @@ def gloo_mismatch(
 ) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME names no interface of this node, or another network than NCCL's.
 
+    Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
     Why: gloo takes whole names, separated by commas; NCCL's ^, = and beginnings of names are to it interfaces that do
     not exist, and making a gloo group fails (gloo transport/tcp/device.cc).
     Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
     """
-    shown = f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')} (environment)"
+    shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = (environment.get("GLOO_SOCKET_IFNAME") or "").split(",")
     usable = {i.name for i in interfaces.all if "up" in i.flags and i.addresses}
     unknown = [name for name in names if name not in usable]
     if unknown:
         tell = jobs_fail if job.backend == "gloo" else jobs_warn
         wrong = ", ".join(repr(name) for name in unknown)
-        message = f"{wrong} is no interface here that is up with an address; there are {', '.join(sorted(usable))}"
+        message = (
+            f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(sorted(usable))}"
+        )
         yield tell("GLOO_SOCKET_IFNAME", message, shown)
     several = isinstance(launch, Launch) and launch.several_nodes
     if several and all(name == "lo" for name in names):
@@ -268,5 +276,5 @@ def gloo_mismatch(
         ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
         if ours and not ours & set(names):
             message = f"selects {', '.join(names)}, where NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
-            both = f"{shown}, {evidence(settings, 'NCCL_SOCKET_IFNAME')}"
+            both = (shown, *evidence(settings, "NCCL_SOCKET_IFNAME"))
             yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)

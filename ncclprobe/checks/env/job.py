@@ -4,13 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, seen
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
@@ -48,6 +48,7 @@ def devices_restricted(environment: Environment) -> bool:
 def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES shows too few GPUs, or not those that it names.
 
+    Right: CUDA_VISIBLE_DEVICES shows every GPU that it names, and one for each rank.
     Why: CUDA reads the list up to the first entry that it does not know, without a message (CUDA programming guide,
     environment variables), and two ranks cannot have the same GPU; those without one fail.
     Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
@@ -55,7 +56,7 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     text = environment.get(_LIST)
     if text is None:
         return
-    shown = f"{_LIST}={text} (environment)"
+    shown = seen("environment", f"{_LIST}={text}")
     entries = [word.strip() for word in text.split(",")] if text.strip() else []
     total = len(gpus.all) if isinstance(gpus, Gpus) else None
     repeated = [word for word, times in Counter(entries).items() if times > 1]
@@ -63,9 +64,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
         yield jobs_fail(_LIST, f"names {', '.join(repeated)} more than once", shown)
     beyond = [word for word in entries if word.isdecimal() and total is not None and int(word) >= total]
     if beyond:
-        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: the list ends there", shown)
+        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
     if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
-        yield jobs_warn(_LIST, "mixes numbers with UUIDs: those of the other kind do not count", shown)
+        yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out.
     if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
@@ -82,11 +83,12 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     applies=nccl_job,
 )
 def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_HOSTID gives several nodes one identity.
+    """NCCL_HOSTID can give several nodes one identity.
 
+    Right: NCCL_HOSTID gives no two nodes one identity.
     Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
     and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image says the same on every node.
-    Fix: unset it; the host name and the boot id tell nodes apart.
+    Fix: unset NCCL_HOSTID; the host name and the boot id tell nodes apart.
     """
     entry = settings.effective.get("NCCL_HOSTID")
     if entry is None:
@@ -111,8 +113,9 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     ],
 )
 def torch_timeouts(settings: Settings) -> Iterator[Finding]:
-    """torch's watchdog is set so that it kills healthy jobs, or tells nothing of sick ones.
+    """torch's watchdog is set so that it ends healthy jobs, or records nothing of a hang.
 
+    Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
     file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind. A
     switch that torch cannot read ends the process with an error (torch Utils.hpp getCvarBool).
@@ -139,4 +142,6 @@ def _heartbeat(settings: Settings) -> Iterator[Finding]:
 def _switch(entry: Setting) -> Iterator[Finding]:
     known = table().get(entry.name)
     if known and known.type == "bool" and entry.value is not None and read_torch_bool(entry.value) is None:
-        yield jobs_fail(entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", seen(entry))
+        yield jobs_fail(
+            entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", as_evidence(entry)
+        )

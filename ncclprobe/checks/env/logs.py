@@ -36,6 +36,7 @@ def _level(settings: Settings) -> str:
 def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
     """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
 
+    Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
     Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
     writes to stdout instead (src/debug.cc:103).
     Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
@@ -45,7 +46,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         return
     shown = evidence(settings, "NCCL_DEBUG_FILE", "NCCL_DEBUG")
     if _level(settings) in _QUIET:
-        yield jobs_note("NCCL_DEBUG_FILE", "does nothing unless NCCL_DEBUG is WARN or more", shown)
+        yield jobs_note("NCCL_DEBUG_FILE", "has no effect unless NCCL_DEBUG is WARN or more", shown)
         return
     here = None if isinstance(launch, Absent) else launch.local_world_size
     special = name.lower() in ("stdout", "stderr") or name.startswith("/dev/")
@@ -59,7 +60,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         )
     if named_files.log_writable is False:
         folder = named_files.log_folder
-        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} is not there or not writable: the log goes to stdout", shown)
+        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} does not exist or is not writable: the log goes to stdout", shown)
     elif isinstance(named_files.log_writable, Absent):
         yield note(
             "NCCL_DEBUG_FILE", f"whether it can be written is not known: {named_files.log_writable.why}", evidence=shown
@@ -82,6 +83,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 def debug_storm(settings: Settings) -> Iterator[Finding]:
     """NCCL writes a line for every call.
 
+    Right: NCCL_DEBUG does not write a line for every call.
     Why: the lines of every collective of every rank cost time in the launch path and fill disks.
     Fix: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET, or WARN in production.
     """
@@ -93,7 +95,9 @@ def debug_storm(settings: Settings) -> Iterator[Finding]:
     inverted = text.startswith("^") and not {"COLL", "ALL"} & words
     shown = evidence(settings, "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
     if level == "TRACE":
-        yield jobs_warn("NCCL_DEBUG", "is TRACE, which in builds that have it writes from inside every transfer", shown)
+        yield jobs_warn(
+            "NCCL_DEBUG", "is TRACE, which writes lines from inside every transfer in builds with tracing", shown
+        )
     elif inverted or (listed and not text.startswith("^")):
         what = f"all but {text[1:]}" if inverted else ", ".join(listed)
-        yield jobs_warn("NCCL_DEBUG_SUBSYS", f"has NCCL write a line for every call ({what})", shown)
+        yield jobs_warn("NCCL_DEBUG_SUBSYS", f"makes NCCL write a line for every call ({what})", shown)

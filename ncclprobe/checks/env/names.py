@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, reaches
@@ -22,29 +22,30 @@ _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
     required=True,
 )
 def unknown_var(settings: Settings) -> Iterator[Finding]:
-    """A variable looks like NCCL's, and NCCL does not read it.
+    """NCCL does not read a variable that looks like one of its own.
 
-    Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
+    Right: NCCL reads every variable that looks like one of its own.
+    Why: NCCL ignores names that it does not know without a message, so a misspelt setting is no setting.
     Fix: correct the name, or unset it.
     """
     strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
     if len(strange) > _MOST_NAMES:
         first, last = strange[_MOST_NAMES], strange[-1]
         message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
-        yield note(first.name, message, evidence=seen(first))
+        yield note(first.name, message, evidence=as_evidence(first))
     for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
         if better:
-            message = f"is read by nothing; did you mean {better}?"
-            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=seen(entry))
+            message = f"is read by no library; did you mean {better}?"
+            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
         else:
-            message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
-            yield note(entry.name, message, evidence=seen(entry))
+            message = f"is not a variable of NCCL up to {_NEWEST}, nor of a known plugin or framework"
+            yield note(entry.name, message, evidence=as_evidence(entry))
 
 
 def _unread(entry: Setting) -> bool:
-    """Whether nobody reads this name. Blanks around one in a file are env.conf-files' to tell."""
+    """Whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
     known = table().get(entry.name)
     in_a_file = entry.origin != "environment"
     return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
@@ -64,9 +65,10 @@ def _unread(entry: Setting) -> bool:
     ],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A variable is not read any more, or not yet, by the NCCL that is loaded.
+    """The NCCL that is loaded does not read a variable any more, or does not read it yet.
 
-    Why: NCCL passes over what it does not know, so a setting from an old guide, or for a newer version, does nothing.
+    Right: Every variable is one that the loaded NCCL and torch read.
+    Why: NCCL ignores what it does not know, so a setting from an old guide, or for a newer version, does nothing.
     Fix: use the name that took its place, or unset it.
     """
     version = loaded(software)
@@ -74,13 +76,13 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
         known = table().get(entry.name)
         if not known or known.owner not in ("nccl", "torch"):
             continue
-        now = f"; {known.instead} took its place" if known.instead else ""
+        now = f"; {known.instead} replaces it" if known.instead else ""
         ours = known.owner == "nccl"
         if known.gone and (reaches(version, known.gone) if ours else not known.instead):
             gone = ".".join(map(str, known.gone))
-            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", seen(entry))
+            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
         elif not ours and known.instead:
-            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", seen(entry))
+            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
         elif ours and known.since and not reaches(version, known.since):
             since = ".".join(map(str, known.since))
-            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", seen(entry))
+            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", as_evidence(entry))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import jobs_note, jobs_warn, loaded, seen, written
+from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
@@ -44,10 +44,11 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
 def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """A word stands where NCCL reads a number.
 
+    Right: Every on/off variable is a number.
     Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
     NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 it says that the
     value is invalid, and keeps its default. torch's own switches are the opposite: they take words.
-    Fix: write 1 or 0.
+    Fix: write 1 for on and 0 for off, such as NCCL_IB_DISABLE=1.
     """
     version = loaded(software)
     keeps = version is not None and version >= _WORDS_KEEP_THE_DEFAULT
@@ -56,15 +57,15 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
             continue
         value = default_of(parameter, version) if keeps else 0
         meant = intent(entry.value or "")
-        read_as = f"refuses, so that its default holds ({parameter.default})" if keeps else "reads as 0"
+        read_as = f"refuses: its default holds ({parameter.default})" if keeps else "reads as 0"
         message = f"is {entry.value!r}, which NCCL {read_as}"
         if meant is None or value is None:
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as was meant", evidence=seen(entry))
+            yield note(entry.name, f"{message}, as its wording says", evidence=as_evidence(entry))
         else:
-            contrary = f"{message}: the opposite of what it says"
-            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=seen(entry))
+            contrary = f"{message}: the opposite of its wording"
+            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 @check(
@@ -72,8 +73,9 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     good=lambda: [(setting("NCCL_BUFFSIZE", "4194304"),), (setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
 def number_text(settings: Settings) -> Iterator[Finding]:
-    """A number is written in a way that NCCL reads as another one.
+    """NCCL reads a number as another one than was written.
 
+    Right: NCCL reads every number as it was written.
     Why: NCCL knows no suffixes, fractions or comments (4M is 4), takes a leading 0 for octal (010 is 8) and falls back
     to its default beyond 64 bits (src/misc/param.cc:95).
     Fix: write plain decimal digits: 4194304 for 4M.
@@ -82,7 +84,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
         if reading.note in ("tail", "octal", "overflow"):
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 @check(
@@ -95,8 +97,9 @@ def number_text(settings: Settings) -> Iterator[Finding]:
     required=True,
 )
 def range(settings: Settings) -> Iterator[Finding]:
-    """A number lies outside what its field can hold.
+    """A number is outside the range of its variable.
 
+    Right: Every number is within the range of its variable.
     Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
     does not fit, and NCCL does not look first. The others NCCL cuts down or ignores, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
@@ -109,7 +112,7 @@ def range(settings: Settings) -> Iterator[Finding]:
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
             tell = fail if entry.name in _BIT_FIELDS else warn
-            yield tell(entry.name, message, blame="job", action="fix-job", evidence=seen(entry))
+            yield tell(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
@@ -138,10 +141,11 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
     ],
 )
 def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A setting changes nothing, or undoes a better default of newer versions.
+    """A setting has no effect, or overrides a better default of newer versions.
 
-    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; one
-    that is still set to 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
+    Right: Every setting has an effect, and none overrides a better default.
+    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; a
+    value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
     Fix: unset the variable.
     """
     version = loaded(software)
@@ -150,10 +154,10 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
         if default is None:
             continue
         if reading.value == default:
-            yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", seen(entry))
+            yield jobs_note(entry.name, f"is {default}, the default of {written(version)}", as_evidence(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and 0 < reading.value < default:
             times = f"{4.096e-6 * 2**reading.value * 7:.1f} s instead of {4.096e-6 * 2**default * 7:.1f} s"
             message = (
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
-            yield jobs_warn(entry.name, message, seen(entry))
+            yield jobs_warn(entry.name, message, as_evidence(entry))

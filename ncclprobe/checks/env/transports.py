@@ -68,8 +68,9 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
     applies=nccl_job,
 )
 def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
-    """InfiniBand or RoCE is switched off although there are NICs for it.
+    """InfiniBand or RoCE is switched off although this node has NICs for it.
 
+    Right: InfiniBand and RoCE are not switched off.
     Why: NCCL then sends everything through sockets and the kernel: a tenth of the rate or less (nccl#634).
     Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
     """
@@ -79,7 +80,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     if not ports or not (off or network == "socket"):
         return
     name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-    message = f"keeps NCCL from {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
+    message = f"stops NCCL from using {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
     shown = evidence(settings, "NCCL_IB_DISABLE", "NCCL_NET")
     if isinstance(launch, Absent) or launch.nnodes is None:
         yield jobs_warn(name, message, shown)
@@ -100,8 +101,9 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     applies=nccl_job,
 )
 def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
-    """The network is pinned to one that is not there, or not pinned, so that a fall back to sockets is silent.
+    """NCCL_NET names a network that is missing, or is not set: NCCL can fall back to sockets silently.
 
+    Right: NCCL_NET rules out a silent fallback to sockets.
     Why: without NCCL_NET the first network that starts is used, so a node that loses its NICs drops the job to sockets
     without an error; with it NCCL says "Failed to initialize any NET plugin" instead.
     Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
@@ -110,15 +112,17 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     off = number(settings, "NCCL_IB_DISABLE", 0) != 0
     ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     if network and network.lower() == "ib" and not ports:
-        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL takes no port here"
+        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
         yield jobs_fail(
             "NCCL_NET",
-            f"accepts IB alone, and {why}",
+            f"accepts only IB, and {why}",
             evidence(settings, "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
             "unset NCCL_NET, or bring the HCAs up",
         )
     elif not network and several and ports:
-        yield jobs_note("NCCL_NET", "is not set: a node without its HCAs would use sockets, silently", "environment")
+        yield jobs_note(
+            "NCCL_NET", "is not set: a node that loses its HCAs would use sockets without an error", "environment"
+        )
 
 
 @check(
@@ -142,10 +146,11 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 def p2p_off(
     settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent
 ) -> Iterator[Finding]:
-    """A fast road between the GPUs of this node is switched off.
+    """A fast transport between the GPUs of this node is switched off.
 
+    Right: All fast transports between the GPUs of this node are switched on.
     Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
-    NVSwitches loses the switches' own adding. Both are for finding faults, and are left behind.
+    NVSwitches loses the reduction inside the switches. Both are set to find faults, and then forgotten.
     Fix: unset the variable; if the job fails without it, it hides a fault that has to be found.
     """
     alive = [gpu.index for gpu in gpus.all if not gpu.lost]
@@ -157,15 +162,15 @@ def p2p_off(
     name = "NCCL_P2P_DISABLE" if closed else "NCCL_P2P_LEVEL"
     closed = closed or (level is not None and read_level(level, version) == "LOC")
     if closed and _nvlinked(nvlinks):
-        yield jobs_warn(name, "keeps GPUs off the NVLinks that join them", evidence(settings, name))
+        yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
     elif closed:
-        yield jobs_note(name, "sends what GPUs exchange through host memory", evidence(settings, name))
+        yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
     if closed and number(settings, "NCCL_SHM_DISABLE", 0) == 1:
         both = evidence(settings, name, "NCCL_SHM_DISABLE")
-        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave GPUs of one node only the network", both)
+        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave only the network between GPUs of one node", both)
     if number(settings, "NCCL_NVLS_ENABLE", 2) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
-        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: the NVSwitches of this node could reduce by themselves", shown)
+        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
@@ -189,8 +194,9 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
     applies=efa_job,
 )
 def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:
-    """EFA devices are here, and NCCL's way to them is incomplete.
+    """EFA devices are present, and NCCL's plugin for them is incomplete.
 
+    Right: NCCL's plugin for the EFA devices is complete.
     Why: NCCL does not know EFA; the OFI plugin does. Where the loader does not find it, or libfabric is told to use
     another provider, NCCL goes over TCP without an error.
     Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).
@@ -207,4 +213,6 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
         yield tell("libnccl-net.so", message, found[0].path)
     provider = settings.get("FI_PROVIDER")
     if provider and "efa" not in provider.split(","):
-        yield tell("FI_PROVIDER", f"is {provider!r}, which keeps libfabric off EFA", evidence(settings, "FI_PROVIDER"))
+        yield tell(
+            "FI_PROVIDER", f"is {provider!r}, with which libfabric does not use EFA", evidence(settings, "FI_PROVIDER")
+        )

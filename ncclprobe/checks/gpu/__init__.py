@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import normal
-from ncclprobe.model.findings import Finding, note
+from ncclprobe.model.findings import Finding, Sources, note
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -31,10 +31,10 @@ def _slot(address: str) -> str:
     return normal(address if "." in address else f"{address}.0").rpartition(".")[0]
 
 
-def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: str) -> Iterator[Finding]:
+def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:
     """A note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
     why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
     if len(unknown) >= subjects:
-        raise Unlearned(why or "nothing that could be looked at was found")
+        raise Unlearned(why or "no GPU could be looked at")
     if unknown:
         yield note(", ".join(unknown), f"not looked at: {why}", evidence=evidence)

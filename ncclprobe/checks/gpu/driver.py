@@ -23,12 +23,13 @@ NO_SMI = Absent("nvidia-smi: not there", "Missing")
     applies=gpu_job,
 )
 def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """nvidia-smi does not come back.
+    """nvidia-smi does not return.
 
+    Right: nvidia-smi returns.
     Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
     normal without persistence mode, so that only a minute without an answer counts. Containers that lack nvidia-smi are
     as well served by NVML, which answers through the same driver.
-    Fix: drain the node and reboot it; look for Xid messages in the kernel log first.
+    Fix: look for Xid messages (`dmesg | grep -i xid`), then drain the node and reboot it.
     """
     if isinstance(smi, Absent):
         if smi.refused != "Missing" or isinstance(gpus, Absent):
@@ -45,8 +46,9 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def count(gpus: Gpus, job: Job) -> Iterator[Finding]:
-    """A GPU is lost, or there are fewer than expected.
+    """A GPU is lost, or the node has fewer than expected.
 
+    Right: All expected GPUs are present.
     Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
     Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away.
     """

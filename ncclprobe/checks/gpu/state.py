@@ -7,7 +7,7 @@ from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.units import size
@@ -60,8 +60,9 @@ def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
     applies=gpu_job,
 )
 def throttle(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's clocks are lowered by heat or by its power supply.
+    """Heat or the power supply slows down a GPU's clocks.
 
+    Right: Neither heat nor power supply slows down a GPU's clocks.
     Why: every collective waits for the slowest GPU; one that is held back before the job has begun holds back all.
     Fix: look at its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
     """
@@ -73,9 +74,9 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
         reasons = [reason for reason in gpu.throttle if reason in _SLOWED]
         causes = [reason for reason in reasons if reason != "hw-slowdown"] or reasons  # which goes with its causes
         if causes:
-            evidence = f"NVML's reasons for the clocks: {', '.join(gpu.throttle)}"
+            evidence = seen("NVML's reasons for the clocks", ", ".join(gpu.throttle))
             message = "; ".join(_SLOWED[reason] for reason in causes)
-            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrentClocksEventReasons")
 
 
@@ -89,11 +90,12 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
     applies=remaps_rows,
 )
 def remap(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's memory has rows to replace, or none left to replace them with.
+    """A GPU's memory has rows to remap, or no spare rows left.
 
+    Right: No GPU memory has rows to remap.
     Why: a pending replacement happens at the next reset only, and until then the bad row can end a job with Xid 94 or
     95; a failed one means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
-    Fix: pending: reset the GPU or reboot the node when it is free. Failed: have the GPU replaced.
+    Fix: pending: `nvidia-smi --gpu-reset -i N`, or reboot the node, when it is free. Failed: have the GPU replaced.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -101,10 +103,10 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
             if not unsupported(gpu.remap_failed):
                 unknown[name] = gpu.remap_failed
         elif gpu.remap_failed:
-            message = "a row of its memory could not be replaced"
+            message = "a row of its memory could not be remapped"
             yield fail(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
         elif gpu.remap_pending is True:
-            message = "a row of its memory waits for a reset to be replaced"
+            message = "a row of its memory will be remapped at the next reset"
             yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetRemappedRows")
 
@@ -123,10 +125,12 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def busy(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU is in use already.
+    """A GPU is already in use.
 
-    Why: a job then runs out of memory or shares the GPU, and a measurement beside other work says nothing.
-    Fix: wait for, or end, what runs there: your own leftovers, or the job of whoever holds the node.
+    Right: No GPU is in use.
+    Why: a job then runs out of memory or shares the GPU, and a measurement during other work says nothing.
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
+    another node.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -136,15 +140,15 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         processes = () if isinstance(gpu.processes, Absent) else gpu.processes
         in_use = 0 if isinstance(gpu.memory_used_bytes, Absent) else gpu.memory_used_bytes
         told = sum(nbytes or 0 for nbytes in processes)
-        by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process that NVML shows us"
+        by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process visible to NVML"
         message = f"{size(max(in_use, told))} of its memory are in use, by {by}"
         # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
         shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
         if told > _MUCH or (in_use > _MUCH and not shared):
-            yield warn(name, message, action="retest", confidence="seen once", evidence="NVML memory and processes")
+            yield warn(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
         elif processes:
-            yield note(name, message, evidence="NVML memory and processes")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "NVML memory and processes")
+            yield note(name, message, evidence=("NVML memory", "NVML processes"))
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), ("NVML memory", "NVML processes"))
 
 
 @check(
@@ -157,8 +161,9 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
-    """A GPU is split by MIG.
+    """MIG splits a GPU.
 
+    Right: No GPU is split by MIG.
     Why: instances have neither NVLink nor peer-to-peer access, so that ranks on them exchange data through the host
     (docs.nvidia.com/datacenter/tesla/mig-user-guide).
     Fix: for a job over several GPUs turn MIG off (`nvidia-smi -mig 0`, by the administrator) or take another node.
@@ -186,6 +191,7 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
 def persistence(gpus: Gpus) -> Iterator[Finding]:
     """Persistence mode is off.
 
+    Right: Persistence mode is on.
     Why: the driver then leaves a GPU when the last program does, and takes seconds per GPU to come back for the next.
     Where only some GPUs have it, these have been reset, or taken out and back, since the node was set up.
     Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
@@ -194,7 +200,7 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     unknown = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, Absent)}
     off = [name for name, on in known.items() if not on]
     if off and len(off) < len(known):
-        message = "off, and on for the other GPUs"
+        message = "persistence mode is off, and on for the other GPUs"
         yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
     elif off:
         yield note("GPUs", "persistence mode is off for all", evidence="nvmlDeviceGetPersistenceMode")
@@ -208,8 +214,9 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def compute_mode(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU lets nobody compute.
+    """A GPU's compute mode prohibits a process to compute.
 
+    Right: Every GPU's compute mode lets processes compute.
     Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for it
     (nvmlComputeMode_t in nvml.h).
     Fix: `nvidia-smi -i N -c 0` as root.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.process import Limit, Process
 from ncclprobe.facts.timesync import TimeSync
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Job
 
@@ -39,8 +39,9 @@ def several_nodes(launch: Launch, job: Job) -> bool:
     applies=large_job,
 )
 def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
-    """A process may open too few files for a job of this size.
+    """The limit on open files is too low for a job of this size.
 
+    Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
     only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
     src/bootstrap.cc, v2.30.7); the others end in "Too many open files".
@@ -61,12 +62,15 @@ def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
 
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
 def timesync(sync: TimeSync) -> Iterator[Finding]:
-    """Nothing keeps this node's clock right.
+    """No service synchronises this node's clock.
 
+    Right: This node's clock is synchronised.
     Why: no NCCL job breaks by a wrong clock; but logs of several nodes, and timeouts that are set by wall clock, can
     then not be compared, and that is how a hang is found.
-    Fix: start chronyd or systemd-timesyncd, and see chronyc tracking.
+    Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
     """
     if not sync.synchronized:
-        message = "the kernel's clock is not synchronised by any daemon"
-        yield warn("clock", message, blame="image", action="fix-image", evidence="timedatectl: NTPSynchronized=no")
+        message = "no service synchronises the kernel's clock"
+        yield warn(
+            "clock", message, blame="image", action="fix-image", evidence=seen("timedatectl", "NTPSynchronized=no")
+        )

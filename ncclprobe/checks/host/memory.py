@@ -14,7 +14,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Limit, Process
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -92,6 +92,7 @@ def shm(
 ) -> Iterator[Finding]:
     """/dev/shm is too small for NCCL's shared-memory transport.
 
+    Right: /dev/shm is large enough for NCCL's shared-memory transport.
     Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then die in
     "unable to allocate shared memory" or with a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >=
     12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0.
@@ -100,11 +101,11 @@ def shm(
     ranks = ranks_here(launch, gpus, job)
     if ranks < 2 or _may_use_cumem(gpus, software, settings) or settings.get("NCCL_SHM_DISABLE") == "1":
         return
-    seen = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
+    blamed = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if _too_small(memory, ranks):
-        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **seen)
+        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **blamed)
     elif memory.available_bytes < GIB:
-        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **seen)
+        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **blamed)
 
 
 @check(
@@ -118,11 +119,12 @@ def shm(
     applies=gpu_job,
 )
 def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
-    """Files of NCCL jobs that are gone fill /dev/shm.
+    """Files of ended NCCL jobs fill /dev/shm.
 
+    Right: No files of ended NCCL jobs fill /dev/shm.
     Why: NCCL removes its files in /dev/shm once all peers have them, but a rank that is killed before that leaves its
-    own; they hold memory until somebody deletes them, and the next job runs out (nccl#525).
-    Fix: let their owner, or root, delete /dev/shm/nccl-* while no NCCL job runs on this node.
+    own; they hold memory until they are deleted, and the next job runs out (nccl#525).
+    Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
     """
     if memory.segments is None:
         raise Unlearned("which files of NCCL are in /dev/shm could not be seen")
@@ -134,10 +136,10 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
         message = f"{len(left)} files of NCCL with {total} that no process has mapped; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
-        yield tell("/dev/shm", message, evidence=", ".join(f"/dev/shm/{s.name}" for s in left[:4]), **blamed)
+        yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
         message = f"{len(unsure)} files of NCCL may be leftovers: not every process that might use them can be seen"
-        yield note("/dev/shm", message, evidence=", ".join(f"/dev/shm/{s.name}" for s in unsure[:4]))
+        yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
 @check(
@@ -153,6 +155,7 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
+    Right: The limit on locked memory is high enough for RDMA.
     Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
     "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
     CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
@@ -165,7 +168,7 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
     tell = fail if memlock.soft_bytes < 64 * MIB else warn
     message = f"{size(memlock.soft_bytes)}, with {len(fabric.devices)} RDMA devices; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
-        message += "; CAP_IPC_LOCK is held, but in a user namespace of its own, where it lifts nothing"
+        message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, blame="image", action="fix-image", evidence="getrlimit(RLIMIT_MEMLOCK)")
 
 
@@ -190,8 +193,9 @@ def caps(
     settings: Settings,
     job: Job,
 ) -> Iterator[Finding]:
-    """The container lacks the capability that keeps NCCL out of a small /dev/shm.
+    """The container lacks CAP_SYS_NICE, and its /dev/shm is small.
 
+    Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
     Why: NCCL >= 2.24 avoids /dev/shm by cuMem host memory, which needs NUMA calls; docker's seccomp profile refuses
     them without CAP_SYS_NICE. NCCL then says "cuMem host allocations do not appear to be working; falling back to a
     /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
@@ -204,8 +208,8 @@ def caps(
         message = (
             f"is not held in this {container.kind} container, and /dev/shm is small: {_room(memory)}, {ranks} ranks"
         )
-        seen = f"CapEff in /proc/self/status; statvfs /dev/shm; container by {container.sign}"
-        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=seen)
+        sources = (seen("/proc/self/status", "CapEff"), "statvfs /dev/shm", f"container by {container.sign}")
+        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=sources)
 
 
 @check(
@@ -217,20 +221,23 @@ def caps(
     ],
 )
 def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
-    """Little memory is left before the job has even started.
+    """Little memory is free before the job has started.
 
+    Right: Enough memory is free.
     Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
     ranks wait for it.
-    Fix: see who holds it (ps --sort=-rss, and files in /dev/shm), or ask the scheduler for a node of one's own.
+    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what holds it; or ask the scheduler for a
+    whole node (srun --exclusive).
     """
-    seen = "/proc/meminfo"
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
-        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} can still be had"
-        yield warn("memory", message, action="retest", evidence=f"{seen}: MemAvailable")
+        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
+        yield warn("memory", message, action="retest", evidence=seen("/proc/meminfo", "MemAvailable"))
     swapped = memory.swap_total_bytes - memory.swap_free_bytes
     if swapped > memory.swap_total_bytes / 2:
         yield note(
-            "swap", f"{size(swapped)} of {size(memory.swap_total_bytes)} are in use", evidence=f"{seen}: SwapFree"
+            "swap",
+            f"{size(swapped)} of {size(memory.swap_total_bytes)} are in use",
+            evidence=seen("/proc/meminfo", "SwapFree"),
         )
     limit = cgroup.memory if isinstance(cgroup, Cgroup) else None
     used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0

@@ -11,7 +11,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Limit, Process
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -61,8 +61,9 @@ def sets_its_clock(scaling: Scaling) -> bool:
     applies=exchanging,
 )
 def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
-    """Ranks may use too few processors, or none that are near their GPU.
+    """Ranks may use too few processors, or none near their GPU.
 
+    Right: Ranks may use enough processors, near their GPUs.
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). Crowded onto
     a core or two they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). Far from the GPU, every
     copy crosses between the sockets.
@@ -71,14 +72,16 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
-    seen = f"Cpus_allowed_list in /proc/self/status: {_listed(process.cpus)}"
+    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {_listed(process.cpus)}")
     if few < _BUSY_THREADS * (ranks if shared else 1):
-        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=seen)
+        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=allowed)
     if job.backend == "nccl" and isinstance(gpus, Gpus):
-        yield from _far(process, gpus, shared, seen)
+        yield from _far(process, gpus, shared, allowed)
 
 
-def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: str) -> Finding:
+def _crowded(
+    process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
+) -> Finding:
     count = len(process.cpus)
     message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
     ranked = one_rank and launch.rank is not None and launch.kind != "flags"
@@ -86,14 +89,14 @@ def _crowded(process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_ra
     if set(cpus.online) <= set(process.cpus):
         return note(subject, f"{message}: this machine has no more", evidence=evidence)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
-        return note(subject, f"{message}; ranks started like this would have no more", evidence=evidence)
+        return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
     if launch.kind == "none" and count >= ranks:  # a shell: how the job will be started is not known
         return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
     return tell(subject, message, blame="job", action="fix-job", evidence=evidence)
 
 
-def _far(process: Process, gpus: Gpus, shared: bool, evidence: str) -> Iterator[Finding]:
+def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
     """GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
@@ -129,6 +132,7 @@ def _listed(cpus: tuple[int, ...]) -> str:
 def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
     """A control group gives the ranks too little processor time.
 
+    Right: No control group limits the ranks' processor time too much.
     Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stand still until the next
     one: NCCL's proxy threads too, and with them every rank (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
@@ -143,7 +147,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         yield warn("cpu quota", message, blame="image", action="fix-image", evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:
-        message = f"has stopped its group in {throttling.throttled} of {throttling.periods} periods so far"
+        message = f"has throttled its group in {throttling.throttled} of {throttling.periods} periods so far"
         yield note("cpu quota", message, evidence=f"{evidence}/cpu.stat")
 
 
@@ -158,7 +162,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy("bind", (1,)), allowed(*LOW, *HIGH), TWO_SOCKETS),
         (MemoryPolicy("bind", (0,)), allowed(0, 1, memory_nodes=(0,)), TINY),
-        (  # memory without processors beside node 0, such as the HBM of Xeon Max
+        (  # memory without processors, apart from node 0, such as the HBM of Xeon Max
             MemoryPolicy("bind", (2,)),
             allowed(*LOW, memory_nodes=(0, 1, 2)),
             Cpus(
@@ -170,8 +174,9 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     ],
 )
 def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Finding]:
-    """Memory is taken from a NUMA node that is far from the processors in use.
+    """Memory comes from a NUMA node that is far from the processors in use.
 
+    Right: Memory comes from the NUMA nodes of the processors in use.
     Why: NCCL's host buffers then lie behind the link between the sockets, and each of its bytes crosses it twice.
     Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
@@ -182,14 +187,14 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
         return
     nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
     message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
-    seen = f"policy {policy.mode} in /proc/self/numa_maps, Mems_allowed_list in /proc/self/status"
-    yield warn("NUMA", message, blame="job", action="fix-job", evidence=seen)
+    allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
+    yield warn("NUMA", message, blame="job", action="fix-job", evidence=allowed)
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
     """The nodes with processors that are nearest to a node's memory: itself, where it has some."""
     node = next((node for node in cpus.numa if node.id == wanted), None)
-    if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: nobody can say it is far
+    if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: it is not known to be far
         return {other.id for other in cpus.numa}
     away = {other.id: far for other, far in zip(cpus.numa, node.distances, strict=True) if other.cpus}
     return {other for other, far in away.items() if far == min(away.values())}
@@ -208,17 +213,18 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 def governor(scaling: Scaling) -> Iterator[Finding]:
     """The governor keeps the processors at their lowest clock.
 
+    Right: The governor does not keep the processors at their lowest clock.
     Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
     Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
     (Documentation/admin-guide/pm/intel_pstate.rst).
-    Fix: cpupower frequency-set -g performance, or a tuned profile that does it at boot.
+    Fix: `cpupower frequency-set -g performance`, or a tuned profile that does it at boot.
     """
     if scaling.governor != "powersave":
         return
     evidence = f"{POLICY}/scaling_governor"
     if scaling.driver in _SAFE_POWERSAVE:
-        message = f"powersave of {scaling.driver} adapts to the load, but slower than performance"
+        message = f"powersave of {scaling.driver} adapts to the load; performance is faster"
         yield note("governor", message, evidence=evidence)
     else:
-        message = f"powersave of {scaling.driver} holds the lowest clock"
+        message = f"powersave of {scaling.driver} keeps the lowest clock"
         yield warn("governor", message, blame="image", action="fix-image", evidence=evidence)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ncclprobe.checks.env import as_evidence
 from ncclprobe.checks.ib.fixtures import (
     NO_NCCL,
     ONE_NODE,
@@ -29,7 +30,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Direct, Way, decide, supported, way
@@ -41,7 +42,7 @@ _OPEN = GpuDirect({}, (6, 8), "open")
 _SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 _BARE = NvLinks(((),) * 4)
 _PREVENT = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_PXN_DISABLE", "NCCL_PXN_C2C")
-_ORIGIN = "/sys/module, /sys/kernel/mm/memory_peers, /proc/driver/nvidia/version and the PCI tree"
+_ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/version", "/sys/bus/pci/devices")
 
 
 @check(
@@ -108,8 +109,9 @@ def gdr(
     launch: Launch | Absent,
     machine: Machine | Absent,
 ) -> Iterator[Finding]:
-    """NICs do not reach the memory of a GPU.
+    """GPUDirect RDMA is not available for a GPU.
 
+    Right: GPUDirect RDMA is available for every GPU.
     Why: without GPUDirect RDMA every byte is copied through host memory, at a fraction of the rate (nccl#1676: 10 GB/s
     instead of 180). NCCL needs a way in the kernel, a peer-memory module that it looks for or DMA-BUF, and a NIC
     within a PCI switch of the GPU, or of one that NVLink joins to it (src/graph/paths.cc).
@@ -159,7 +161,7 @@ def _without(gpus: Gpus) -> Iterator[Finding]:
     names = [f"GPU{gpu.index}" for gpu in gpus.all if not supported(gpu)]
     if names:
         product = next(gpu.name for gpu in gpus.all if not supported(gpu))
-        yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence="the product's name, from NVML")
+        yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
 
 
 def _whose(road: Way) -> dict[str, Any]:
@@ -180,19 +182,18 @@ def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Sett
     lost = [gpu for gpu in gpus if _reached(usual, gpu) and not _reached(made, gpu)]
     name = next((name for name in _PREVENT if settings.get(name) is not None), "")
     if lost and name:
-        yield _prevented(settings, name, f"turns GPUDirect RDMA off for {listed(lost)}")
+        yield _prevented(settings, name, f"disables GPUDirect RDMA for {listed(lost)}")
     pairs = zip(made, usual, strict=True)
     staged = {now.gpu for now, before in pairs if before.sends and now.receives and now.sends is False}
     if staged:
-        message = f"stages what {listed(sorted(staged))} send in host memory"
+        message = f"copies what {listed(sorted(staged))} send through host memory"
         yield _prevented(settings, "NCCL_NET_GDR_READ", message)
 
 
 def _prevented(settings: Settings, name: str, message: str) -> Finding:
     entry = settings.effective[name]
-    seen = f"{name}={entry.value} ({entry.origin})"
     remedy = f"unset {name}, unless it works around a fault; it then hides that fault"
-    return warn(name, message, blame="job", action="fix-job", evidence=seen, remedy=remedy)
+    return warn(name, message, blame="job", action="fix-job", evidence=as_evidence(entry), remedy=remedy)
 
 
 def _too_far(
@@ -201,7 +202,7 @@ def _too_far(
     """GPUs that are farther from every NIC than the level allows: a fault only where most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
-        message = "how far it is from the NICs cannot be seen, so not whether NCCL uses GPUDirect RDMA"
+        message = "its distance from the NICs is not known, so it is not known whether NCCL uses GPUDirect RDMA"
         yield note(listed(unknown), message, evidence=_ORIGIN)
     far = [gpu for gpu in gpus if _reached(usual, gpu) is False and _reached(made, gpu) is not True]
     near = [gpu for gpu in gpus if _reached(usual, gpu)]
@@ -212,7 +213,7 @@ def _too_far(
             for gpu in names:
                 yield tell(gpu, message, blame="node", action="repair", evidence=_ORIGIN)
         else:
-            built = ". At least half of the GPUs are like that: this is how the machine is built"
+            built = ". At least half of the GPUs have none: this is how the machine is built"
             yield note(listed(names), message + built, evidence=_ORIGIN)
 
 

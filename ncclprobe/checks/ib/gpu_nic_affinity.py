@@ -11,7 +11,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, normal
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast
@@ -37,8 +37,9 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
     applies=rdma_job,
 )
 def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """A GPU has no NIC near it, or fewer than the others have.
+    """A GPU has no NIC near it, or fewer than the other GPUs have.
 
+    Right: Every GPU has a NIC near it, and all equally many.
     Why: what a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect (src/graph/paths.cc),
     or shares another GPU's NIC; the slowest GPU paces every collective. Where most GPUs of a machine have a NIC of
     their own, the one without has lost it, or a card is in the wrong slot.
@@ -61,8 +62,8 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
             message = f"{_nearest(topology, group.gpus[0], nics)}, where most GPUs have one below their own switch"
         else:
             message = f"{listed(group.nics)} for {len(group.gpus)} GPUs, where most have {usual:g} NIC each"
-        seen = "the PCI tree below /sys/bus/pci/devices, and active ports"
-        yield tell(subject, message, blame="node", action="repair", evidence=seen)
+        sources = ("/sys/bus/pci/devices", "/sys/class/infiniband/*/ports/*/state")
+        yield tell(subject, message, blame="node", action="repair", evidence=sources)
 
 
 def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
@@ -84,8 +85,9 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
     applies=rdma_job,
 )
 def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """NICs and GPUs are not spread alike over the NUMA nodes.
+    """NICs are distributed over the NUMA nodes differently from the GPUs.
 
+    Right: NICs are distributed over the NUMA nodes as the GPUs are.
     Why: NCCL pins its proxy threads and buffers near the GPU; what goes to a NIC of another NUMA node crosses the link
     between the processors, twice without GPUDirect.
     Fix: on bare metal compare the slots with a healthy neighbour's; where a node is -1, the firmware or the hypervisor
@@ -102,8 +104,8 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     several = len(set(known)) > 1
     for name, node in nodes.items():
         if node < 0 and several:
-            seen = f"{cards[name].address}/numa_node: {node}"
-            yield note(name, "the firmware does not say which NUMA node it is on", evidence=seen)
+            source = seen(f"/sys/bus/pci/devices/{cards[name].address}/numa_node", str(node))
+            yield note(name, "the firmware does not say which NUMA node it is on", evidence=source)
     wanted, have = Counter(known), Counter(node for node in nodes.values() if node >= 0)
     if (
         not several
@@ -118,5 +120,6 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
         if have[node] > wanted[node]:
             names = [name for name, where in nodes.items() if where == node]
             message = f"NUMA node {node} has {have[node]} of the NICs, and {wanted[node]} of the GPUs"
-            seen = "numa_node of each below /sys/bus/pci/devices"
-            yield tell(listed(names), message, blame="node", action="repair", evidence=seen)
+            yield tell(
+                listed(names), message, blame="node", action="repair", evidence="/sys/bus/pci/devices/*/numa_node"
+            )

@@ -26,15 +26,15 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model.findings import Blame, Finding, fail, note, warn
+from ncclprobe.model.findings import Blame, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import Topology
 
 _CAUSES = {
-    "Polling": "no cable, or nothing that answers at its other end",
-    "Disabled": "somebody has switched the port off",
+    "Polling": "no cable, or no answer from its other end",
+    "Disabled": "the port was switched off",
     "LinkUp": "the link is up, but no subnet manager has configured the port",
 }
 _TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")  # drivers/infiniband/core/sysfs.c
@@ -73,8 +73,9 @@ def state(
 ) -> Iterator[Finding]:
     """A port that should carry the GPUs' data is down.
 
+    Right: Every port that should carry the GPUs' data is up.
     Why: NCCL takes active ports only and says nothing of the others (src/transport/net_ib/init.cc): the GPUs of a port
-    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or crawl.
+    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or are slow.
     Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
     have this port; to go on without the port, leave it out with NCCL_IB_HCA on every node, which hides the loss.
     """
@@ -86,8 +87,8 @@ def state(
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
             continue
         tell, message, blame = _down(each, rails.get(each.device), stranded)
-        seen = f"{path(each)}/state and phys_state: {_seen(each)}"
-        yield tell(each.name, message, blame=blame, action="repair", evidence=seen)
+        sources = (seen(f"{path(each)}/state", _seen(each)), f"{path(each)}/phys_state")
+        yield tell(each.name, message, blame=blame, action="repair", evidence=sources)
 
 
 def _seen(port: Port) -> str:
@@ -109,7 +110,7 @@ def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., 
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
-    return note, f"is {_seen(port)}, and nothing says that it should be up", "link"
+    return note, f"is {_seen(port)}, and it is not known that it should be up", "link"
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapping[str, bool]:
@@ -177,6 +178,7 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """A port runs slower than its siblings, or on one lane.
 
+    Right: All ports of a kind run at one rate.
     Why: NCCL spreads its channels evenly over NICs, so the slowest port paces every collective.
     Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
     """
@@ -188,7 +190,7 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
             continue
         siblings = [r for p in ports if kind(fabric, p) == kind(fabric, each) and (r := gbps(p)) is not None]
         best, runs = max(siblings), f"{each.rate.gbps:g} Gb/s ({each.rate.lanes}X {each.rate.generation or 'SDR'})"
-        blamed = {"blame": "link", "action": "repair", "evidence": f"{path(each)}/rate: {runs}"}
+        blamed: dict[str, Any] = {"blame": "link", "action": "repair", "evidence": seen(f"{path(each)}/rate", runs)}
         if each.rate.lanes == 1 and each.link_layer == "InfiniBand":
             message = f"runs at {runs}: on one lane, where InfiniBand cables have four, or two when split"
             yield fail(each.name, message, **blamed)
@@ -214,8 +216,9 @@ FABRIC_CLOSED = Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=
     applies=rdma_job,
 )
 def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """An RDMA device cannot be opened by this process.
+    """This process cannot open an RDMA device.
 
+    Right: This process can open every RDMA device.
     Why: NCCL goes on without a device that it cannot open, and without any over TCP; with fewer NICs than other nodes
     a job hangs (nccl#2428). A container sees all devices below /sys, and opens those that it was given.
     Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
@@ -258,8 +261,9 @@ def _downs(*hours_ago: float) -> KernelLog:
 def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator[Finding]:
     """A port went down again and again in the last twelve hours.
 
+    Right: No port went down again and again in the last twelve hours.
     Why: a link that flaps stalls its queue pairs until they time out (NCCL's retries end after minutes), and each time
-    the whole job waits. Older events do not count: a port that was repaired is a good port.
+    the whole job waits. Older events do not count: a repaired port is not reported.
     Fix: clean or replace cable and transceiver; several ports at once point to their switch.
     """
     owners = {device.pci: device.name for device in fabric.devices if isinstance(device.pci, str)}
@@ -269,5 +273,5 @@ def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator
     for name, times in Counter(owners.get(event.device) for event in recent).items():
         if name in wanted and times >= 3:
             message = f"its link went down {times} times in the last {HOURS} h"
-            evidence = f"{log.source or 'kernel log'}: mlx5_core … Link down"
+            evidence = seen(log.source or "kernel log", "mlx5_core … Link down")
             yield warn(str(name), message, blame="link", action="repair", evidence=evidence)

@@ -29,10 +29,10 @@ _FLUX = Ipv4Settings(1, 0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """The Ethernet ports that are there for the GPUs: no slow ones, and none beside active InfiniBand ports."""
+    """The Ethernet ports that are there for the GPUs: no slow ones, and none where InfiniBand ports are active."""
     ports = active(taken(fabric, settings))
-    beside = any(port.link_layer == "InfiniBand" for port in ports)
-    return () if beside else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
+    infiniband = any(port.link_layer == "InfiniBand" for port in ports)
+    return () if infiniband else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
 
 
 def _interface(port: Port, found: Interfaces) -> Interface | None:
@@ -59,8 +59,9 @@ def _interface(port: Port, found: Interfaces) -> Interface | None:
     applies=rdma_job,
 )
 def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
-    """An Ethernet port has no address that RoCE v2 can be routed by.
+    """An Ethernet port has no routable RoCE v2 address.
 
+    Right: Every Ethernet port in use has a routable RoCE v2 address.
     Why: NCCL looks for a RoCE v2 GID with an IPv4 address and, where there is none, takes GID 0: link-local and RoCE v1
     (src/transport/net_ib/connect.cc). Queue pairs then end in "ibv_modify_qp failed with error 110" (nccl#426, #769).
     Fix: give the port's interface an IP address; NCCL_IB_GID_INDEX cannot name a GID that is not there.
@@ -74,14 +75,14 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
     for each in ports:
         if verdicts[each.name]:
             continue
-        seen = {"evidence": f"{path(each)}/gids and gid_attrs/types"}
+        sources = {"evidence": (f"{path(each)}/gids", f"{path(each)}/gid_attrs/types")}
         if verdicts[each.name] is None:
-            yield note(each.name, "its GIDs or their types could not be read", **seen)
+            yield note(each.name, "its GIDs or their types could not be read", **sources)
         elif each not in rails or single_node(launch):
-            yield note(each.name, "has no routable RoCE v2 GID, and nothing says that it needs one", **seen)
+            yield note(each.name, "has no routable RoCE v2 GID, and it is not known that it needs one", **sources)
         else:
             message = "has no RoCE v2 GID but link-local ones: its interface has no IP address"
-            yield tell(each.name, message, blame="node", action="repair", **seen)
+            yield tell(each.name, message, blame="node", action="repair", **sources)
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
@@ -113,9 +114,11 @@ def _routes(*found: Route) -> Routes:
 def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Routes | Absent) -> Iterator[Finding]:
     """An interface's MTU is too small for RoCE packets of 4096 bytes.
 
+    Right: Every RoCE interface's MTU is large enough for packets of 4096 bytes.
     Why: RoCE's packets are the power of two that fits into the interface's MTU: 1024 bytes at 1500, with four times the
     headers and work of 4096. NCCL takes the smaller size of both ends, so one such port slows its peers as well.
-    Fix: MTU 4200 or 9000 on the interface, on all nodes and on the switches between them.
+    Fix: `ip link set dev INTERFACE mtu 9000` (4200 is enough) on all nodes, and the same MTU on the switches between
+    them.
     """
     default = () if isinstance(routes, Absent) else routes.default_interfaces
     rails = [port for port in _rails(fabric, settings) if (gbps(port) or 0) >= 100]
@@ -133,7 +136,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
             more = f", {max(sizes.values())} on other ports" if shorter else ""
             managed = owner.name in default and not shorter
             tell = note if managed or (size == 2048 and not shorter) else warn
-            evidence = f"MTU of {owner.name}; of it RoCE takes {_HEADERS} bytes"
+            evidence = (f"/sys/class/net/{owner.name}/mtu", f"of it RoCE takes {_HEADERS} bytes")
             yield tell(each.name, message + more, blame="node", action="repair", evidence=evidence)
 
 
@@ -171,9 +174,11 @@ def same_subnet(
 ) -> Iterator[Finding]:
     """Several RoCE interfaces share one subnet, and nothing keeps their traffic apart.
 
+    Right: RoCE interfaces have subnets of their own, or rules that keep their traffic apart.
     Why: Linux answers ARP for an address on any interface and sends by the first route that fits, so packets of one NIC
     arrive at, or leave by, another (nccl#1580); RDMA does not follow them there.
-    Fix: a subnet per NIC; or arp_ignore=1 and arp_announce=2 on these interfaces, or a routing rule per address.
+    Fix: give each NIC a subnet; or set net.ipv4.conf.INTERFACE.arp_ignore=1 and arp_announce=2 for each, or add a
+    routing rule per address (ip rule).
     """
     shared: dict[str, list[str]] = defaultdict(list)
     for each in _rails(fabric, settings):
@@ -188,7 +193,7 @@ def same_subnet(
         loose = [name for name in names if _answers_for_others(sysctls, name)]
         if by_rule or loose == []:
             continue
-        evidence = f"arp_ignore and arp_announce of {listed(loose)}; ip rule"
+        evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
         message = f"{listed(names)} are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)

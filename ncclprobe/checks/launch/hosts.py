@@ -26,7 +26,7 @@ _APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
 
 @applies
 def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), where several ranks spoke."""
+    """to jobs on GPUs (--backend nccl), where several ranks reported."""
     return job.backend == "nccl" and len(list(seats.items())) > 1
 
 
@@ -41,13 +41,14 @@ def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
     applies=several,
 )
 def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
-    """What the job takes for several nodes is one machine, or looks like one.
+    """Nodes of the job are one machine, or have one host name.
 
+    Right: Every node of the job is a machine with a host name of its own.
     Why: NCCL tells machines apart by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
     share its GPUs and NICs; virtual machines cloned with a boot id are one to NCCL, which then tries shared memory
     between them (nccl-tests#64).
-    Fix: one agent per machine (look at the host file or --nodes); containers of one machine that are meant to be apart
-    need an NCCL_HOSTID each.
+    Fix: start one agent per machine (check the host file or --nodes); give containers that are meant to be separate
+    nodes an NCCL_HOSTID each.
     """
     machines: dict[str, list[str]] = {}
     names: dict[str, list[str]] = {}
@@ -55,7 +56,7 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
         names.setdefault(system.hostname, []).append(node)
         if system.boot_id:
             machines.setdefault(system.boot_id, []).append(node)
-    seen = "uname(2), /proc/sys/kernel/random/boot_id"
+    seen = ("uname(2)", "/proc/sys/kernel/random/boot_id")
     for nodes in machines.values():
         told = {systems.by_node[node].hostname for node in nodes}
         if len(nodes) > len(told):  # some of them share both
@@ -90,9 +91,10 @@ _SHARING = Ranks({"n0": {0: _seat(0), 1: _seat(1)}, "n1": {2: _seat(0), 3: _seat
 def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> Iterator[Finding]:
     """Ranks of one machine are in containers that do not share memory.
 
+    Right: All ranks of a machine share memory.
     Why: they have one identity to NCCL, which checks /dev/shm alone before it tries shared memory and CUDA IPC between
     them; across IPC or mount namespaces these fail or crash (nccl#324).
-    Fix: all ranks of a machine in one container, or --ipc=host for all; or an NCCL_HOSTID for each container.
+    Fix: run all ranks of a machine in one container, or give all containers --ipc=host, or each its own NCCL_HOSTID.
     """
     here: dict[str, dict[int, RankSeat]] = {}
     on: dict[str, set[str]] = {}
@@ -106,7 +108,7 @@ def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> 
         if split:
             message = f"are on one machine and do not share {' and '.join(split)}"
             nodes = tuple(sorted(on[identity]))
-            seen = "/proc/self/ns, st_dev of /dev/shm"
+            seen = ("/proc/self/ns", "st_dev of /dev/shm")
             yield warn(_listed(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
@@ -163,9 +165,10 @@ def dup_gpu(
 ) -> Iterator[Finding]:
     """Two ranks would use the same GPU.
 
+    Right: Every rank has a GPU of its own.
     Why: NCCL ends its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is set.
     A rank takes the visible device of its local rank, or the only one that it sees.
-    Fix: one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
+    Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}
     for node, rank, seat in seats.items():

@@ -13,7 +13,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.rank import RankSeat
 from ncclprobe.facts.reach import Reach, RollCall
 from ncclprobe.facts.resolver import Master
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
@@ -34,21 +34,21 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "compare `ip route get` with a healthy node's, or give an address of rank 0 that this node has a route to",
     ),
     "refused": (
-        "nobody listens there, or a firewall rejects it",
+        "no process listens there, or a firewall rejects it",
         "job",
         "fix-job",
         "see that the address is rank 0's, that the doctor runs there too and at this port (ss -ltn), and that no "
         "firewall rejects it",
     ),
     "filtered": (
-        "no answer at all: a firewall drops it, the address is nobody's, or that host is down",
+        "no answer at all: a firewall drops it, no host has the address, or that host is down",
         "unknown",
         "retest",
         "see that the address is rank 0's and that the host is up (ping), then let TCP to this port through there and "
         "between",
     ),
     "unreachable": (
-        "the network says that it cannot be reached: nobody has the address, or a router rejects it",
+        "the network says that it cannot be reached: no host has the address, or a router rejects it",
         "unknown",
         "retest",
         "see that the address is rank 0's, and that this interface is on a network that leads there",
@@ -72,13 +72,13 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "see who listens at that port (ss -ltnp on that host); choose another MASTER_PORT if it is none of this job",
     ),
     "silent": (
-        "connected, and nothing was said: the process there is stopped or overloaded, or is something else",
+        "connected, and then no answer: the process there is stopped, overloaded or another program",
         "unknown",
         "retest",
         "see who listens at that port (ss -ltnp on that host) and whether it runs",
     ),
     "foreign": (
-        "something else listens there",
+        "another program listens there",
         "job",
         "fix-job",
         "choose a MASTER_PORT that is free on rank 0's node, or end what listens there (ss -ltnp)",
@@ -89,8 +89,8 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "fix-job",
         "set the same NCCLPROBE_TOKEN on all nodes, or choose another MASTER_PORT if another job has this one",
     ),
-    "too-big": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
-    "garbled": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
+    "too-big": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
+    "garbled": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
 }
 
 _AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
@@ -113,11 +113,12 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
     applies=sent_to_another,
 )
 def master_reach(reach: Reach) -> Iterator[Finding]:
-    """This node does not get through to rank 0.
+    """This node does not reach rank 0.
 
+    Right: This node reaches rank 0.
     Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
-    whether nobody listens, a firewall drops the call, or another program answers.
-    Fix: by how far it came; the finding says it.
+    whether no process listens, a firewall drops the call, or another program answers.
+    Fix: the finding names it, by the step that failed: name, route, connection or answer.
     """
     if reach.outcome == "ok":
         return
@@ -164,8 +165,9 @@ _TWICE = Ranks({"n0": {0: _SEAT, 1: _SEAT}, "n1": {1: _SEAT, 2: _SEAT}})
 def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[Finding]:
     """Several nodes claim to be the same node or rank of the job.
 
-    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and everybody waits
-    for the rank whose number nobody has.
+    Right: Every node and rank of the job has a number of its own.
+    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and all ranks wait
+    for the rank whose number is missing.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
     claims: dict[str, dict[str, None]] = {}
@@ -182,7 +184,7 @@ def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iter
         more = f"; also {fold(claimed[1:])}" if claimed[1:] else ""
         message = f"is claimed by {len(each)} nodes: {fold(each)}{more}"
         origins = {dict(launches.by_node[node].origins).get("node_rank", "RANK") for node in each}
-        evidence = f"{', '.join(sorted(origins))} of these nodes"
+        evidence = [f"{origin} of these nodes" for origin in sorted(origins)]
         yield fail(claimed[0], message, blame="job", action="fix-job", nodes=each, evidence=evidence)
 
 
@@ -209,10 +211,11 @@ def _ranks(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator
     applies=several,
 )
 def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
-    """Nodes disagree on how large the job is, or at which port it meets.
+    """Nodes disagree on the size of the job, or on its port.
 
+    Right: Nodes agree on the size of the job and on its port.
     Why: rank 0 waits for as many as it was told; a node that was told otherwise is one too many, or waits itself for
-    ranks that nobody started.
+    ranks that were not started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
@@ -222,7 +225,7 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
             continue
         sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in said)
         subject = next(iter(sources)) if len(sources) == 1 else name
-        evidence = ", ".join(f"{source} of {number} nodes" for source, number in sources.most_common(3))
+        evidence = [f"{source} of {number} nodes" for source, number in sources.most_common(3)]
         yield fail(subject, told(ballot), nodes=ballot.odd, blame="job", action="fix-job", evidence=evidence)
 
 
@@ -255,8 +258,9 @@ _NOBODY: Every[Reach | Absent] = Every({})
     applies=several,
 )
 def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iterator[Finding]:
-    """MASTER_ADDR leads nodes to different addresses.
+    """MASTER_ADDR resolves to different addresses on different nodes.
 
+    Right: MASTER_ADDR resolves to one address on all nodes.
     Why: each node connects to what its own DNS and /etc/hosts say; a stale entry sends it to a host that is not rank 0
     of this job, where it waits, or joins another job.
     Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
@@ -273,7 +277,7 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     message = told(ballot, lambda host: " or ".join(sorted(host))) + (
         "; all reached rank 0 all the same" if tell is warn else ""
     )
-    evidence = ", ".join(f"getaddrinfo({name})" for name, _ in names.most_common(3))
+    evidence = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield tell(
         next(iter(names)) if len(names) == 1 else "MASTER_ADDR",
         message,
@@ -317,15 +321,16 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
     applies=several_ranks,
 )
 def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[RollCall | Absent]) -> Iterator[Finding]:
-    """Ranks were started on a node and did not speak.
+    """Ranks were started on a node and did not report.
 
+    Right: All ranks that were started on a node reported.
     Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
-    names none. Where any node's further ranks spoke to the first, all nodes' should have.
-    Fix: look at that rank's log and stack (py-spy dump), and its GPU.
+    names none. Where further ranks of any node reported to the first, those of all nodes should have.
+    Fix: look at that rank's log and stack (`py-spy dump --pid PID`), and its GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
     if not called and not any(len(ranks) > 1 for ranks in seats.by_node.values()):
-        raise Unlearned("of each node one rank was heard, and it is not known whether the others live")
+        raise Unlearned("one rank of each node reported, and it is not known whether the others run")
     for node, launch in launches.items():
         spoke = seats.by_node.get(node, {})
         silent = (launch.local_world_size or 0) - len(spoke)
@@ -334,6 +339,7 @@ def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[Ro
         here = {seat.local_rank for seat in spoke.values() if isinstance(seat, RankSeat)}
         numbers = sorted(set(range(launch.local_world_size or 0)) - here)
         which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
-        message = f"of {launch.local_world_size} ranks {silent} said nothing to the one that speaks for {node}"
-        evidence = f"local ranks heard of: {', '.join(map(str, sorted(n for n in here if n is not None))) or 'none'}"
+        message = f"{silent} of {launch.local_world_size} ranks did not report to local rank 0 of {node}"
+        reported = ", ".join(map(str, sorted(n for n in here if n is not None)))
+        evidence = seen("local ranks that reported", reported or "none")
         yield fail(f"{node} {which}", message, nodes=(node,), action="retest", evidence=evidence)

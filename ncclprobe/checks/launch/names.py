@@ -23,7 +23,7 @@ from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.interfaces import find_by
@@ -62,18 +62,19 @@ UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
     applies=given_a_master,
 )
 def master_resolve(master: Master) -> Iterator[Finding]:
-    """MASTER_ADDR does not resolve here, or only slowly.
+    """MASTER_ADDR does not resolve on this node, or only slowly.
 
-    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and names nothing
-    (pytorch#150532).
+    Right: MASTER_ADDR resolves on this node.
+    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and does not name
+    the cause (pytorch#150532).
     Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
     """
-    seen = f"getaddrinfo({master.name})"
+    call = f"getaddrinfo({master.name})"
     if master.failure:
-        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=seen)
+        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=call)
     elif master.seconds > _SLOW_S:
         message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and more under load"
-        yield warn(master.name, message, blame="node", action="fix-image", evidence=seen)
+        yield warn(master.name, message, blame="node", action="fix-image", evidence=call)
 
 
 @check(
@@ -86,6 +87,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
 def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
     """MASTER_ADDR is a loopback address in a job of several nodes.
 
+    Right: MASTER_ADDR is an address that other nodes can reach.
     Why: Debian and Ubuntu put "127.0.1.1 <hostname>" into /etc/hosts, so on that node rank 0 announces an address
     that every other node takes for itself; they then wait for a rank that never comes.
     Fix: take the host's own name off the 127.0.x.x line of /etc/hosts, or give rank 0's IP address.
@@ -113,11 +115,12 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
     applies=of_several_nodes,
 )
 def fqdn(system: System, names: Names, environment: Environment, job: Job) -> Iterator[Finding]:
-    """This node's own name is a loopback address.
+    """This node's own name resolves to a loopback address.
 
+    Right: This node's own name resolves to an address that others can reach.
     Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and torchrun announces that name
     for rank 0; where /etc/hosts gives it 127.0.1.1, the other nodes connect to themselves (pytorch#150532). torch makes
-    gloo groups beside NCCL's in many frameworks.
+    gloo groups in addition to NCCL's in many frameworks.
     Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
     """
     entries = names.entries(system.hostname)
@@ -126,7 +129,7 @@ def fqdn(system: System, names: Names, environment: Environment, job: Job) -> It
     if not entries or environment.get("GLOO_SOCKET_IFNAME"):
         return
     entry = entries[0]
-    message, evidence = f"is {entry.address} here, which no other node can reach", f"{HOSTS}:{entry.line}"
+    message, evidence = f"is {entry.address} here, which no other node can reach", seen(HOSTS, line=entry.line)
     if names.sources[:1] not in ((), ("files",)):
         yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
     elif job.backend == "gloo":
@@ -168,11 +171,12 @@ def route(
     software: Software | Absent,
     job: Job,
 ) -> Iterator[Finding]:
-    """No way leads to MASTER_ADDR, or NCCL chose an interface that leads elsewhere.
+    """No route leads to MASTER_ADDR, or it does not leave by the interface that NCCL uses.
 
+    Right: The route to MASTER_ADDR leaves by the interface that NCCL uses.
     Why: NCCL's bootstrap takes the first interface that is none of ib*, docker*, lo or virbr* after ib*
     (src/misc/socket.cc:190), so the bridge of a container network may come before the NIC, and no other node can reach
-    it. A network of its own for NCCL beside that of MASTER_ADDR is common, and fine.
+    it. A network of its own for NCCL, apart from that of MASTER_ADDR, is common, and fine.
     Fix: NCCL_SOCKET_IFNAME=<the interface named>, or exclude the other: ^docker,lo,cni.
     """
     if master.failure:
@@ -187,8 +191,8 @@ def route(
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
     if not roads or chosen is None or chosen.name in roads or "" in roads:
         return
-    message = f"is what NCCL takes for its bootstrap, but {master.name} is reached through {', '.join(roads)}"
-    evidence = f"/proc/net/route: {next(iter(roads.values()))}"
+    message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(roads)}"
+    evidence = seen("/proc/net/route", next(iter(roads.values())))
     if chosen.kind in _OVERLAYS:
         yield warn(
             chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
@@ -230,17 +234,16 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
     applies=called_node_0,
 )
 def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
-    """This node is called node 0, and MASTER_ADDR is another.
+    """This node is node 0 by its number, and MASTER_ADDR is another machine.
 
-    Why: node 0 listens at MASTER_ADDR; one that listens elsewhere is waited for by nobody and waits for all. The same
+    Right: MASTER_ADDR is node 0.
+    Why: node 0 listens at MASTER_ADDR; a node 0 elsewhere waits for all others, and they wait for it. The same
     command line pasted on each node does that.
     Fix: give each node its own --node-rank (NODE_RANK), 0 where MASTER_ADDR is.
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
-        message = (
-            f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is called node 0"
-        )
+        message = f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is node 0"
         yield warn(master.name, message, blame="job", action="fix-job", evidence=f"getaddrinfo({master.name})")
 
 
@@ -262,10 +265,11 @@ _ONE = Launch("manual", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
     """MASTER_ADDR leads to one listener by IPv4 and to another by IPv6.
 
+    Right: MASTER_ADDR leads to one listener.
     Why: torch's store listens on both families with one socket, and on IPv4 alone where the port is taken in IPv6
-    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to somebody else
+    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to another program
     (strands#2600).
-    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT on which nobody listens.
+    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT that is free for IPv4 and IPv6 (ss -ltn).
     """
     families = {ip_address(address.partition("%")[0]).version for address in master.addresses}
     if len(families) < 2 or launch.master_port is None or not is_master(launch, master, interfaces):
@@ -274,5 +278,5 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
     by_family = {ip_address(listener.address).version: listener.address for listener in listeners}
     if len(by_family) > 1:
         message = f"port {launch.master_port} has a listener on {by_family[4]} and another on {by_family[6]}"
-        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield warn(master.name, message, blame="job", action="fix-job", evidence=evidence)

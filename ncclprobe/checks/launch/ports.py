@@ -1,4 +1,4 @@
-"""The port of the rendezvous, and the ports that everything else takes as it comes. Nobody connects to find out."""
+"""The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,10 +44,11 @@ def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
     applies=before_the_launch,
 )
 def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
-    """Somebody already listens on MASTER_PORT.
+    """Another process already listens on MASTER_PORT.
 
+    Right: MASTER_PORT is free.
     Why: rank 0 listens there on all addresses, of both families; one other listener on any of them makes that fail
-    with "address already in use", or hands the ranks to the stranger.
+    with "address already in use", or connects the ranks to that program.
     Fix: choose another MASTER_PORT, or end what is left of an earlier job on this node (ss -ltnp).
     """
     port = launch.master_port
@@ -55,8 +56,8 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
         return
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
-        message = f"{port} is listened on at {', '.join(addresses)}, unless it is this very job that runs already"
-        evidence = "/proc/net/tcp and /proc/net/tcp6"
+        message = f"{port} already has a listener at {', '.join(addresses)}, unless this job itself runs already"
+        evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
 
 
@@ -70,12 +71,14 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     applies=before_the_launch,
 )
 def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """MASTER_PORT is one of those that the kernel hands out to anybody.
+    """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
 
+    Right: MASTER_PORT is outside the range of ephemeral ports.
     Why: any connection that starts between now and rank 0's turn may be given this port, and rank 0 then cannot listen
     on it: a job that fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
     Documentation/networking/ip-sysctl.rst; zeekctl#41).
-    Fix: choose a MASTER_PORT below the range, such as 29500, or add it to net.ipv4.ip_local_reserved_ports.
+    Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
+    net.ipv4.ip_local_reserved_ports=PORT`.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
         raise Unlearned(sysctls.ephemeral_ports.why)
@@ -101,11 +104,12 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     applies=of_several_nodes,
 )
 def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Iterator[Finding]:
-    """There are few ephemeral ports for a job of this size.
+    """The range of ephemeral ports is too small for a job of this size.
 
+    Right: The range of ephemeral ports is large enough for a job of this size.
     Why: NCCL lets the kernel choose the port of every listener (src/bootstrap.cc:413, src/transport/net_socket.cc:424),
     and every connection takes one; when they run out, connecting fails with "Cannot assign requested address".
-    Fix: net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, or wider.
+    Fix: `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`, the kernel's default, or wider.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
         raise Unlearned(sysctls.ephemeral_ports.why)
@@ -115,13 +119,15 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     count = last - first + 1 - blocked
     needed = max(_NARROW, _PORTS_PER_PEER * ((launch.world_size or 1) - 1))
     waiting = ports.time_wait if isinstance(ports, Ports) and isinstance(ports.time_wait, int) else 0
-    message = f"{first} to {last} are {count} without the reserved ones; {launch.world_size} ranks may take {needed}"
+    message = (
+        f"{first} to {last} are {count} ports without the reserved ones; {launch.world_size} ranks may need {needed}"
+    )
     evidence = f"{ROOT}/ipv4/ip_local_port_range"
     if count < needed:
         yield warn("ephemeral ports", message, blame="image", action="fix-image", evidence=evidence)
     elif count - waiting < needed:
         message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
-        yield note("ephemeral ports", message, evidence=f"{evidence}; /proc/net/sockstat")
+        yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
 
 
 @check(
@@ -130,11 +136,12 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     applies=part_of_a_job,
 )
 def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """The kernel keeps too few waiting connections for a job of this size.
+    """The kernel's queue of waiting connections is too short for a job of this size.
 
+    Right: The kernel's queue of waiting connections is long enough for a job of this size.
     Why: all ranks connect to rank 0 within a moment. NCCL asks for a queue of 16384 (src/misc/socket.cc:148) and gets
-    somaxconn of it; who finds it full is not answered, and tries again a second later, and later.
-    Fix: net.core.somaxconn = 4096, the default since Linux 5.4, or more; it is per network namespace.
+    somaxconn of it; a connection that finds it full gets no answer, and is tried again after a second and more.
+    Fix: `sysctl -w net.core.somaxconn=4096`, the default since Linux 5.4, or more, in the job's network namespace.
     """
     if isinstance(sysctls.somaxconn, Absent):
         raise Unlearned(sysctls.somaxconn.why)

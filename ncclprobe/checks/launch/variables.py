@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
 from ncclprobe.facts.environment import Environment
@@ -34,6 +35,7 @@ EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 def vars(launch: Launch) -> Iterator[Finding]:
     """The launcher's variables are incomplete or contradict each other.
 
+    Right: The launcher's variables are complete and consistent.
     Why: every rank waits for all others; one that miscounts them makes all wait until the rendezvous times out.
     Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
     """
@@ -68,8 +70,9 @@ def vars(launch: Launch) -> Iterator[Finding]:
     applies=part_of_a_job,
 )
 def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
-    """torchrun's variables and those of Slurm or MPI tell of different jobs.
+    """torchrun's variables and those of Slurm or MPI describe different jobs.
 
+    Right: torchrun's variables and those of Slurm or MPI describe one job.
     Why: torch believes RANK and WORLD_SIZE; where srun or mpirun started another number of processes, or each its own
     torchrun, the ranks wait for others that never come, or several jobs run that know nothing of each other.
     Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
@@ -103,18 +106,22 @@ def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
 def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:
     """torchrun started one rank on a node of several GPUs.
 
-    Why: --nproc-per-node is 1 where nobody gives it (torch/distributed/run.py), and the other GPUs then stay idle
+    Right: torchrun started a rank for every GPU.
+    Why: --nproc-per-node is 1 by default (torch/distributed/run.py), and the other GPUs then stay idle
     without a message. The doctor needs no more than one on each of several nodes, and there this is a note; on a single
-    node nobody needs torchrun to start one process.
-    Fix: torchrun --nproc-per-node=gpu.
+    node one process needs no torchrun.
+    Fix: `torchrun --nproc-per-node=gpu`.
     """
     usable = len([gpu for gpu in gpus.all if not gpu.lost])
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         usable = min(usable, len([entry for entry in visible.split(",") if entry.strip()]))
     if launch.local_world_size == 1 and usable > 1:
-        message = f"is 1 on a node of {usable} GPUs: a job started so uses one of them"
-        details = {"evidence": "environment; NVML", "remedy": "start the job with --nproc-per-node=gpu"}
+        message = f"is 1 on a node of {usable} GPUs: the job uses one of them"
+        details: dict[str, Any] = {
+            "evidence": ("environment", "NVML"),
+            "remedy": "start the job with --nproc-per-node=gpu",
+        }
         if launch.several_nodes:
             yield note("LOCAL_WORLD_SIZE", f"{message}, though it is enough for the doctor", **details)
         else:
@@ -126,7 +133,7 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
     if nodes and (launch.nnodes or 1) > nodes:
         yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
     elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:
-        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each runs a job of its own"
+        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each starts a separate job"
     elif launch.kind == "manual" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
         if launch.world_size != outer.world_size:
             yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"

@@ -16,7 +16,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -93,10 +93,11 @@ def _cluster(gpu: Gpu) -> str:
 def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
     """A GPU has not joined the NVSwitch fabric.
 
+    Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
-    Fix: wait if it is in progress; else start the fabric manager of the driver's own version (on racks: look at the
-    switch trays), and reboot if the state stays.
+    Fix: wait if it is in progress; else `systemctl start nvidia-fabricmanager`, of the driver's own version (on racks:
+    look at the switch trays), and reboot if the state stays.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -107,7 +108,7 @@ def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
             yield from _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
     fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
-        message = "they are not all of one cluster and clique: NVLink does not join them all"
+        message = "they are not in one cluster and clique: NVLink does not connect them all"
         yield warn("GPUs", message, blame="fabric", action="repair", evidence="nvmlDeviceGetGpuFabricInfo")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
 
@@ -116,7 +117,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     evidence = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
     if fabric.state == "in-progress":
         message = "its registration with the NVLink fabric is in progress"
-        yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+        yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     elif fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
@@ -132,7 +133,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
         message = "its cluster UUID is zero, so NCCL does not use NVLink between machines"
         yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
     if isinstance(fabric.troubles, tuple) and fabric.troubles:
-        message = f"the fabric says of it: {', '.join(fabric.troubles)}"
+        message = f"the fabric reports: {', '.join(fabric.troubles)}"
         yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
 
 
@@ -160,29 +161,30 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
     applies=on_switches,
 )
 def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """The fabric manager does not run, or is of another version than the driver.
+    """The fabric manager does not run, or its version differs from the driver's.
 
+    Right: The fabric manager runs in the driver's version.
     Why: NVSwitches carry nothing until it has set them up: cudaInit fails with error 802, "system not yet initialized".
-    It refuses to start beside a driver of another version (LlamaFactory#8968).
+    It does not start with a driver of another version (LlamaFactory#8968).
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
     """
     if isinstance(manager.running, Absent):
         raise Unlearned(manager.running.why)
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
-    switches = f"{len(pci.of('nvswitch'))} NVSwitches on the PCI bus; nv-fabricmanager --version, its pid file"
+    switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
     if not manager.running and joined:
         message = (
-            f"not seen running here, though all GPUs have joined the fabric: it may run in another container{unlike}"
+            f"does not run in this container, though all GPUs have joined the fabric: it may run in another one{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running:
         message = f"is installed and does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
-        message = f"runs{unlike}: it will not start again"
+        message = f"runs{unlike}: it will fail to restart"
         yield warn("nv-fabricmanager", message, blame="image", action="fix-image", evidence=switches)
 
 
@@ -202,8 +204,9 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
     applies=in_a_rack,
 )
 def imex(gpus: Gpus, devices: Devices, settings: Settings, launch: Launch) -> Iterator[Finding]:
-    """There is no IMEX channel, which NVLink between machines needs.
+    """The IMEX channel that NVLink between machines needs is missing.
 
+    Right: An IMEX channel is present.
     Why: NCCL sees the cluster, tries to share memory with another machine by a fabric handle, fails, and ends the job
     with an error instead of taking the network (src/mnnvl.cc); the channel is the permission to share.
     Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a

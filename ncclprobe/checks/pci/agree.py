@@ -57,6 +57,7 @@ def topology_agree(
 ) -> Iterator[Finding]:
     """sysfs and nvidia-smi disagree about how two devices are connected.
 
+    Right: sysfs and nvidia-smi agree about how devices are connected.
     Why: NCCL goes by sysfs and NVML, people and launchers by `nvidia-smi topo -m`; where the two differ, one of them is
     wrong, and processes get bound to the wrong NIC or processor, or NCCL passes by a near one.
     Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
@@ -79,9 +80,9 @@ def topology_agree(
     for (seen, said), pairs in differing.items():
         message = f"{seen} by sysfs and NVML, {said} by nvidia-smi"
         more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
-        alike = _means(seen) == _means(said)
-        tell = note if alike or is_virtual(machine) or isinstance(links, Absent) else warn
-        yield tell(pairs[0] + more, message, action="retest", evidence="/sys/bus/pci/devices; nvidia-smi topo -m")
+        same = _means(seen) == _means(said)
+        tell = note if same or is_virtual(machine) or isinstance(links, Absent) else warn
+        yield tell(pairs[0] + more, message, action="retest", evidence=("/sys/bus/pci/devices", "nvidia-smi topo -m"))
 
 
 def _compared(

@@ -13,7 +13,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -41,22 +41,22 @@ def _as_nvml(device: Device) -> Gpu:
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
 GRACE = box(replace(HEALTHY, pcie_width=CHIP_TO_CHIP, pcie_max_width=CHIP_TO_CHIP))
-ALIKE, UNLIKE = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
+EQUAL, UNEQUAL = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
 
 
 @applies
 def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs that have a PCIe link (on Grace NVML tells of none)."""
+    """to jobs on GPUs that have a PCIe link (on Grace NVML reports none)."""
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     return job.backend == "nccl" and not (known and all(unsupported(gpu.pcie_width) for gpu in known))
 
 
 @check(
-    bad=lambda: [(*UNLIKE, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    bad=lambda: [(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
     good=lambda: [
-        (*ALIKE, METAL),
+        (*EQUAL, METAL),
         (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
-        (ALIKE[0], Pci(), GUEST),
+        (EQUAL[0], Pci(), GUEST),
     ],
     required=True,
     requires="gpu.smi-canary",
@@ -65,6 +65,7 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
     """A GPU has fewer PCIe lanes than it could.
 
+    Right: Every GPU has all its PCIe lanes.
     Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
     a GPU idles, the width never changes by itself.
     Fix: reseat the GPU or its riser, and look for the slot's lanes in the firmware's set-up; then a repair.
@@ -77,7 +78,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
         elif now < best:
             siblings = max((width for other, width in widths.items() if other != name), default=0)
-            message = f"x{now}, of x{best} that GPU and slot could have together"
+            message = f"x{now}, where GPU and slot support x{best}"
             evidence = f"NVML of {gpu.pci}: current and maximal link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
@@ -91,19 +92,20 @@ def _drives_screens(device: Device | None) -> bool:
     return device is not None and device.identity.class_code >> 8 == 0x0300
 
 
-SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in ALIKE[0].all))
-AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5) for gpu in ALIKE[0].all))
+SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in EQUAL[0].all))
+AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5) for gpu in EQUAL[0].all))
 
 
 @check(
-    bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *ALIKE[0].all),), (AT_WORK,)],
-    good=lambda: [(ALIKE[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in ALIKE[0].all)),)],
+    bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
+    good=lambda: [(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     requires="gpu.smi-canary",
     applies=on_pcie,
 )
 def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's PCIe link is slow while it works, or can never be as fast as its siblings'.
+    """A GPU's PCIe link is slow under load, or cannot reach its siblings' speed.
 
+    Right: Every GPU's PCIe link reaches its siblings' speed.
     Why: each generation doubles what goes to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
     link to generation 1 and raises it with the first copy, so an idle link is judged by what it could do.
     Fix: look for the slot's speed in the firmware's set-up, and reseat the GPU or its riser.
@@ -117,12 +119,12 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         usual = _usual([i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)])
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
-            message = f"generation {best} at most, {usual} at its siblings"
+            message = f"PCIe generation {best} at most, where its siblings reach {usual}"
             yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
-            message = f"generation {now} of {best}, though it is not idle"
+            message = f"PCIe generation {now} of {best}, though it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
-            yield warn(name, message, blame="node", action="retest", confidence="seen once", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
 
 
@@ -179,6 +181,7 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link is narrower or slower than it could be.
 
+    Right: Every NIC's PCIe link has its full width and speed.
     Why: the NIC then sends and receives no faster than its slot, and every ring of NCCL that passes it does not either.
     Fix: reseat the NIC or its riser, look for the slot's lanes and speed in the firmware's set-up; then a repair.
     """
@@ -187,7 +190,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     for name, (device, ports) in found.items():
         link = device.link
         if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
-            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not report its PCIe link")
             continue
         if (link.gbps or 0) >= 0.999 * (link.max_gbps or 0):
             continue
@@ -201,7 +204,11 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         if wider or (short and (link.width or 0) < (link.max_width or 0)):
             yield fail(name, message, blame="node", action="repair", evidence=evidence)
         else:
-            yield note(name, f"{message}; enough, or what the slot has" if not short else message, evidence=evidence)
+            yield note(
+                name,
+                f"{message}; enough for its ports, or all that the slot has" if not short else message,
+                evidence=evidence,
+            )
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_width")
 
 
@@ -226,7 +233,8 @@ def _written(link: PcieLink) -> str:
 def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link carries less than its ports.
 
-    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in any smaller one the port is bought and never used. Two
+    Right: Every NIC's PCIe link carries what its ports do.
+    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in a smaller slot the port never reaches its rate. Two
     ports of one card share its slot.
     Fix: move the NIC to a faster slot; else expect the slot's rate, not the port's.
     """
@@ -235,14 +243,15 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     for name, (device, _) in found.items():
         link, card = device.link, same_slot(found, name)
         if isinstance(link, Absent) or link.gbps is None:
-            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not report its PCIe link")
             continue
         ports = [port for other in card for port in found[other][1]]
         rate = sum(map(_rate, ports))
         if name == card[0] and link.gbps < rate:
             message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
             evidence = (
-                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}; the rate of {_names(ports)}"
+                f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
+                f"the rate of {_names(ports)}",
             )
             tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)

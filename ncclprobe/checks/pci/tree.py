@@ -14,7 +14,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import supported
@@ -46,6 +46,9 @@ NO_PEERS = PeerAccess()
 NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to themselves", "Missing")
 
 
+_SINCE_BOOT = Certainty("medium", "since boot")
+
+
 @check(
     bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
     good=lambda: [(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
@@ -53,8 +56,9 @@ NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to them
     applies=bare_metal,
 )
 def acs(pci: Pci) -> Iterator[Finding]:
-    """A PCIe switch sends traffic between its devices up to the processor (ACS).
+    """A PCIe switch redirects traffic between its devices to the processor (ACS).
 
+    Right: No PCIe switch redirects traffic between its devices to the processor (ACS).
     Why: with ACS redirection GPUDirect leaves the switch, takes the host's bridge at a fraction of the rate, or hangs
     (nccl#1412, nccl#199; the "PCI Access Control Services" part of NCCL's troubleshooting).
     Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
@@ -75,7 +79,7 @@ def acs(pci: Pci) -> Iterator[Finding]:
         message = (
             f"{len(redirecting)} of {len(judged)} switch ports between GPUs and NICs redirect requests to the root"
         )
-        evidence = f"ACS control register of {named} (lspci -vvv: ACSCtl)"
+        evidence = seen("lspci -vvv", f"ACSCtl of {named}")
         yield warn("PCIe switches", message, blame="node", action="fix-image", evidence=evidence)
     if unread:
         yield from blanks(unread, len(judged), "/sys/bus/pci/devices/*/config")
@@ -117,6 +121,7 @@ def _kinds(*devices: Device) -> set[str | None]:
 def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> Iterator[Finding]:
     """The IOMMU translates the addresses of GPUs or NICs.
 
+    Right: The IOMMU does not translate the addresses of GPUs and NICs.
     Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated: hangs, or
     6 GB/s where 20 were (nccl#257, nccl-tests#115).
     Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware.
@@ -170,8 +175,9 @@ def with_errors(errors: Errors | Absent) -> Pci:
 def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
     """A GPU or NIC has had fatal errors on the PCI bus.
 
+    Right: No GPU or NIC has had fatal errors on the PCI bus.
     Why: such an error takes the device off the bus until it is reset, and with it the job; others that are counted,
-    some of them from the boot itself, are told as notes.
+    some of them from the boot itself, are reported as notes.
     Fix: reseat the device, its riser or cable; if the counts go on growing, a repair.
     """
     devices = gpu_devices(pci, gpus)
@@ -179,12 +185,12 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
         devices |= {name: device for name, (device, _) in rdma_cards(fabric, pci).items()}
     unknown = {}
     for name, device in devices.items():
-        evidence = f"/sys/bus/pci/devices/{device.address}/aer_dev_*, since boot"
+        evidence = f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
         if isinstance(device.errors, Absent):
             unknown[name] = NO_COUNTERS if missing(device.errors) else device.errors
         elif device.errors.fatal:
             message = f"fatal errors since boot: {_counted(device.errors.fatal)}"
-            yield warn(name, message, blame="node", action="retest", confidence="since boot", evidence=evidence)
+            yield warn(name, message, blame="node", action="retest", confidence=_SINCE_BOOT, evidence=evidence)
         elif device.errors.nonfatal:
             counts = _counted(device.errors.nonfatal)
             yield note(name, f"errors since boot that were not fatal: {counts}", evidence=evidence)
@@ -214,6 +220,7 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
     """Only a small window of a GPU's memory is visible on the PCI bus (BAR 1).
 
+    Right: The whole memory of every GPU is visible on the PCI bus (BAR 1).
     Why: a NIC and other GPUs reach over PCIe what lies in that window; with 256 MiB NCCL's buffers of many channels do
     not fit, and GPUDirect fails or is not used.
     Fix: turn on "Above 4G decoding" and resizable BARs in the firmware's set-up; on A40, L40 and RTX boards choose the

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.checks.run.conditions import groups_of_ranks
+from ncclprobe.facts.run.traffic import Groups
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.traffic import Grouped, GroupRow
+from ncclprobe.model.traffic import GroupRow
 
 _WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
@@ -17,20 +19,21 @@ _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 
 
 @check(
-    bad=lambda: [(Grouped((_ACROSS,)),), (Grouped((_TORN,)),)],
-    good=lambda: [(Grouped((_WITHIN,)),), (Grouped((_STAGES,)),)],
+    bad=lambda: [(Groups((_ACROSS,)),), (Groups((_TORN,)),)],
+    good=lambda: [(Groups((_WITHIN,)),), (Groups((_STAGES,)),)],
+    applies=groups_of_ranks,
 )
-def groups(grouped: Grouped) -> Iterator[Finding]:
+def groups(measured: Groups) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
 
+    Right: No tensor-parallel group crosses nodes.
     Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
     times slower than within one, and it is the one kind of group that nothing hides.
     Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
     """
-    for row in grouped.rows:
-        evidence = (
-            f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts; alone {row.alone_us:.1f} us"
-        )
+    for row in measured.rows:
+        layout = f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts"
+        evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
         for problem in row.problems:
             yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
         for advised in row.advice:

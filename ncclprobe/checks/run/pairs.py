@@ -4,8 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ncclprobe.checks.run.arrival import seen_once
+from ncclprobe.checks.run.conditions import pairs_of_ranks
+from ncclprobe.checks.run.rows import EXACT
 from ncclprobe.errors import Unlearned
-from ncclprobe.model.findings import Blame, Finding, fail, warn
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.pairs import Localised
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Blamed, Inside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import check
@@ -20,33 +24,44 @@ _RUINED = 0.5
 _FEWEST_NODES = 3
 
 
+def _said(found: Localisation) -> tuple[Localised, Asked]:
+    return Localised(found), Asked(what="pairs")
+
+
 @check(
     bad=lambda: [
-        (replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)),),
-        (replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),)),),
-        (replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1}),),
-        (replace(_NOBODY, inside=(_SLOW_INSIDE,)),),
-        (replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)),),
+        _said(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,))),
+        _said(replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),))),
+        _said(replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1})),
+        _said(replace(_NOBODY, inside=(_SLOW_INSIDE,))),
+        _said(replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
-    good=lambda: [(_NOBODY,), (replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",)),)],
+    good=lambda: [
+        _said(_NOBODY),
+        _said(replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",))),
+        _said(replace(_NOBODY, nodes=2)),
+    ],
     required=True,
+    applies=pairs_of_ranks,
 )
-def pairs(found: Localisation) -> Iterator[Finding]:
+def pairs(localised: Localised, asked: Asked) -> Iterator[Finding]:
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
+    Right: No node, NIC, pair or direction is slow or corrupts data.
     Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
     measured alone, so that what is slow inside of it is not taken for its network. Who looks slow in the tournament of
     all pairs is measured again beside others, and named only where that confirms it.
     Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
     and switch port, of a pair what lies between the two; then measure again.
     """
+    found = localised.found
     named = [*_slow_inside(found), *_slow_between(found), *_wrong_or_lost(found)]
     yield from named
     if named:
         return
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
-    if found.nodes < _FEWEST_NODES:
+    if asked.require_judged and found.nodes < _FEWEST_NODES:
         raise Unlearned("of two that differ nobody knows which is slow: measure three nodes or more")
 
 
@@ -60,8 +75,8 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
             "in between",
             blame="node",
             action="retest",
-            confidence=f"slow in each of {each.tests} turns, beside the same of other nodes",
-            evidence=f"usual are {each.usual_GBps:.3g} GB/s",
+            confidence=Certainty("medium", f"slow in each of {each.tests} turns, compared with other nodes"),
+            evidence=seen(f"{each.tests} measurements", f"usual are {each.usual_GBps:.3g} GB/s"),
             remedy="look inside the node: NVLinks and PCIe links below their width or speed (`ncclprobe doctor`), "
             "processors shared with other jobs, affinity, CPU limits; its network only after that",
             nodes=(each.node,),
@@ -89,9 +104,13 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
             blame=_WHOSE[each.kind],
             action="retest" if each.kind == "pair" else "repair",
-            confidence=f"measured again beside {each.partners} partners, {100 * each.confidence:.1f} %",
-            evidence=f"slow in {each.slow} of {each.tests} tests, {each.retests} of these after it was suspected; "
-            f"{found.tests} tests in all",
+            confidence=Certainty(
+                "high", f"measured again with {each.partners} partners, {100 * each.confidence:.1f} %"
+            ),
+            evidence=seen(
+                f"{found.tests} pair tests",
+                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests",
+            ),
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.everything:
@@ -100,7 +119,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             "all pairs",
             f"everything is slower than expected: {usual}",
             action="retest",
-            evidence=f"{found.tests} tests",
+            evidence=f"{found.tests} pair tests",
         )
 
 
@@ -112,9 +131,11 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
             f"{bad.src_end} to {bad.dst_end}",
             f"{bad.wrong} bytes of one transfer came out wrong",
             action="retest",
-            confidence="compared with exact values outside the timed window",
-            evidence=f"rank {bad.src} to rank {bad.dst}, byte {first.offset}: {first.got} ({first.got_bits}) instead "
-            f"of {first.expected} ({first.expected_bits})",
+            confidence=EXACT,
+            evidence=seen(
+                f"rank {bad.src} to rank {bad.dst}, byte {first.offset}",
+                f"{first.got} ({first.got_bits}) instead of {first.expected} ({first.expected_bits})",
+            ),
             remedy="measure each of the two with others: whoever brings wrong bytes there too is to be taken out",
         )
     aside = ", ".join(each.end for each in found.aside)
@@ -122,7 +143,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
         yield seen_once(
             f"{src} to {dst}",
             f"nothing came through before the deadline; set aside: {aside or 'both'}",
-            evidence=why,
+            evidence=seen("pair test", why),
         )
 
 

@@ -1,14 +1,19 @@
 """Did each row carry the right bytes, fast enough?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.site import verdict
-from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.measurement import Expectation, Library, Measurement, Mismatch, TimeStats
-from ncclprobe.model.registry import check
-from ncclprobe.model.run import Judged, Verified
+from ncclprobe.expect.site.bands import judge_rows, listed
+from ncclprobe.facts.run.asked import Asked, Skipped
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, TimeStats, Unmeasured
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.units import size
 
 ROW = Measurement(
@@ -45,30 +50,70 @@ _MOST_SHOWN = 3
 _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
 
 
+_ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+_EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
+_RIGHT = Rows((replace(ROW, wrong=0), replace(ROW, wrong=0, place="out")))
+
+
+def _wrong(row: Measurement) -> tuple[Asked, Participants, Skipped, Rows]:
+    return _ONE_SIZE, _EIGHT, Skipped(), Rows((row,))
+
+
+EXACT = Certainty("high", "compared with exact values outside the timed window")
+
+
 @check(
-    bad=lambda: [
-        (Verified((replace(ROW, wrong=3),)),),
-        (Verified((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),),
-    ],
-    good=lambda: [(Verified((replace(ROW, wrong=0),)),)],
+    bad=lambda: [_wrong(replace(ROW, wrong=3)), _wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))],
+    good=lambda: [(_ONE_SIZE, _EIGHT, Skipped(), _RIGHT)],
     required=True,
+    applies=collectives,
 )
-def data(verified: Verified) -> Iterator[Finding]:
+def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows) -> Iterator[Finding]:
     """A collective delivered wrong values.
 
-    Why: corrupt gradients do not stop a job; they ruin the model it trains.
+    Right: Every verified value is right.
+    Why: corrupt gradients do not stop a job; they ruin the model it trains. Rows that were asked for and are missing
+    leave open whether theirs would have been right; a size with fewer elements than ranks cannot be measured and is
+    no gap.
     Fix: take the node out and measure the remaining ones; if it is every node, unset the transport and algorithm
     settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
     """
-    for row in verified.rows:
+    for row in rows.measured:
         if row.wrong:
             yield fail(
                 subject_of(row),
                 f"{row.wrong} of the elements received over all ranks are wrong ({row.dtype}, {row.place} place)",
                 action="retest",
-                confidence="compared with exact values outside the timed window",
-                evidence="; ".join([f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)]),
+                confidence=EXACT,
+                evidence=[f"{row.backend} {row.library.version}, {row.ranks} ranks", *_shown(row)],
             )
+    if not any(row.wrong for row in rows.measured):
+        _refuse_gaps(asked.rows(participants.ranks), skipped, rows)
+
+
+def _refuse_gaps(asked: frozenset[tuple[str, int, str]], skipped: Skipped, rows: Rows) -> None:
+    """Raises Unlearned for rows that were left out or never came, or whose data was not compared."""
+    if gaps := tuple(why_left_out(skipped.rows)):
+        raise Unlearned("; ".join(gaps))
+    left_out = {each.op for each in skipped.rows if each.nbytes is None} | {(e.op, e.nbytes) for e in skipped.rows}
+    measured = {(row.op, row.nbytes, row.place) for row in rows.measured}
+    missing = [row for row in asked - measured if not {row[0], row[:2]} & left_out]
+    if missing:
+        op, nbytes, place = min(missing)
+        raise Unlearned(f"{len(missing)} of {len(asked)} rows are missing: {op} {size(nbytes)}, {place} place, …")
+    if all(row.wrong is None for row in rows.measured):
+        raise Unlearned("no row's data was compared with what it must be")
+
+
+def why_left_out(rows: Sequence[Unmeasured]) -> Iterator[str]:
+    """What a run lacks because the backend refused an operation, or a size had no room."""
+    refused = [each for each in rows if each.cause == "refused"]
+    for each in refused:
+        yield f"{each.op} was skipped: {each.why}"
+    if len(refused) > 1:
+        yield f"{len(refused)} operations were skipped"
+    for nbytes, each in {each.nbytes: each for each in rows if each.cause == "memory"}.items():
+        yield f"{size(nbytes or 0)} was left out: {each.why}"
 
 
 def _shown(row: Measurement) -> Iterator[str]:
@@ -81,42 +126,77 @@ def _shown(row: Measurement) -> Iterator[str]:
         )
 
 
-_SLOW = replace(ROW, expectation=BAND, status="fail")
-_FAST = replace(ROW, busbw_GBps=98.0, expectation=BAND, status="pass")
+_BY_FILE = replace(_ONE_SIZE, expect="bands.toml")
+_EXPECTED = Expected((Band("all_reduce", 1 << 20, 1 << 20, BAND),))
 
 
-@check(bad=lambda: [(Judged((_SLOW,)),)], good=lambda: [(Judged((_FAST,)),)], required=True)
-def band(judged: Judged) -> Iterator[Finding]:
+@applies
+def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
+    """where collectives were to be measured, and their numbers are judged or must be."""
+    if asked.what != "collectives":
+        return False
+    must = asked.require_judged or asked.expect is not None or asked.baseline is not None
+    judged = isinstance(rows, Absent) or any(row.status != "unjudged" for row in judge_rows(rows, expected))
+    return must or judged
+
+
+@check(
+    bad=lambda: [(_BY_FILE, _EXPECTED, Rows((ROW,)))],
+    good=lambda: [(_BY_FILE, _EXPECTED, Rows((replace(ROW, busbw_GBps=98.0),)))],
+    required=True,
+    applies=to_be_judged,
+)
+def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]:
     """Slower than expected.
 
+    Right: Every judged row is as fast as expected.
     Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting shows in this number.
     Fix: run `ncclprobe doctor` on these nodes; if it finds nothing, measure with fewer nodes until the number is
     right, and look at the ones left out.
     """
-    failed = [row for row in judged.rows if row.status == "fail" and row.expectation]
+    judged = [row for row in judge_rows(rows, expected) if row.status != "unjudged"]
+    if not judged:
+        raise Unlearned(_why_none(asked, expected))
+    failed = [row for row in judged if row.status == "fail" and row.expectation]
     for row in failed:
         yield fail(
             subject_of(row),
             f"bus bandwidth {row.busbw_GBps:.4g} GB/s, {_least(row)}{_host_side(row)}",
             action="retest",
             confidence=_how_sure(row),
-            evidence=_evidence(row),
+            evidence=_sources(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
-    noise = [row for row in judged.rows if row.status == "noise"]
+    noise = [row for row in judged if row.status == "noise"]
     if noise and not failed:
         others = f", and {len(noise) - 1} more rows" if noise[1:] else ""
-        raise Unlearned(f"{_unsure(noise[0])}; {_evidence(noise[0])}{others}")
-    for row in judged.rows:
+        raise Unlearned(f"{_unsure(noise[0])}; {_sources(noise[0])[0]}{others}")
+    for row in judged:
         if row.status == "warn" and row.expectation:
             yield warn(
                 subject_of(row),
-                f"bus bandwidth {row.busbw_GBps:.4g} GB/s, {row.expectation.value:.4g} expected: above the least that "
-                f"passes, {row.expectation.low:.4g}, and nearer to that ({row.expectation.why})",
+                f"bus bandwidth {row.busbw_GBps:.4g} GB/s, {row.expectation.value:.4g} expected: "
+                f"{_warned(row, row.expectation)} ({row.expectation.why})",
                 action="retest",
                 confidence=_how_sure(row),
-                evidence=_evidence(row),
+                evidence=_sources(row),
             )
+
+
+def _why_none(asked: Asked, expected: Expected) -> str:
+    """Why nothing judges a run whose numbers must be judged."""
+    if asked.expect:
+        return f"{asked.expect} expects nothing of the rows measured: it speaks for {listed(expected.bands)}"
+    if asked.baseline:
+        return f"{asked.baseline} holds nothing of the rows measured on this machine: keep a run with them"
+    return "nothing is known that these numbers could be judged by: give --expect FILE or --baseline PATH"
+
+
+def _warned(row: Measurement, expected: Expectation) -> str:
+    """Why `row` warns: near the threshold, or below one that is too loosely known to fail by."""
+    if row.busbw_GBps < expected.low:
+        return f"below the threshold, {expected.low:.4g}, which may be a wrong table: keep a baseline to be sure"
+    return f"above the least that passes, {expected.low:.4g}, and nearer to that"
 
 
 _HOSTS = (
@@ -125,11 +205,12 @@ _HOSTS = (
 )
 
 
-def _how_sure(row: Measurement) -> str:
+def _how_sure(row: Measurement) -> Certainty:
     """How often it was seen."""
     if row.again is None:
-        return "measured once with these partners"
-    return f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+        return Certainty("low", "measured once with these partners")
+    second = f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+    return Certainty("medium", second)
 
 
 def _unsure(row: Measurement) -> str:
@@ -143,16 +224,16 @@ def _least(row: Measurement) -> str:
     return f"at least {expected.low:.4g} expected ({expected.why})" if expected else ""
 
 
-def _evidence(row: Measurement) -> str:
+def _sources(row: Measurement) -> tuple[Evidence, ...]:
     """The time with its interval, and where the expectation comes from."""
     interval, expected = row.interval_us, row.expectation
     within = f"median between {interval[0]:.1f} and {interval[1]:.1f} us" if interval else "too few for an interval"
-    measured = (
-        f"mean {row.time_us.mean:.1f} us, {within} ({row.batches} batches of {row.iters} calls) over "
-        f"{row.ranks} ranks, {row.place} place, {row.mode} mode"
-    )
-    source = f"; expected {expected.value:.4g} {expected.unit}, {expected.basis}: {expected.source}" if expected else ""
-    return measured + source
+    how = f"{row.batches} batches of {row.iters} calls over {row.ranks} ranks, {row.place} place, {row.mode} mode"
+    measured = seen(how, f"mean {row.time_us.mean:.1f} us, {within}")
+    if expected is None:
+        return (measured,)
+    known = f"; {expected.known}" if expected.known else ""
+    return measured, seen(expected.source, f"expected {expected.value:.4g} {expected.unit} ({expected.basis}){known}")
 
 
 def _host_side(row: Measurement) -> str:

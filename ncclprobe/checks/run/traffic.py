@@ -1,12 +1,15 @@
-"""Did the bytes take the road that somebody meant for them, and do links within a node carry what they should?"""
+"""Did the NICs carry the bytes that were meant to, and do links within a node carry what they should?"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.traffic import Affinities, Copies, NicTraffic
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.traffic import Affinities, AffinityRow, Copies, CopyRow, NicBytes, Road, Roads
+from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, Road
 from ncclprobe.units import size
 
 _MANY = 600 << 20
@@ -16,10 +19,11 @@ _WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
 _RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
 
 
-@check(bad=lambda: [(Roads((_WRONG,)),)], good=lambda: [(Roads((_RIGHT,)),)])
-def road(roads: Roads) -> Iterator[Finding]:
+@check(bad=lambda: [(NicTraffic((_WRONG,)),)], good=lambda: [(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
+def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     """Bytes went over a NIC that nobody expected to carry them.
 
+    Right: Bytes went over the NICs that were meant to carry them.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
     idle; the number alone does not say which it was. A NIC is named that moved a tenth or more of what must have left
     or reached its node, and at least 1 MiB, where the NICs that were to carry it are short of as much, or the other
@@ -27,12 +31,12 @@ def road(roads: Roads) -> Iterator[Finding]:
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
     """
-    seen: set[str] = set()
-    for each in roads.rows:
+    named: set[str] = set()
+    for each in traffic.rows:
         for where in each.stray:
-            if where in seen:
+            if where in named:
                 continue
-            seen.add(where)
+            named.add(where)
             node = where.partition(" ")[0]
             nics = [nic for nic in each.nics if nic.node == node]
             meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
@@ -41,24 +45,26 @@ def road(roads: Roads) -> Iterator[Finding]:
                 f"carried bytes of {each.op} that were to go over {meant}",
                 blame="job",
                 action="fix-job",
-                confidence="counted by the NIC itself, before and after",
-                evidence="; ".join(_counted(nic) for nic in nics)
-                + f"; {size(each.nbytes)} in all calls, of which {size(each.least_bytes)} at least left the nodes",
+                confidence=Certainty("high", "counted by the NIC itself, before and after"),
+                evidence=[
+                    *map(_counted, nics),
+                    seen("all calls", f"{size(each.nbytes)}, {size(each.least_bytes)} or more left the nodes"),
+                ],
                 nodes=(node,),
             )
-    if not seen and (blind := _blind(roads)):
-        raise Unlearned(f"the road is not known: {blind}")
+    if not named and (blind := _blind(traffic)):
+        raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
 
 
-def _counted(nic: NicBytes) -> str:
+def _counted(nic: NicBytes) -> Evidence:
     if nic.sent is None or nic.received is None:
-        return f"{nic.nic} not known ({nic.why})"
-    return f"{nic.nic} sent {nic.sent} bytes and received {nic.received}"
+        return seen(f"counters of {nic.nic}", f"not known ({nic.why})")
+    return seen(f"counters of {nic.nic}", f"sent {nic.sent} bytes and received {nic.received}")
 
 
-def _blind(roads: Roads) -> str:
+def _blind(traffic: NicTraffic) -> str:
     """Why it cannot be said which way the bytes went, where it cannot."""
-    for each in roads.rows:
+    for each in traffic.rows:
         for nic in each.nics:
             if nic.expected and nic.sent is None:
                 return f"{nic.nic} on {nic.node}: {nic.why}"
@@ -86,6 +92,8 @@ _SLOW_COPY = CopyRow(
     status="fail",
 )
 _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
+_UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, low_GBps=None, status="unjudged")
+_JUDGED = Asked(what="copies", require_judged=True)
 _KINDS = {
     "h2d": "from the host to it",
     "d2h": "from it to the host",
@@ -95,10 +103,16 @@ _KINDS = {
 }
 
 
-@check(bad=lambda: [(Copies((_SLOW_COPY,)),)], good=lambda: [(Copies((_RIGHT_COPY,)),)], required=True)
-def copies(measured: Copies) -> Iterator[Finding]:
+@check(
+    bad=lambda: [(Copies((_SLOW_COPY,)), _JUDGED)],
+    good=lambda: [(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what="copies"))],
+    required=True,
+    applies=copies_within_nodes,
+)
+def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
+    Right: Every judged copy is as fast as its link allows.
     Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
     under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
     way.
@@ -113,11 +127,14 @@ def copies(measured: Copies) -> Iterator[Finding]:
                 f"{row.low_GBps:.4g} expected ({row.why})",
                 blame="node",
                 action="retest",
-                confidence=f"median of {row.samples}, measured on this node alone",
-                evidence=f"{size(row.nbytes)} copies, {row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s; {row.source}",
+                confidence=Certainty("medium", f"median of {row.samples}, measured on this node alone"),
+                evidence=(
+                    seen(f"{size(row.nbytes)} copies", f"{row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s"),
+                    row.source,
+                ),
                 nodes=(row.node,),
             )
-    if all(row.status == "unjudged" for row in measured.rows):
+    if asked.require_judged and all(row.status == "unjudged" for row in measured.rows):
         raise Unlearned("nothing is known of what copies reach on this machine")
     noise = [row for row in measured.rows if row.status == "noise"]
     if noise and not any(row.status == "fail" for row in measured.rows):
@@ -130,10 +147,11 @@ _COSTS = 1.05
 """Times as long, for certain: less than that differs between two runs that are alike."""
 
 
-@check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)])
+@check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)], applies=affinity_of_ranks)
 def affinity(measured: Affinities) -> Iterator[Finding]:
     """A rank runs on the wrong processors, and its calls take longer for it.
 
+    Right: No rank's calls take longer because of the processors that it is bound to.
     Why: NCCL's and gloo's own threads inherit what the launcher binds a rank to: a processor that others use too, or
     one at the far end of the node, delays every call, and looks like a slow network. Both ways were measured in turn,
     within one run; a rank is named where even the low end of the ratio's interval is above 1.05.
@@ -146,9 +164,12 @@ def affinity(measured: Affinities) -> Iterator[Finding]:
                 f"takes {row.ratio:.2f} times as long on processors {row.cpus} as on {row.better_cpus}",
                 blame="job",
                 action="fix-job",
-                confidence="both ways in turn, in one run",
-                evidence=f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
-                f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
+                confidence=Certainty("high", "both ways in turn, in one run"),
+                evidence=seen(
+                    "calls on both sets of processors",
+                    f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
+                    f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
+                ),
                 remedy=row.words,
                 nodes=(row.node,),
             )

@@ -66,6 +66,7 @@ def address_twice(
 ) -> Iterator[Finding]:
     """Two nodes have the same address.
 
+    Right: Every node has an address of its own.
     Why: what is sent to one arrives at the other, whichever answered ARP last: connections open, and then are reset or
     reach the wrong rank. Bridges of containers have the same address everywhere, and do no harm.
     Fix: give one of them another address; look for a cloned image, a DHCP lease that was kept, or a failover address.

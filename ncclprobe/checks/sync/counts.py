@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ncclprobe.checks.env import loaded, number
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.interfaces import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -47,12 +47,13 @@ LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EI
 def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[Finding]:
     """Nodes of one kind have different numbers of GPUs.
 
+    Right: Nodes of one kind have the same number of GPUs.
     Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
     others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
     Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
-    for part in alike(counted, kinds(machines, Every(dict(gpus.items())))):
+    for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
         ballot = vote(part)
         if ballot.agreed:
             continue
@@ -75,6 +76,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
 def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
     """The nodes are machines of different kinds, or have different GPUs.
 
+    Right: The nodes are machines of one kind, with the same GPUs.
     Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
     memory that is enough on one node is not on another. The other comparisons then keep to machines of one kind.
     Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is meant.
@@ -85,17 +87,16 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
     ballot = vote(kind)
     if not ballot.agreed:
         message = told(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
-        seen = "/sys/class/dmi/id, nvmlDeviceGetName"
+        products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
         odd = ballot.odd
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=products)
         return
     sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
     if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
         memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
         odd = memory.odd
-        seen = "nvmlDeviceGetMemoryInfo"
         message = told(memory, "{} GiB per GPU".format)
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=seen)
+        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence="nvmlDeviceGetMemoryInfo")
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -165,14 +166,15 @@ def nic_count(
 ) -> Iterator[Finding]:
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
+    Right: Nodes of one kind have the same number of NICs that NCCL can use.
     Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
-    2.30.3 by default goes on without a word (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    2.30.3 by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
     (nccl#2428).
     Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
     or another NCCL_IB_HCA.
     """
     found = network(fabrics, settings, interfaces, software)
-    for part in alike(found, kinds(machines, gpus)):
+    for part in of_one_kind(found, kinds(machines, gpus)):
         ballot = vote({node: len(names) for node, names in part.items()})
         if ballot.agreed:
             continue
@@ -207,11 +209,11 @@ def network(
 def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], odd: Names) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
     message = told(ballot, "{} NICs".format) + _lacking(part, odd)
-    evidence = "/sys/class/infiniband, /sys/class/net, and what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects"
+    evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
     fewer = bool(odd) and all(len(part[node]) < ballot.usual for node in odd)
     if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in odd):
         asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in odd[:4])
-        message += f"; not usable though present: {asleep} (see what is said of these ports)"
+        message += f"; not usable though present: {asleep} (see the findings on these ports)"
         return warn(named(odd), message, blame="link", action="repair", nodes=odd, evidence=evidence)
     if fewer:
         return fail(named(odd), message, blame="node", action="repair", nodes=odd, evidence=evidence)

@@ -8,7 +8,7 @@ from operator import and_
 
 from ncclprobe.checks import several
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -42,12 +42,13 @@ def kernel_cmdline(
 ) -> Iterator[Finding]:
     """Nodes of one kind were booted with different options about IOMMU or PCI.
 
+    Right: Nodes of one kind were booted with the same options about IOMMU and PCI.
     Why: an IOMMU that translates sends GPUDirect through the processor, and PCI options move or shrink the windows onto
     GPU memory; the one node that was installed otherwise is then slow, or hangs in P2P (nccl#257).
-    Fix: the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
+    Fix: use the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
     """
     said = {node: each.devices for node, each in options.items()}
-    for part in alike(said, kinds(machines, gpus)):
+    for part in of_one_kind(said, kinds(machines, gpus)):
         ballot = vote(part)
         if not ballot.agreed:
             odd = ballot.odd
@@ -96,6 +97,7 @@ def topology(
 ) -> Iterator[Finding]:
     """Nodes of one kind have different NUMA nodes, or their GPUs and NICs in other places.
 
+    Right: Nodes of one kind have the same NUMA nodes, with GPUs and NICs in the same places.
     Why: NCCL searches its rings and trees on each node by itself, and all nodes then take the slowest: one firmware
     that splits its sockets otherwise (NPS, SNC), or one card in another slot, costs every node channels.
     Fix: compare the firmware's settings and lspci -tv with a healthy neighbour's.
@@ -104,12 +106,12 @@ def topology(
     devices = {node: _devices(tree) for node, tree in trees.items() if node in cpus.by_node}
     kind = kinds(machines, gpus)
     shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
-    for part in alike(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
+    for part in of_one_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
         # The tree of a virtual machine is what its hypervisor shows.
         tell = note if any(_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
         placed = vote({node: shape.roots for node, shape in part.items()})
-        seen = "/sys/devices/system/node, /sys/bus/pci/devices"
+        seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
         if not numa.agreed:
             odd = numa.odd
             message = told(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
@@ -174,9 +176,11 @@ _ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": _FREE for i in range(4)})
 def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]) -> Iterator[Finding]:
     """A node lets its processes lock or share less memory than the others do.
 
+    Right: All nodes let their processes lock and share enough memory.
     Why: a job that runs on most nodes then fails on this one alone: ibv_reg_mr with "Cannot allocate memory", or a bus
     error in /dev/shm. slurmd started by hand, or a container without --shm-size, are the usual reasons.
-    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as elsewhere.
+    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as on the other
+    nodes.
     """
     may_lock = {node: _lockable(each) for node, each in locked.items() if isinstance(each, Memlock)}
     may_share = {node: each.total_bytes for node, each in shared.items() if isinstance(each, SharedMemory)}

@@ -9,7 +9,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env import number
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.checks.sync.interfaces import roads
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
@@ -66,6 +66,7 @@ def rate(
 ) -> Iterator[Finding]:
     """The fastest NICs of nodes of one kind run at different rates.
 
+    Right: The fastest NICs of nodes of one kind run at one rate.
     Why: collectives go round all nodes, so that the slowest node's links pace every other's. A port that is slower than
     its neighbours on the same node is ib.rate's finding; this is about a whole node.
     Fix: look at cables, transceivers and the switch ports of the node that is slower (ibstat, mlxlink).
@@ -75,7 +76,7 @@ def rate(
         for node, ports in _ports(fabrics, settings).items()
         if (rates := [known for port in ports if (known := gbps(port)) is not None])
     }
-    for part in alike(best, kinds(machines, gpus)):
+    for part in of_one_kind(best, kinds(machines, gpus)):
         ballot = vote(part)
         if ballot.agreed:
             continue
@@ -113,12 +114,13 @@ def mtu(
     software: Every[Software | Absent],
     fabrics: Every[Fabric | Absent],
 ) -> Iterator[Finding]:
-    """The interfaces that nodes would use for one another have different MTUs.
+    """The interfaces between the nodes have different MTUs.
 
+    Right: The interfaces between the nodes have one MTU.
     Why: RoCE takes the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
     segment, so that the node with the smaller MTU slows its peers; if anything between them drops what is too large for
     it, connections open and then stand still (nccl#1524). Whether large messages pass is tried where paths are probed.
-    Fix: the same MTU on this interface of all nodes, 9000 where the switches carry it.
+    Fix: `ip link set dev INTERFACE mtu 9000` on all nodes, or the largest MTU that the switches carry.
     """
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
@@ -134,7 +136,7 @@ def mtu(
         if ballot.agreed or (odd, name) in reported:  # one interface may be several roads
             continue
         reported.add((odd, name))
-        message, seen = told(ballot, "MTU {}".format), f"/sys/class/net/{name}/mtu ({road})"
+        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", road)
         yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
 
 
@@ -155,8 +157,9 @@ _APART, _LIMITED = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF}), _changed(_FAST
 def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]:
     """InfiniBand ports of different nodes are not full members of one partition.
 
+    Right: InfiniBand ports of all nodes are full members of one partition.
     Why: two queue pairs talk only where the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and at
-    least one is a full member (bit 15); else every message is dropped without a word, and the job ends in retries.
+    least one is a full member (bit 15); else every message is dropped without a message, and the job ends in retries.
     Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
@@ -212,6 +215,7 @@ def subnet_prefix(
 ) -> Iterator[Finding]:
     """InfiniBand ports of one rail are in different subnets.
 
+    Right: InfiniBand ports of one rail are in one subnet.
     Why: NICs of the same number talk to each other first; in another subnet they are reached over a router at best. A
     node whose prefixes are those of other rails is cabled to the wrong switches.
     Fix: compare the cabling of the ports named with a healthy neighbour's, and the subnet managers' prefixes.
@@ -224,7 +228,7 @@ def subnet_prefix(
     alike_off: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     kind = kinds(machines, gpus)
     for rail, said in rails.items():
-        for ballot in (vote(part) for part in alike(said, kind)):
+        for ballot in (vote(part) for part in of_one_kind(said, kind)):
             if not ballot.agreed:
                 alike_off.setdefault((told(ballot), ballot.odd), []).append(rail)
     for (message, odd), names in alike_off.items():

@@ -9,7 +9,7 @@ from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import MAX_NAMES, fold
 from ncclprobe.model.registry import applies, check
@@ -61,7 +61,7 @@ _HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of
 
 @applies
 def gathered(gatherings: Every[Gathering | Absent]) -> bool:
-    """where rank 0's node tells whom it waited for."""
+    """where rank 0's node reports which nodes it waited for."""
     return any(isinstance(each, Gathering) for _, each in gatherings.items())
 
 
@@ -82,6 +82,7 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes of the job did not come.
 
+    Right: All nodes of the job came.
     Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the
     rendezvous times out, and are not told which it is.
     Fix: look at what the doctor says on that node itself; if it says nothing, see whether the node is up and the
@@ -101,13 +102,14 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
         known = tuple(node for node in nodes if node != "?")
         if kind:
             message = f"came to rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
-            evidence = f"from {', '.join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])}"
+            peers = ", ".join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])
+            evidence = seen("rank 0's listener", f"from {peers}")
         else:
             message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {hub.waited_s:.0f} s"
-            evidence = f"rank 0 heard nothing of them; other calls: {strangers or 'none'}"
+            evidence = seen("rank 0's listener", f"no connection from them; other connections: {strangers or 'none'}")
         yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
     if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
-        yield note("MASTER_PORT", f"others called rank 0 as well: {strangers}", evidence="rank 0's listener")
+        yield note("MASTER_PORT", f"other programs connected to rank 0: {strangers}", evidence="rank 0's listener")
 
 
 def _calls(troubles: Collection[Trouble]) -> str:
@@ -128,6 +130,7 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
 def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes came, and were lost before the run was over.
 
+    Right: No node was lost during the run.
     Why: a node that dies, hangs or loses its network within seconds of doing next to nothing will do so in the job, and
     take it along.
     Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the
@@ -141,4 +144,6 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
         message = f"came to rank 0 and was lost: {kind}: {lost[0].detail}"
-        yield fail(fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's talk with {lost[0].peer}")
+        yield fail(
+            fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's connection to {lost[0].peer}"
+        )

@@ -1,9 +1,10 @@
 """Variables that NCCL, its plugins, torch and gloo read, wherever each node has them from."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env import loaded, seen
+from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, nccl, setting
 from ncclprobe.checks.env.numbers import default_of
 from ncclprobe.checks.sync import named, several_with_gpus, told
@@ -69,9 +70,10 @@ _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
 def env(settings: Every[Settings], software: Every[Software | Absent], job: Job) -> Iterator[Finding]:
     """Nodes have different settings, from the environment or from NCCL's configuration files.
 
+    Right: All nodes have the same settings.
     Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them: where
     they disagree, the job hangs, or ends in "message truncated", and neither names the variable. A file such as
-    /etc/nccl.conf, or a shell's profile, differs without anybody having typed anything.
+    /etc/nccl.conf, or a shell's profile, differs without a change by hand.
     Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
     """
     version = _version(software)
@@ -98,7 +100,7 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     given = [entry for node in odd or entries if (entry := entries[node])] or [e for e in entries.values() if e]
     from_files = all(entry.origin != "environment" for entry in given)
     blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
-    evidence = f"such as {seen(given[0])}"
+    evidence = as_evidence(given[0])
     if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _heard(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
             yield note(name, message, nodes=odd, evidence=evidence, **blamed)
@@ -109,7 +111,7 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
 
 
 def _heard(name: str, job: Job) -> bool:
-    """Whether somebody in this job reads the variable."""
+    """Whether a library of this job reads the variable."""
     return job.backend == "nccl" or name.startswith(_GLOOS)
 
 
@@ -156,6 +158,7 @@ _NODE = having(NCCL_HOSTID="node")
 def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterator[Finding]:
     """Different machines have the same NCCL_HOSTID.
 
+    Right: Every machine has an identity of its own for NCCL.
     Why: to NCCL ranks with one identity are on one machine (getHostHash in src/misc/utils.cc:117): it takes GPUs with
     the same PCI address for one GPU, and tries shared memory between machines, and fails (nccl#879).
     Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
@@ -170,5 +173,5 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
         if len(set(machines.values())) > 1:
             entry = next(iter(settings.by_node[node] for node in machines)).effective["NCCL_HOSTID"]
             message = f"is {value!r} on {len(set(machines.values()))} machines: {named(machines)}"
-            blamed = {"blame": "job", "action": "fix-job", "evidence": seen(entry)}
+            blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": as_evidence(entry)}
             yield fail("NCCL_HOSTID", message, nodes=tuple(machines), **blamed)

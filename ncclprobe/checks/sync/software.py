@@ -10,7 +10,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Torch
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -33,6 +33,7 @@ _NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     """Nodes would load different versions of NCCL.
 
+    Right: All nodes would load one version of NCCL.
     Why: NCCL compares the whole version of all ranks when it starts, and ends with "Mismatched NCCL version detected"
     (src/init.cc:1042); a patch release is enough.
     Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
@@ -46,7 +47,7 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     if not ballot.agreed:
         odd = ballot.odd
         few = list(odd or versions)[:_SHOWN]
-        shown = "; ".join(f"{node}: {found.source if (found := said[node]) else 'none'}" for node in few)
+        shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
         message = told(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
         yield fail(named(odd), message, blame="image", action="fix-image", nodes=odd, evidence=shown)
     elif unread:
@@ -77,6 +78,7 @@ _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
     """Nodes have different versions of torch, of the CUDA it was built for, or of the GPU driver.
 
+    Right: All nodes have one version of torch, its CUDA and the GPU driver.
     Why: torch's process groups do not promise to talk to another version of themselves, and with another driver NCCL
     may choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
     Fix: run one image on all nodes; finish the driver's upgrade on those that were left behind.
@@ -124,6 +126,7 @@ _FW = _flashed("28.39.1002")
 def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     """NICs of one model have different firmware on different nodes.
 
+    Right: NICs of one model have the same firmware on all nodes.
     Why: firmware decides on congestion control, adaptive routing and which errors are retried; a node left behind by an
     upgrade is slow or drops connections in ways that no counter explains.
     Fix: bring the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ncclprobe.cluster.gather.coordinator import as_hub
-from ncclprobe.cluster.gather.part import PARTING_S, Own, Part, Times, alone, code_of, file_name, say
+from ncclprobe.cluster.gather.part import PARTING_S, Own, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import as_spoke
 from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import aside
@@ -94,14 +94,14 @@ async def _look(part: Part) -> Own:
 async def _meet(part: Part, own: Own) -> ExitCode:
     if not part.launch.several_nodes:
         if part.keep:
-            files.write(part.keep / file_name(own.name), own.text(), private=True)
+            files.write(part.keep / files.named_after(own.name), own.text(), private=True)
         return ExitCode(part.judge([own.again(part.collectors)], (), ()).exit_code)
     if problem := no_master(part.launch):
         return alone(part, own, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:
         try:
             spool = stack.enter_context(_spool())
-            files.write(spool / file_name(own.name), own.text(), private=True)
+            files.write(spool / files.named_after(own.name), own.text(), private=True)
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
                 return alone(part, own, f"no folder for what the other nodes know ({error}); set TMPDIR")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import PARTING_S, Own, Part, alone, file_name, how, missing, say
+from ncclprobe.cluster.gather.part import PARTING_S, Own, Part, alone, how, missing, say
 from ncclprobe.cluster.mesh import Doors, NodePlan, answering, doubtful, merged, open_doors, plan_mesh, walk
 from ncclprobe.cluster.mesh.interfaces import as_doors, roads
 from ncclprobe.cluster.rendezvous.coordinator import Guest, Hub
@@ -160,7 +160,7 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
     """Leave each node's capture, with what was measured, where the user wants it. The report is out by then."""
     taken: set[str] = set()
     for number, replay in enumerate(replays):
-        name = file_name(replay.node)
+        name = files.named_after(replay.node)
         name = f"{number}-{name}" if name in taken else name
         taken.add(name)
         try:

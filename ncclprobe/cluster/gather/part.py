@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -138,11 +137,6 @@ def how(part: Part) -> str:
     through = "through torchrun's store at" if launch.agent_store else "at"
     token = "random" if launch.agent_store else part.token.origin
     return f"{launch.kind} started {part.nnodes} nodes, which met {through} {where}; token: {token}"
-
-
-def file_name(node: str) -> str:
-    """A file for this node, whatever it is called."""
-    return re.sub(r"[^\w.#-]", "_", node)[:100] + ".jsonl"
 
 
 def say(line: str) -> None:

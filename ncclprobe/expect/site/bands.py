@@ -18,16 +18,16 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
-from ncclprobe.model.measurement import Again, Disturbance, Expectation, Measurement, Mode, Place
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.model.measurement import Again, Band, Disturbance, Expectation, Measurement, conditions
 from ncclprobe.model.report import Report
 from ncclprobe.ops import OPS
-from ncclprobe.units import size
 
 TOLERANCE = 0.2
 """How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
@@ -39,57 +39,9 @@ _TEXTS = ("op", "source", "why")
 _KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """How a row was measured: what must be equal for two rows of one operation and size to be comparable at all."""
-
-    ranks: int
-    nodes: int
-    dtype: str
-    redop: str | None
-    place: Place
-    mode: Mode
-    backend: str
-
-
-def conditions(row: Measurement) -> Conditions:
-    """Those of `row`."""
-    return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
-
-    `like` is how the rows were measured that a baseline comes from: it speaks only for rows measured in the same way.
-    """
-
-    op: str
-    low_bytes: int
-    high_bytes: int
-    expectation: Expectation
-    like: Conditions | None = None
-
-    def covers(self, row: Measurement) -> bool:
-        """Whether this band says anything about `row`."""
-        same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
-        return same_size and (self.like is None or conditions(row) == self.like)
-
-    def __str__(self) -> str:
-        """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
-        sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
-        row = self.like
-        alike = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
-        return f"{self.op} {sizes}{alike}"
-
-
 def listed(bands: Sequence[Band], most: int = 3) -> str:
     """What `bands` speak for: the first `most` of them in words."""
     return ", ".join(map(str, bands[:most])) + (", …" if len(bands) > most else "")
-
-
-def _range(low: int, high: int) -> str:
-    return f"from {size(low)}" + ("" if high == sys.maxsize else f" to {size(high)}")
 
 
 def judged(
@@ -105,6 +57,23 @@ def judged(
         return row
     said = verdict.judge(row, found, again=again or row.again, disturbances=disturbances)
     return replace(row, expectation=found, status=said.status, doubt=said.why, again=again or row.again)
+
+
+def judge_rows(rows: Rows, expected: Expected) -> tuple[Measurement, ...]:
+    """The rows of a run with their verdicts: the display of a run, its choice of what to measure again, its checks and
+    its report all ask this.
+    """
+    return tuple(_judge_repeated(row, rows, expected.bands) for row in rows.measured)
+
+
+def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Measurement:
+    """A row that fails is judged again by each of its retests until it fails no more; then by what disturbed it."""
+    found = judged(row, bands)
+    for each in rows.retests:
+        if found.status == "fail" and (each.op, each.nbytes, each.place) == (row.op, row.nbytes, row.place):
+            again = Again(each.busbw_GBps, each.time_us.mean, each.interval_us, each.batches)
+            found = judged(found, (), again=again)
+    return judged(found, (), disturbances=rows.disturbances) if found.status == "fail" else found
 
 
 def typical_GBps(row: Measurement) -> float:

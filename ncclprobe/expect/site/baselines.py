@@ -19,10 +19,10 @@ from typing import Any, Literal
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band, Conditions, conditions, typical_GBps
+from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
-from ncclprobe.model.measurement import Expectation, Fingerprint, Measurement, Mode, Place
+from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ncclprobe.expect.site.bands import Conditions, conditions, typical_GBps
+from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.baselines import Site
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Conditions, Measurement, conditions
 
 Change = Literal["slower", "faster", "same", "unsure"]
 Key = tuple[str, int, Conditions]

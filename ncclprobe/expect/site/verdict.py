@@ -2,6 +2,8 @@
 
 A row is judged alone: an average over sizes or places hides the size that is slow. The rules, in this order:
 
+is shown
+    The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 too few samples
     Without an interval nobody knows where the median lies: noise.
 straddles
@@ -9,10 +11,12 @@ straddles
 fails
     It lies below at both ends. Three things keep that from being a failure: it was measured again and reached the
     expectation then (something comes and goes), the repetition was itself noise, or something else was seen to
-    slow the run down (GPUs throttled, processors busy with other work) by enough to explain it.
+    slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
+    expectation may warn at most, this is a warning.
 warns
     It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
-    Not where a user drew the line: what is above that passes, by their own words.
+    Not where a user drew the line: what is above that passes, by their own words. Where the expectation may warn at
+    most, the warning is for what would else fail, and noise is no verdict.
 passes
     All else. Faster than expected is never a failure.
 """
@@ -23,7 +27,7 @@ from typing import Literal
 
 from ncclprobe.model.measurement import Again, Disturbance, Expectation, Measurement
 
-Verdict = Literal["pass", "warn", "fail", "noise"]
+Verdict = Literal["pass", "warn", "fail", "noise", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _FAINT = 0.5
@@ -67,6 +71,10 @@ def judge(
 
 def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
     """The verdict on a bandwidth that lies between `ends` (GB/s), by itself; None: nobody knows between which."""
+    if expected.worst == "unjudged":
+        return Judgement("unjudged")
+    if expected.worst == "warn":  # an interval that says little leaves such a number unsaid, and the run as it is
+        return Judgement("unjudged" if ends is None else "warn" if max(ends) < expected.low else "pass")
     if ends is None:
         return Judgement("noise", TOO_FEW)
     reached = [end >= expected.low for end in ends]

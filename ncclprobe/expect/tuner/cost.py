@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import Processor, Shape, System, Version
@@ -38,10 +39,15 @@ _PLATEAU, _PLATEAU_BEFORE_AMPERE = 1.4, 1.9
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The user's choice; None: NCCL's. Names as :data:`.tuning.ALGORITHMS` spells them."""
+    """What the user leaves NCCL to choose from; None: all. Names as :data:`.tuning.ALGORITHMS` spells them."""
 
-    algorithm: Algorithm | None = None
-    protocol: Protocol | None = None
+    algorithms: frozenset[Algorithm] | None = None
+    protocols: frozenset[Protocol] | None = None
+
+    @property
+    def ring(self) -> bool:
+        """Whether no tree is left, so that nothing crosses two nodes with fewer bytes than a ring."""
+        return self.algorithms is not None and not self.algorithms & {"Tree", "NVLSTree"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,14 @@ def best(
 
 
 def _wanted(cell: Cell, forced: Forced) -> bool:
-    return forced.algorithm in (None, cell.algorithm) and forced.protocol in (None, cell.protocol)
+    return (forced.algorithms is None or cell.algorithm in forced.algorithms) and (
+        forced.protocols is None or cell.protocol in forced.protocols
+    )
+
+
+def only(algorithm: str | None) -> Forced | None:
+    """One algorithm and no other; none: NCCL's own choice."""
+    return Forced(frozenset({cast(Algorithm, algorithm)})) if algorithm else None
 
 
 def channels(graphs: Graphs, system: System, shape: Shape, version: Version) -> int:

@@ -2,7 +2,7 @@
 (``--fail``), which the page's script fills in, so that one figure suits light, dark and paper.
 
 Bandwidth is busbw, of the mean time, which is what is judged. The short bars are the median with its 95 % interval: a
-point beside its bar says that a few slow calls made the mean.
+point next to its bar says that a few slow calls made the mean.
 """
 
 import math
@@ -32,7 +32,7 @@ Curve = Sequence[Measurement]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The two figures of one collective, called `name` in the page. `spoken`: what somebody who cannot see it gets."""
+    """The two figures of one collective, called `name` in the page. `spoken`: its text for screen readers."""
 
     name: str
     op: str
@@ -190,7 +190,7 @@ def _medians(rows: Curve, spread: Spread, number: int) -> Figure:
 
 
 def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
-    """From the smallest acceptable value to the expected one, where somebody expected anything."""
+    """From the smallest acceptable value to the expected one, where there is an expectation."""
     judged = [row for row in rows if row.expectation and _drawn(row.expectation.low) and row.expectation.unit == "GB/s"]
     if not judged:
         return
@@ -223,7 +223,8 @@ def _hover(row: Measurement) -> str:
         lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} µs (95 %)")
     if row.expectation:
         e = row.expectation
-        lines.append(f"expected {rate(e.value)}, at least {rate(e.low)} GB/s ({e.basis})")
+        least = "" if row.status == "unjudged" else f", at least {rate(e.low)}"
+        lines.append(f"expected {rate(e.value)}{least} GB/s ({e.basis})")
     lines.append(f"{plural(row.batches, 'batch').replace('batchs', 'batches')} of {plural(row.iters, 'call')}")
     if row.launch_bound:
         lines.append("launch-bound: says little of the link")

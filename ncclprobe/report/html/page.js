@@ -60,7 +60,7 @@
     }));
   };
 
-  /* Theme: the system's, until somebody chooses. Paper is always light. */
+  /* Theme: the system's, until the reader chooses. Paper is always light. */
   const button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
@@ -96,7 +96,7 @@
     row, kind: row.dataset.kind, words: row.textContent.toLowerCase(), on: table.on[number],
   }));
   const waiting = table.more.map((cells) => ({
-    cells, kind: cells[0], words: cells.slice(0, 9).join(" ").toLowerCase(), on: cells[9],
+    cells, kind: cells[0], words: cells.slice(0, 10).join(" ").toLowerCase(), on: cells[10],
   }));
   const find = document.getElementById("find");
   const boxes = [...document.querySelectorAll(".chip input")];
@@ -107,14 +107,14 @@
     made.textContent = text;
     return made;
   };
-  const made = ({ cells: [kind, id, title, where, subject, message, seen, fix, blame] }) => {
+  const made = ({ cells: [kind, id, title, where, subject, message, seen, also, fix, blame] }) => {
     const row = element("tr", "", "made");
     const columns = [0, 1, 2, 3].map(() => row.appendChild(element("td", "")));
     columns[0].append(element("span", kind, "tag " + kind));
     columns[1].append(element("code", id), element("span", title, "title"));
     columns[2].append(where);
     columns[3].append(element("b", subject), " " + message);
-    for (const [name, text] of [["Seen", seen], ["Fix", fix], ["Blame", blame]]) {
+    for (const [name, text] of [["Seen", seen], ["See also", also], ["Fix", fix], ["Blame", blame]]) {
       if (text) columns[3].appendChild(element("p", "", "sub")).append(element("b", name), " " + text);
     }
     return row;

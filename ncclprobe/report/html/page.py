@@ -150,9 +150,9 @@ def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
 
 
 def _unjudged(report: Report) -> list[tuple[int, str, str]]:
-    """Numbers of which nobody can say whether they are good: (how many, what became of them, why)."""
+    """Numbers that could not be judged: (how many, what became of them, why)."""
     words = {
-        "unjudged": ("not judged", "nobody expected a number of them"),
+        "unjudged": ("not judged", "no number is known well enough to judge them by"),
         "noise": ("too noisy to judge", "their interval is wider than the band"),
     }
     counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
@@ -168,7 +168,8 @@ def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
 
 def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
     """A row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
-    texts = (row.title, where(row, everywhere), row.subject, row.message, row.evidence, row.remedy, row.blame)
+    why = (row.evidence, row.see_also, row.remedy, row.blame)
+    texts = (row.title, where(row, everywhere), row.subject, row.message, *why)
     short = (legible.printable(text, 300) for text in texts)
     return [row.kind, row.id, *short, _spans(row.nodes, places)]
 
@@ -185,7 +186,7 @@ def _measured(report: Report) -> dict[str, Any]:
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.BESIDE for each in heat),
+        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.SIDE_BY_SIDE for each in heat),
         "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
@@ -200,7 +201,7 @@ def _nodes(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     kinds, more_kinds, more_nodes = fleet.kinds(report, found)
     shown, hidden = fleet.tiles(report, found)
     settings = differences.settings(report.environment)
-    choices, unshown = nccl_selection.alike(report)
+    choices, unshown = nccl_selection.equal_choices(report)
     return {
         "tiles": shown,
         "hidden_tiles": hidden,

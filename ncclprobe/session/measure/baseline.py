@@ -5,42 +5,43 @@ from collections.abc import Mapping
 from ncclprobe.expect.site import baselines
 from ncclprobe.expect.site.baselines import load
 from ncclprobe.expect.site.fingerprint import changes, same_machine, unknown
-from ncclprobe.host import Host
 from ncclprobe.model.measurement import Fingerprint
-from ncclprobe.session.measure.fingerprint import identify
-from ncclprobe.session.measure.recorder import Ledger
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.session.measure.fingerprint import of_facts
+from ncclprobe.session.measure.recorder import Recorder
 
 _MOST_SAID = 4
 
 
-def know(book: Ledger, path: str | None, host: Host) -> None:
-    """Note on what rank 0's `book` is measured, and expect of it what the baseline at `path` says, if one fits.
+def know(recorder: Recorder, path: str | None, snapshot: Snapshot) -> None:
+    """Note on what rank 0's `recorder` is measured, and expect of it what the baseline at `path` says, if one fits.
 
     Raises UsageError for a baseline that cannot be read.
     """
-    book.fingerprint = identify(host, book.party.versions or {}, book.party.backend)
+    found = of_facts(snapshot.facts, recorder.participants.versions, recorder.participants.backend)
+    recorder.fingerprint(found)
     if path:
-        compare_with(book, load(path), path, book.fingerprint)
+        compare_with(recorder, load(path), path, found)
 
 
-def compare_with(book: Ledger, sites: Mapping[str, baselines.Site], path: str, mine: Fingerprint) -> None:
+def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: str, mine: Fingerprint) -> None:
     """Judge by the one of `sites` that is of this machine, or say why there is none: no baseline is no pass."""
     fits = {name: site for name, site in sites.items() if same_machine(site.print(), mine)}
     nameless = {name: site for name, site in sites.items() if site.fingerprint is None}
     if not fits and len(sites) == len(nameless) == 1:
         fits = nameless
-        book.remark(f"{path} does not say of which machine it is, so nobody can say whether that changed")
+        recorder.note(f"{path} does not say of which machine it is, so nobody can say whether that changed")
     if not fits:
         differs = "; ".join(changes(next(iter(sites.values())).print(), mine)[:_MOST_SAID])
         of = f": {differs} (baseline -> now)" if len(sites) == 1 and differs else ""
-        book.doubt(f"no baseline: {path} holds none of this machine{of}")
+        recorder.note(f"no baseline: {path} holds none of this machine{of}")
         return
     newest = max(fits, key=lambda name: fits[name].written)
     site = fits[newest]
-    book.expect(baselines.bands(site, newest))
+    recorder.expect(baselines.bands(site, newest))
     changed = changes(site.print(), mine)
     if changed:
-        book.remark(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_SAID])}")
+        recorder.note(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_SAID])}")
     silent = unknown(site.print(), mine)
     if silent and site.fingerprint:
-        book.remark(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_SAID])}")
+        recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_SAID])}")

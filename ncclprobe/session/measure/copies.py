@@ -7,7 +7,6 @@ other cases nothing is published, and they stand beside it.
 
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import median
@@ -15,17 +14,16 @@ from typing import Any, Literal
 
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes.plan import Beat, Exchange, phase
 from ncclprobe.session.measure import numa
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Seat
 
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
-_LOOK_S = 15.0
 _C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
 Expected = Mapping[str, Expectation | None]
 Rates = Sequence[float]
@@ -34,9 +32,9 @@ Rates = Sequence[float]
 class Copies:
     """One rank's part. Every rank of the run makes the same calls."""
 
-    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, name: str, device: str) -> None:
+    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, look: Look, device: str) -> None:
         self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
-        self._node, self._device = name, device
+        self._node, self._device, self._look = look.node, device, look
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
         self.remark = ""
 
@@ -44,7 +42,7 @@ class Copies:
         """All copies, judged; on rank 0, nothing elsewhere. Raises ProbeError."""
         reads = self._seat.local_rank == 0
         self._beat("what copies should reach")
-        expected = expectations() if reads and self._device != "cpu" else {}
+        expected = expectations(self._look.snapshot()) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
         told = self._exchange.collect(
             [self._node, [asdict(row) for row in rows], {k: asdict(v) for k, v in expected.items() if v}, self.remark]
@@ -174,14 +172,11 @@ class Copies:
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
 
 
-def expectations() -> Expected:
+def expectations(snapshot: Snapshot) -> Expected:
     """What a copy between host and GPU, and one between GPUs, reaches on this machine, as far as it is known."""
-    from ncclprobe.engine import observe
     from ncclprobe.expect import copies
     from ncclprobe.expect.context import situation
-    from ncclprobe.model.registry import discover
 
-    snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
     system = situation(snapshot.facts).system
     if isinstance(system, Absent):
         return {}

@@ -4,25 +4,21 @@ Nothing is expected of gloo within one node: what loopback carries is the proces
 it. No number of a GPU is ever used for gloo.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclprobe.expect import sockets
-from ncclprobe.expect.site.bands import Band
 from ncclprobe.expect.system import Shape, Version
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import Terms
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
-
-_LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +30,16 @@ class Expecting:
 
 
 def expecting(
-    options: Options, terms: Terms, exchange: Exchange, seat: Seat, host: Host, hosts: Sequence[str]
+    options: Options, terms: Terms, exchange: Exchange, seat: Seat, host: Host, look: Look | None, hosts: Sequence[str]
 ) -> Expecting:
     """The bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing where a file says what to expect, where numbers are all that is wanted, and for pairs.
+    Nothing where a file says what to expect, and for pairs.
     """
-    if options.expect or options.report_only or options.pairs is not None:
+    if options.expect or options.pairs is not None:
         return Expecting()
     if terms.backend == "nccl":
-        return _of_nccl(options, hosts) if seat.rank == 0 else Expecting()
+        return _of_nccl(options, hosts, look.snapshot()) if look and seat.rank == 0 else Expecting()
     if terms.nodes < 2:
         return Expecting()
     from ncclprobe.session.measure.slowest_link import slowest_link
@@ -54,14 +50,12 @@ def expecting(
     return Expecting(tuple(_bands(options, seat.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(options: Options, hosts: Sequence[str]) -> Expecting:
+def _of_nccl(options: Options, hosts: Sequence[str], snapshot: Snapshot) -> Expecting:
     """By this node's own links, to which the others are taken to be alike."""
-    from ncclprobe.engine import observe
     from ncclprobe.expect.context import situation
+    from ncclprobe.expect.pinned import pinned
     from ncclprobe.expect.predict import LATEST, expectation
-    from ncclprobe.model.registry import discover
 
-    snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
     here = situation(snapshot.facts)
     if isinstance(here.system, Absent):
         return Expecting(remark=f"nothing is expected of this machine: {here.system.why}")
@@ -71,12 +65,15 @@ def _of_nccl(options: Options, hosts: Sequence[str]) -> Expecting:
             remark=f"{max(shape.gpus)} ranks on a machine of {system.gpus} GPUs: nothing is expected of it"
         )
     version: Version = here.nccl or LATEST
+    settings = pinned(here.settings, version)
 
     def expected(op: str, nbytes: int) -> Expectation | None:
-        return expectation(op, nbytes, shape, system, machine=here.machine, version=version)
+        return expectation(op, nbytes, shape, system, machine=here.machine, version=version, settings=settings)
 
     found = tuple(_bands(options, shape.ranks, expected))
-    return Expecting(found, f"judged without --expect: {here.why}" if found else "")
+    judged = any(band.expectation.worst != "unjudged" for band in found)
+    how = "judged without --expect" if judged else "expected without --expect, and too loosely known to judge by"
+    return Expecting(found, f"{how}: {here.why}" + (f"; with {settings}" if settings else "") if found else "")
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:

@@ -3,26 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from ncclprobe.engine.collect import collect
 from ncclprobe.expect.site.fingerprint import digest
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.host import Host
 from ncclprobe.model.measurement import Fingerprint
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.topology.node import layout
-
-_ASKED = {"Machine", "Cpus", "Gpus", "NvLinks", "Pci", "Fabric", "Interfaces", "Environment", "PeerAccess"}
-
-
-def identify(host: Host, versions: Mapping[str, str | None], backend: str) -> Fingerprint:
-    """Ask `host`; what does not answer is left out. `versions` are those of the software that measures."""
-    found = discover("ncclprobe.facts", Collector)
-    facts = collect(host, [each for each in found if each.produces.__name__ in _ASKED])
-    return of_facts(facts, versions, backend)
 
 
 def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:

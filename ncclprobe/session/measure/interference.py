@@ -82,7 +82,7 @@ def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
 
 def gpus_now(host: Host) -> Gpus | None:
     """The GPUs as NVML sees them at this moment."""
-    found = [each for each in discover("ncclprobe.facts", Collector) if each.produces is Gpus]
+    found = [each for each in discover("ncclprobe.facts", Collector, {"machine"}) if each.produces is Gpus]
     gpus = collect(host, found).get(Gpus)
     return gpus if isinstance(gpus, Gpus) else None
 

@@ -2,31 +2,26 @@
 interface. For NCCL one rank per node looks at the node, and rank 0 gives each rank its own.
 """
 
-import contextlib
 import os
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclprobe.errors import NcclprobeError
 from ncclprobe.host import Host
 from ncclprobe.localise.pairs.rails import Nic
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Backend
 
-_LOOK_S = 15.0
 
-
-def card(backend: Backend, host: Host, gpu: str | None, leads: bool) -> dict[str, Any]:
-    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that `leads` its node also of the node.
+def card(backend: Backend, host: Host, gpu: str | None, look: Look | None) -> dict[str, Any]:
+    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that looks at its node also of the node.
 
     Over gloo each names its own interface, because each may have been told another (GLOO_SOCKET_IFNAME).
     """
     if backend == "gloo":
         return {"gpu": gpu, "own": _interface(host)}
-    return {"gpu": gpu, "node": _looked_at()} if leads else {"gpu": gpu}
+    return {"gpu": gpu, "node": of_snapshot(look.snapshot())} if look else {"gpu": gpu}
 
 
 def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
@@ -55,16 +50,6 @@ def _interface(host: Host) -> str:
 
     found = slowest_link.interface(host, dict(os.environ))
     return found.name if found else ""
-
-
-def _looked_at() -> dict[str, Any]:
-    from ncclprobe.engine import observe
-    from ncclprobe.model.registry import discover
-
-    with contextlib.suppress(NcclprobeError):  # a node that cannot be looked at is measured all the same
-        snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
-        return of_snapshot(snapshot)
-    return {"nics": [], "near": {}}
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:

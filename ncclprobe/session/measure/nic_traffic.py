@@ -17,11 +17,12 @@ from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import NET, Count, Kind, Traffic
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, Transport
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import Road
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, listed, road, transport
 from ncclprobe.session.measure import slowest_link
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
 
@@ -35,15 +36,16 @@ _LATE_S, _LATE_DRIVERS = 1.1, ("bnxt_en", "bnx2x", "tg3")
 """Drivers whose cards report their counters once a second (`ethtool -c`: stats-block-usecs 1000000)."""
 _IPOIB = "32"
 """ARPHRD_INFINIBAND, in /sys/class/net/<name>/type."""
-_LOOK_S = 15.0
 
 
-class Roads:
+class TransportDetection:
     """One rank's part in finding the roads. Every rank makes the same calls in the same order."""
 
-    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, backend: str, hosts: Sequence[str]):
+    def __init__(
+        self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, backend: str, look: Look, hosts: Sequence[str]
+    ):
         self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
-        self._backend, self._hosts = backend, tuple(hosts)
+        self._backend, self._node, self._hosts = backend, look, tuple(hosts)
         self._logs: tuple[log.Log, ...] = ()
         self._sockets: str | None = None
         self._own_names: list[str] | None = None
@@ -125,7 +127,7 @@ class Roads:
         reads = self._seat.local_rank == 0
         names = [name for name in _listed(self._host, NET) if name != "lo"] if reads else []
         return {
-            "expected": self._own_names if self._backend == "gloo" else _nccls() if reads else [],
+            "expected": self._own_names if self._backend == "gloo" else _nccls(self._node.snapshot()) if reads else [],
             "below": {name: under for name in names if (under := _below(self._host, name))} if reads else None,
         }
 
@@ -145,15 +147,11 @@ def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
     return f"gloo tcp {listed(known)}" if all(names) else "gloo tcp"
 
 
-def _nccls() -> list[str] | None:
+def _nccls(snapshot: Snapshot) -> list[str] | None:
     """What NCCL takes by its own rules: ports of HCAs (of one without counters its interface too), else interfaces."""
-    from ncclprobe.engine import observe
     from ncclprobe.facts.infiniband import Fabric
-    from ncclprobe.model.registry import discover
-    from ncclprobe.model.rules import Collector
     from ncclprobe.nccl.selection import choose
 
-    snapshot, _ = observe.observed(discover("ncclprobe.facts", Collector), time.monotonic() + _LOOK_S)
     made, fabric = choose(snapshot), snapshot.facts.get(Fabric)
     if made.hcas.chosen is None:
         return None

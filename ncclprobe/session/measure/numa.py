@@ -55,8 +55,13 @@ def of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
     return number if number in nodes else None
 
 
-def gpu_name(number: int) -> str:
+def gpu_index(number: int) -> int:
     """The node's number of a GPU that this process sees as `number`."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    named = visible[number] if number < len(visible) else ""
-    return f"GPU{named.strip() if named.strip().isdecimal() else number}"
+    named = visible[number].strip() if number < len(visible) else ""
+    return int(named) if named.isdecimal() else number
+
+
+def gpu_name(number: int) -> str:
+    """The name, ``GPU3``, of a GPU that this process sees as `number`."""
+    return f"GPU{gpu_index(number)}"

@@ -15,7 +15,8 @@ from ncclprobe.probes.intra_node import own_collectives, turn_of
 from ncclprobe.probes.pairs import Wire
 from ncclprobe.probes.round_robin import DEFAULT_NBYTES, Leader, Table, follow
 from ncclprobe.session.measure import nic_of_rank
-from ncclprobe.session.measure.recorder import Ledger
+from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, Seat
 from ncclprobe.session.ranks.store import Exchange
@@ -26,7 +27,8 @@ _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Who this rank is and what it measures with; `gpu` is the identity of its GPU, if it uses one."""
+    """Who this rank is and what it measures with; `gpu` is the identity of its GPU, if it uses one;
+    `look` is null on all but one rank of each node."""
 
     options: Options
     seat: Seat
@@ -34,44 +36,47 @@ class Party:
     gpu: str | None
     backend: Backend
     device: str
+    look: Look | None
 
 
-def play(party: Party, exchange: Exchange, book: Ledger, watch: Watch) -> bool:
+def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Watch) -> bool:
     """This rank's part; whether the group is fit to be closed in good order. Every rank must call this."""
     options, seat, device = party.options, party.seat, torch.device(party.device)
     asked = options.sizes
     sizes = (asked[0], asked[1] if len(asked) > 1 else DEFAULT_NBYTES[party.backend])
     watch.beat("pairs, NICs")
-    cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, seat.local_rank == 0))
-    hosts = tuple(exchange.share(book.party.hosts))
+    cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, party.look))
+    hosts = tuple(exchange.share(recorder.participants.hosts if recorder else None))
     turn = turn_of(seat.rank, hosts, sizes[1], device, clock_of(device), watch.beat, options.phase_timeout_s + _SLACK_S)
     rows, slow, note = own_collectives(hosts, turn, exchange, sizes[1], Rules())
     watch.beat("pairs, buffers")
     wire = Wire(seat.rank, device, sizes)
     table = Table(seat.rank, wire, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
     watch.tolerant = True
-    if cards is None:
+    if cards is None or recorder is None:
         fit = follow(table)
     else:
         own = {"own": rows, "inside": slow, "own_note": note}
-        fit = _lead(table, own, seating(hosts, nic_of_rank.nics(hosts, cards)), book, watch, options.pairs or None)
+        fit = _lead(table, own, seating(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.pairs or None)
     watch.tolerant = False
     return fit and not wire.lost
 
 
-def _lead(table: Table, own: dict[str, Any], seats: Seating, book: Ledger, watch: Watch, rounds: int | None) -> bool:
+def _lead(
+    table: Table, own: dict[str, Any], seats: Seating, recorder: Recorder, watch: Watch, rounds: int | None
+) -> bool:
     """Rank 0's part: the tournament with `own`, fields of the localisation that are known before it."""
 
     def dropped(ranks: Collection[int]) -> None:
-        book.lost = (*book.lost, *watch.set_aside(ranks))
+        recorder.lose(watch.set_aside(ranks))
 
     def whole(found: Localisation) -> Localisation:
         return replace(found, **{**own, "inside": (*own["inside"], *found.inside)})
 
-    leader = Leader(table, seats, book.add_pair, book.expected_GBps(table.sizes[1]), dropped)
-    book.so_far = lambda: whole(leader.so_far())
+    leader = Leader(table, seats, recorder.add_pair, recorder.expected_GBps(table.sizes[1]), dropped)
+    recorder.so_far = lambda: whole(leader.so_far())
     found = whole(leader.play(rounds))
-    book.localise(found)
+    recorder.localise(found)
     if seats.note:
-        book.remark(seats.note)
+        recorder.note(seats.note)
     return not found.aside

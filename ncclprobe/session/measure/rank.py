@@ -5,23 +5,32 @@ import os
 import re
 import signal
 import socket
+import tempfile
 import time
 import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
+from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import HostError, ProbeError, UsageError
-from ncclprobe.expect.site.bands import Band
+from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.measurement import Band
+from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.session.measure import intra_node, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting
 from ncclprobe.session.measure.intra_node import Aside
-from ncclprobe.session.measure.nic_traffic import Roads
+from ncclprobe.session.measure.look import Look, pack, replayed_nodes, unpack, write_captures
+from ncclprobe.session.measure.nic_traffic import TransportDetection
+from ncclprobe.session.measure.numa import gpu_index
 from ncclprobe.session.measure.progress import Progress
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
+from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.measure.training import Training
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group, rank_files
@@ -43,6 +52,21 @@ def devices(host: Host) -> Devices:
     return Devices(sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names))
 
 
+def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
+    """A process that makes the report if this one is killed: where a file is to hold it, and no other process could."""
+    if rank_files.FOLDER in os.environ or not options.writes_files:
+        return None
+    folder = ""
+    if recorder.path is None:
+        try:
+            folder = tempfile.mkdtemp(prefix="ncclprobe-")
+            recorder.write_to(Path(folder))
+        except (OSError, UsageError):
+            return None
+    assert recorder.path
+    return Survivor(recorder.path, (options.command, *options.argv), folder=folder)
+
+
 def _trail(rank: int, host: str) -> Trail | None:
     """Where this rank leaves its trace, if ``--nproc`` started it: it then ends with who started it."""
     folder = os.environ.get(rank_files.FOLDER)
@@ -52,10 +76,17 @@ def _trail(rank: int, host: str) -> Trail | None:
     return Trail(folder, rank, host)
 
 
+def _kind(seat: Seat) -> str:
+    """How the ranks were started, as the report says it: torch's agent is ours under ``--nproc``."""
+    return "self" if rank_files.FOLDER in os.environ else seat.kind
+
+
 class Rank:
     """This process in a run: `run` is all of it."""
 
-    def __init__(self, options: Options, seat: Seat, host: Host, expected: Sequence[Band], backend: Backend) -> None:
+    def __init__(
+        self, options: Options, question: Question, seat: Seat, host: Host, expected: Sequence[Band], backend: Backend
+    ) -> None:
         self._options, self._seat, self._host = options, seat, host
         self._hostname = socket.gethostname()
         self._backend: Backend | None = None  # once its group is made
@@ -63,24 +94,34 @@ class Rank:
         self._broken = False  # whether this rank's part of the group hangs on a lost pair
         self._progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         self._trail = _trail(seat.rank, self._hostname)
-        party = Party(seat.kind, seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
-        self._ledger = Ledger(options, party, expected, self._progress)
+        self._look = Look(self._hostname) if seat.local_rank == 0 else None
+        self._others: list[Snapshot] = []
+        self._recorder: Recorder | None = None
+        self._survivor: Survivor | None = None
+        if seat.rank == 0:
+            party = Participants(_kind(seat), seat.ranks, (self._hostname,), backend, nnodes=seat.nnodes)
+            self._recorder = Recorder(options, question, party, expected, self._progress)
+            self._recorder.snapshots = self._snapshots
         spent = time.time() - float(os.environ.get(rank_files.STARTED, time.time()))
         limits = Limits(time.monotonic() + options.timeout_s - spent, options.phase_timeout_s)
         words = self._trail.words if self._trail else None
-        voices = Voices(self._conclude, self._ledger.keep, self._show_phase, words, self._abort)
+        save = self._recorder.keep if self._recorder else lambda ending: None
+        voices = Voices(self._conclude, save, self._show_phase, words, self._abort)
         self._watch = Watch(seat, self._hostname, limits, voices)
 
     def run(self) -> NoReturn:
         """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
-        if self._seat.rank == 0:
-            self._ledger.save()  # a path that cannot be written is found out now
+        if self._recorder:
+            self._recorder.open()  # a path that cannot be written is found out now
+            self._survivor = _survivor(self._options, self._recorder)
         self._watch.start()
+        if self._look:
+            self._look.start()
         try:
             code = self._measure()
         except UsageError as error:
-            if self._seat.rank == 0:
-                self._ledger.keep(Ending(why=str(error)))
+            if self._recorder:
+                self._recorder.keep(Ending(why=str(error)))
             raise
         except group.Unmet as error:
             self._watch.failed(str(error), error.ranks)
@@ -123,9 +164,11 @@ class Rank:
             self._abort()  # to close it in good order would wait for the pair that is lost
         else:
             torch.distributed.destroy_process_group()
+        self._watch.beat("hand over what each node saw of itself")
+        self._gather_captures(exchange)
         self._watch.beat("verdict")
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
-        code = exchange.share(self._ledger.close() if self._seat.rank == 0 else None)
+        code = exchange.share(self._close(Ending()) if self._recorder else None)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watch.dismiss(code)
         return int(code)
@@ -148,27 +191,43 @@ class Rank:
         cards = [Card(**card) for card in exchange.collect(asdict(self._card(torch))) or ()]
         terms = Terms(**exchange.share(asdict(agree(cards, self._seat.nnodes)) if cards else None))
         if cards and not terms.error:
-            self._ledger.met = True
-            hosts = tuple(card.host for card in cards)
-            seat, versions = self._seat, cards[0].versions
-            self._ledger.party = Party(seat.kind, seat.ranks, hosts, terms.backend, versions, terms.nodes)
-            if terms.remark:
-                self._ledger.doubt(terms.remark)
+            self._record_participants(cards, terms)
         exchange.collect(None)
         if terms.error:
             raise UsageError(terms.error)
         return terms
 
+    def _record_participants(self, cards: Sequence[Card], terms: Terms) -> None:
+        hosts, gpus = tuple(card.host for card in cards), tuple(card.gpu_index for card in cards)
+        assert self._recorder
+        self._recorder.take_part(
+            Participants(
+                kind=_kind(self._seat),
+                ranks=self._seat.ranks,
+                hosts=hosts,
+                backend=terms.backend,
+                versions=cards[0].versions,
+                nnodes=terms.nodes,
+                fallback=terms.remark,
+                gpus=tuple(gpu for gpu in gpus if gpu is not None) if None not in gpus else (),
+            )
+        )
+        self._recorder.meet()
+
     def _expect(self, exchange: Exchange, terms: Terms) -> None:
         """Learn what to judge the rows by, where no file says it."""
         self._watch.beat("learn what to expect")
-        hosts = self._ledger.party.hosts  # of all ranks on rank 0, elsewhere this one's
-        if self._seat.rank == 0:
-            know(self._ledger, self._options.baseline, self._host)
-        found = expecting(self._options, terms, exchange, self._seat, self._host, hosts)
-        self._ledger.expect(found.bands)
-        if found.remark:
-            self._ledger.remark(found.remark)
+        if self._recorder and self._look:
+            know(self._recorder, self._options.baseline, self._look.snapshot())
+        found = expecting(self._options, terms, exchange, self._seat, self._host, self._look, self._hosts())
+        if self._recorder:
+            self._recorder.expect(found.bands)
+            if found.remark:
+                self._recorder.note(found.remark)
+
+    def _hosts(self) -> tuple[str, ...]:
+        """The host of each rank on rank 0; elsewhere this one's."""
+        return self._recorder.participants.hosts if self._recorder else (self._hostname,)
 
     def _card(self, torch: Any) -> Card:
         """What this rank tells the others of itself before anything is measured."""
@@ -186,7 +245,8 @@ class Rank:
             return Card(self._hostname, self._plan_digest(), versions, error=why)
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
-        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark)
+        index = gpu_index(self._device) if backend == "nccl" else None
+        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, gpu_index=index)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""
@@ -210,11 +270,41 @@ class Rank:
         return took_s
 
     def _conclude(self, ending: Ending) -> int:
-        """Close the book; if somebody is lost, with what torch's flight recorder has of the call we are in."""
+        """End the record; if a rank is lost, with what torch's flight recorder has of the call we are in."""
         record = group.in_flight() if ending.attendance and self._backend else ""
-        if record:
-            self._ledger.remark(f"the flight recorder of rank {self._seat.rank}: {record}")
-        return self._ledger.close(ending)
+        if record and self._recorder:
+            self._recorder.note(f"the flight recorder of rank {self._seat.rank}: {record}")
+        return self._close(ending)
+
+    def _close(self, ending: Ending) -> int:
+        code = self._recorder.close(ending) if self._recorder else int(ending.code)
+        if self._survivor:
+            self._survivor.dismiss()
+        return code
+
+    def _snapshots(self) -> list[Snapshot]:
+        """This node, if it has been looked at by now, and the others whose captures have come."""
+        own = self._look.snapshot(0.0) if self._look else None
+        return [*([own] if own and own.facts else []), *self._others]
+
+    def _gather_captures(self, exchange: Exchange) -> None:
+        """Hand the capture of each node to rank 0, once there is nothing more to measure."""
+        text = self._look.capture() if self._look else None
+        received = exchange.collect(pack(text) if self._look else None)
+        if received is None or self._recorder is None:
+            return
+        hosts = self._recorder.participants.hosts
+        texts = {
+            host: unpack(each, host) for host, each in zip(hosts, received, strict=True) if each and host != hosts[0]
+        }
+        captures = [(host, each) for host, each in texts.items() if each]
+        self._others = replayed_nodes(captures)
+        if len(captures) + 1 < len(set(hosts)):
+            missing = sorted(set(hosts) - {hosts[0]} - {host for host, _ in captures})
+            self._recorder.note(f"not looked at: {fold(missing)}: no capture came from there")
+        folder = os.environ.get(rank_files.FOLDER) or self._options.keep
+        if folder:
+            write_captures(Path(folder), [*([(hosts[0], text)] if text else []), *captures])
 
     def _abort(self) -> None:
         if self._backend:
@@ -228,27 +318,27 @@ class Rank:
         from ncclprobe.probes.first_call import first_calls
 
         place = torch.device(device)
-        self._ledger.first_call = first_calls(group_s, place, clock_of(place), exchange, self._watch.beat)
+        cost = first_calls(group_s, place, clock_of(place), exchange, self._watch.beat)
+        if self._recorder:
+            self._recorder.first_calls(cost)
 
     def _pairs(self, exchange: Exchange, terms: Terms, device: str) -> None:
         from ncclprobe.session.measure import pairs
 
-        book, watch = self._ledger, self._watch
-        party = pairs.Party(self._options, self._seat, self._host, self._gpu, terms.backend, device)
-        self._broken = not pairs.play(party, exchange, book, watch)
+        party = pairs.Party(self._options, self._seat, self._host, self._gpu, terms.backend, device, self._look)
+        self._broken = not pairs.play(party, exchange, self._recorder, self._watch)
 
     def _train(self, asked: Training, exchange: Exchange, terms: Terms, device: str) -> None:
         """Groups and steps of training, instead of single collectives."""
-        plan, hosts = self._plan(terms, device), self._ledger.party.hosts
-        for row in training.play(asked, plan, hosts, self._host, exchange, self._watch.beat):
-            if self._seat.rank == 0:
-                self._ledger.add_trained(row)
+        plan = self._plan(terms, device)
+        for row in training.play(asked, plan, self._hosts(), self._host, exchange, self._watch.beat):
+            if self._recorder:
+                self._recorder.add_trained(row)
 
     def _aside(self, asked: Aside, exchange: Exchange, terms: Terms, device: str) -> None:
         """What is measured within nodes, instead of collectives."""
-        plan, beat, book = self._plan(terms, device), self._watch.beat, self._ledger
-        if remark := intra_node.play(asked, plan, self._seat, self._hostname, self._host, exchange, beat, book.asides):
-            book.remark(remark)
+        plan, look = self._plan(terms, device), self._look or Look(self._hostname)
+        intra_node.play(asked, plan, self._seat, look, self._host, exchange, self._watch.beat, self._recorder)
 
     def _plan(self, terms: Terms, device: str) -> Any:
         from ncclprobe.probes.plan import Plan
@@ -275,13 +365,17 @@ class Rank:
     def _sweep(self, exchange: Exchange, terms: Terms, device: str) -> None:
         from ncclprobe.session.measure import retest
 
-        plan, book, options = self._plan(terms, device), self._ledger, self._options
-        roads = Roads(self._seat, self._host, exchange, self._watch.beat, terms.backend, book.party.hosts)
+        plan, options, beat = self._plan(terms, device), self._options, self._watch.beat
+        look = self._look or Look(self._hostname)
+        detection = TransportDetection(self._seat, self._host, exchange, beat, terms.backend, look, self._hosts())
         if options.road:
-            roads.ahead(plan, options.phase_timeout_s / 2)
-            book.asides.told = roads.told
-        retest.sweep(plan, exchange, self._watch.beat, self._host, book, options.repeat)
+            detection.ahead(plan, options.phase_timeout_s / 2)
+            if self._recorder:
+                self._recorder.with_transport = detection.told
+        retest.sweep(plan, exchange, beat, self._host, self._recorder, options.repeat)
         if options.road:
-            book.asides.roads = roads.count(plan)
-        if roads.remark:
-            book.remark(roads.remark)
+            counted = detection.count(plan)
+            if self._recorder and len(set(self._hosts())) > 1:
+                self._recorder.add_traffic(counted)
+        if detection.remark and self._recorder:
+            self._recorder.note(detection.remark)

@@ -1,406 +1,276 @@
-"""Rank 0's book of a sweep: rows come in, are judged, shown and saved at once, and end up in one report.
+"""Rank 0's record of a run: samples are appended to the run log and shown as they come; one report is made at the end.
 
-However the run ends, the book is closed exactly once, by whichever thread sees the end first.
+However the run ends, it is closed exactly once, by whichever thread sees the end first. Where ``--nproc`` started the
+ranks, the process that started them makes the report from the log, and rank 0 only ends the log.
 """
 
 import contextlib
 import os
-import shlex
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ncclprobe import __version__
-from ncclprobe.checks import MEASURED
-from ncclprobe.engine.judge import conclude, coverage, judge, selected
+from ncclprobe.engine.collect import Facts
+from ncclprobe.engine.diagnose import Question, diagnose
+from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band, judged, listed
-from ncclprobe.model.findings import ExitCode, Status
-from ncclprobe.model.measurement import Again, Disturbance, Fingerprint, FirstCall, Measurement, Unmeasured
+from ncclprobe.expect.site.bands import judge_rows, judged
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import LostRank, Participants
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.host.run_log import FILE, RunLog
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, Unmeasured
 from ncclprobe.model.pair_results import Localisation, PairRow
-from ncclprobe.model.registry import discover
-from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Tool
-from ncclprobe.model.rules import Check
-from ncclprobe.model.run import Apart, Arrivals, Attendance, Judged, LostRank, Verified
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
-from ncclprobe.model.traffic import Grouped, GroupRow, StepRow
-from ncclprobe.report import delivery
-from ncclprobe.report import json as as_json
-from ncclprobe.report import text as as_text
-from ncclprobe.session.measure import skipped_rows
-from ncclprobe.session.measure.intra_node import Asides
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
 from ncclprobe.session.measure.progress import Progress
+from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.rank_files import FOLDER, REPORT, ROWS
+from ncclprobe.session.ranks.rank_files import FOLDER
 from ncclprobe.session.watchdog.watchdog import Ending
 
-_RUNNING = "written while the sweep was still running"
-_SAVE_S = 1.0
-UNJUDGED = (
-    "there was nothing to judge these numbers by: give --expect FILE, or --report-only where they are all you want"
-)
+_VERDICT = ("expectation", "status", "doubt", "again")
+"""Fields of a row that are judged: the log holds none of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Party:
-    """Who measures: the host of each rank, what of, and with which versions."""
+def log_path(options: Options, folder: str | Path | None) -> Path | None:
+    """Where the run log is to lie: in --keep, else in `folder`, where the process that started the ranks looks for it.
 
-    kind: str
-    ranks: int
-    hosts: tuple[str, ...]
-    backend: str = "gloo"
-    versions: Mapping[str, str | None] | None = None
-    nnodes: int | None = None
+    Null: in memory alone.
+    """
+    chosen = options.keep or folder
+    return Path(chosen, FILE) if chosen else None
 
 
-class Ledger:
-    """The rows so far and everything needed to turn them into a report."""
+def asked(options: Options) -> Asked:
+    """What `options` ask to be measured, as the first sample of the log."""
+    training = options.training
+    what = "training" if training else options.aside or ("pairs" if options.pairs is not None else "collectives")
+    return Asked(
+        what=what,
+        ops=options.ops,
+        sizes=options.sizes,
+        itemsize=options.itemsize,
+        groups=bool(training and training.grid),
+        steps=tuple(training.strategies) if training else (),
+        nic_traffic=options.road and what == "collectives",
+        backend=options.backend,
+        expect=options.expect,
+        baseline=options.baseline,
+        require_judged=options.require_judged,
+        notes=options.remarks,
+    )
+
+
+class Recorder:
+    """The samples so far, and what is needed to make a report of them."""
 
     def __init__(
         self,
         options: Options,
-        party: Party,
+        question: Question,
+        participants: Participants,
         bands: Sequence[Band] = (),
         progress: Progress | None = None,
     ) -> None:
-        self._options, self._bands = options, bands
+        self._options, self._question = options, question
         self._progress = progress or Progress(wanted=False)
-        self.party = party
-        found = discover("ncclprobe.checks", Check)
-        self._checks = tuple(check for check in found if check.id.startswith(MEASURED))
-        self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
-        self._rows: list[Measurement] = []
-        self._pairs: list[PairRow] = []
-        self._groups: list[GroupRow] = []
-        self._steps: list[StepRow] = []
-        self._localisation: Localisation | None = None
-        self._saved_s = 0.0
-        self._remarks = list(options.remarks)
-        self._doubts: list[str] = []
+        self._log = RunLog(log_path(options, os.environ.get(FOLDER)))
         self._lock = threading.RLock()
+        self._rows, self._expected = Rows(()), Expected()
+        self._publisher = Publisher(options)
         self._code: int | None = None
-        self._mute = False
-        self._unmeasured: list[Unmeasured] = []
-        self.asides = Asides()
-        """What is found out beside rows."""
-        self.first_call: FirstCall | None = None
-        """What the first calls cost, once they are made."""
-        self.lost: tuple[LostRank, ...] = ()
-        """The ranks without which the run went on, and no other run would have."""
+        self._localised = False
+        self._pairs = 0
+        self.snapshots: Callable[[], Sequence[Snapshot]] = tuple
+        """The nodes that were looked at, once the run asks for its report."""
+        self.with_transport: Callable[[Measurement], Measurement] = lambda row: row
+        """A row with its transport, as far as it is known."""
         self.so_far: Callable[[], Localisation] | None = None
         """What can be said of the pairs if the run ends before all are measured."""
-        self.met = False
-        """Whether all ranks have met: before that, nothing is known of them."""
-        self.fingerprint: Fingerprint | None = None
-        """What is measured on, once it was looked at."""
+        self._log.add("asked", _plain(asked(options)))
+        self.participants = participants
+        self.take_part(participants)
+        self.expect(bands)
 
-    def doubt(self, remark: str) -> None:
-        """Something for which this run cannot be called good, whatever its numbers."""
-        self._doubts.append(remark)
+    def take_part(self, participants: Participants) -> None:
+        """Say who measures, as far as it is known by now."""
+        self.participants = participants
+        self._log.add("participants", _plain(participants))
 
-    def remark(self, text: str) -> None:
-        """Something that the reader must know."""
-        self._remarks.append(text)
+    def meet(self) -> None:
+        """Say that all ranks have met."""
+        self._log.add("arrivals", {"expected": self.participants.ranks})
 
     def expect(self, bands: Sequence[Band]) -> None:
-        """Judge the rows to come by `bands` too, where nobody else speaks of them."""
-        self._bands = (*self._bands, *bands)
+        """Judge the rows by `bands` too, where none before speaks of them."""
+        self._expected = Expected((*self._expected.bands, *bands))
+        for band in bands:
+            self._log.add("expected", _plain(band))
 
-    def leave_out(self, asked: Unmeasured) -> None:
-        """Something asked for that is not measured. That a size is too small to share is no doubt of the others."""
-        self._unmeasured.append(asked)
+    def note(self, text: str) -> None:
+        """Say something that the reader must know."""
+        self._log.add("note", text)
+
+    def skip(self, row: Unmeasured) -> None:
+        """Say what was asked for and is not measured."""
+        self._log.add("skipped", _plain(row))
+
+    def fingerprint(self, found: Fingerprint) -> None:
+        """Say what is measured on."""
+        self._log.add("fingerprint", _plain(found))
+
+    def first_calls(self, cost: FirstCall | None) -> None:
+        """Keep what the first calls cost."""
+        if cost is not None:
+            self._log.add("first_call", _plain(cost))
 
     def add(self, row: Measurement) -> None:
-        """Judge a row, save all rows so far, and show it: a kill costs at most the row that is being measured."""
+        """Keep a row and show it with its verdict: a kill costs at most the row that is being measured."""
         with self._lock:
             if self._code is not None:  # closed by another thread: the report is out
                 return
-            row = judged(self.asides.told(row), self._bands)
-            self._rows.append(row)
-            with contextlib.suppress(UsageError):  # a disk that fills up does not end the sweep; close() will say so
-                self.save()
-            if self._shows:
-                head = f"{as_text.measurement_header(row)}\n" if len(self._rows) == 1 else ""
-                self._print(lambda: print(f"{head}{as_text.measurement_row(row)}", flush=True))
+            row = self.with_transport(row)
+            self._rows = replace(self._rows, measured=(*self._rows.measured, row))
+            self._log.add("row", _unjudged(row))
+            self._publisher.row(judged(row, self._expected.bands))
 
     def failing(self, most: int) -> list[tuple[str, int]]:
         """The operations and sizes that fail so far, at most so many, the largest first."""
-        slow = sorted((row for row in self._rows if row.status == "fail"), key=lambda row: -row.nbytes)
+        rows = judge_rows(self._rows, self._expected)
+        slow = sorted((row for row in rows if row.status == "fail"), key=lambda row: -row.nbytes)
         return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
 
-    def add_again(self, row: Measurement) -> None:
-        """Take the repetition of a row that failed, and judge both."""
-        again = Again(row.busbw_GBps, row.time_us.mean, row.interval_us, row.batches)
+    def add_retest(self, row: Measurement) -> None:
+        """Keep a row that was measured again because it had failed."""
         with self._lock:
-            for place, old in enumerate(self._rows):
-                alike = (old.op, old.nbytes, old.place) == (row.op, row.nbytes, row.place)
-                if alike and old.status == "fail":
-                    self._rows[place] = judged(old, (), again=again)
+            self._rows = replace(self._rows, retests=(*self._rows.retests, row))
+            self._log.add("retest", _unjudged(row))
 
     def disturbed(self, found: Sequence[Disturbance]) -> None:
-        """Judge what fails anew: all this slowed the run down while it measured."""
+        """Keep what else slowed the run down while it measured."""
         with self._lock:
-            self._rows = [judged(row, (), disturbances=found) if row.status == "fail" else row for row in self._rows]
+            self._rows = replace(self._rows, disturbances=(*self._rows.disturbances, *found))
+            for each in found:
+                self._log.add("disturbance", _plain(each))
 
     def add_pair(self, row: PairRow) -> None:
         """Keep one direction of a pair."""
-        with self._lock:
-            self._pairs.append(row)
-            if time.monotonic() > self._saved_s + _SAVE_S:  # there may be thousands of rows
-                self._saved_s = time.monotonic()
-                with contextlib.suppress(UsageError):
-                    self.save()
+        self._pairs += 1
+        self._log.add("pair", _plain(row))
+
+    def localise(self, found: Localisation) -> None:
+        """Keep who is slow, by all pairs."""
+        self._localised = True
+        self._log.add("localisation", _plain(found))
+
+    def lose(self, ranks: Sequence[LostRank]) -> None:
+        """Keep which ranks the run goes on without."""
+        for rank in ranks:
+            self._log.add("lost", _plain(rank))
 
     def add_trained(self, row: GroupRow | StepRow) -> None:
         """Keep a row of groups or of a training step."""
-        with self._lock:
-            (self._groups if isinstance(row, GroupRow) else self._steps).append(row)  # type: ignore[arg-type]
-            with contextlib.suppress(UsageError):
-                self.save()
+        self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
+
+    def add_traffic(self, rows: Sequence[Road]) -> None:
+        """Keep what the NICs have counted."""
+        self._log.add("nic_traffic", _plain(tuple(rows)))
+
+    def add_copies(self, rows: Sequence[CopyRow]) -> None:
+        """Keep the copies within nodes; without a row nothing was measured."""
+        if rows:
+            self._log.add("copies", _plain(tuple(rows)))
+
+    def add_affinity(self, rows: Sequence[AffinityRow]) -> None:
+        """Keep the comparison of processors; without a row there was nothing to compare."""
+        self._log.add("affinity", _plain(tuple(rows)))
 
     def expected_GBps(self, nbytes: int) -> float | None:
-        """The least that --expect asks of a sendrecv of so many bytes."""
-        asked = (b.expectation.low for b in self._bands if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes)
+        """The least that is expected of a sendrecv of so many bytes."""
+        asked = (
+            b.expectation.low
+            for b in self._expected.bands
+            if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes
+        )
         return next(asked, None)
 
-    def localise(self, found: Localisation) -> None:
-        """Who is slow, by all pairs."""
-        with self._lock:
-            self._localisation = found
-            with contextlib.suppress(UsageError):
-                self.save()
-
-    def save(self) -> None:
-        """Write what there is to the JSON file, if one was asked for. Raises UsageError where it cannot be written."""
-        self._write(self._report(Ending(why=_RUNNING)), ROWS)
-
-    def keep(self, ending: Ending) -> None:
-        """Save what would be reported if the run ended so now: it may, before anybody knows better."""
-        with self._lock, contextlib.suppress(UsageError):
-            if self._code is None:
-                self._write(self._report(ending), ROWS)
-
-    def reopen(self, report: Report) -> None:
-        """Go on from what another process's book held when it was saved."""
-        self._rows, self._unmeasured = list(report.measurements), list(report.unmeasured)
-        self._pairs, self._localisation = list(report.pairs), report.localisation
-        self._groups, self._steps = list(report.groups), list(report.steps)
-        self.first_call = report.first_call
-        self.asides.reopen(report)
-        self.fingerprint = report.fingerprint
-        self._remarks = [remark for remark in report.remarks if remark not in (_RUNNING, UNJUDGED)]
-        self.met = any(v.id == "run.init" and v.status is Status.PASS for v in report.checks)
-        environment = report.environment.get(self.party.hosts[0], NodeEnvironment())
-        self.party = replace(self.party, versions=environment.versions)
-
-    def close(self, ending: Ending | None = None) -> int:
-        """Write the report and return the exit code. A second call returns the first one's."""
-        with self._lock:
-            return self.publish(self._report(ending or Ending())) if self._code is None else self._code
-
-    def publish(self, report: Report) -> int:
-        """Write `report`, which closes the book, then show it: no terminal may keep it from being written.
-
-        Where ``--nproc`` started this rank, who started it shows the report, and knows how all ranks ended.
-        """
-        with self._lock:
-            self._code = report.exit_code
-            self._progress.stop()
-            try:
-                self._write(report, REPORT)
-                if FOLDER not in os.environ:
-                    delivery.write_others(report, self._options)
-            except UsageError as error:  # the others wait for a code, not for an exception
-                self._complain(str(error))
-                self._code = ExitCode.USAGE
-            if FOLDER not in os.environ:
-                self._show(report)
-            return self._code
+    def open(self) -> None:
+        """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
+        self._publisher.write(self._report(()))
 
     @property
-    def _shows(self) -> bool:
-        return not self._options.quiet and not delivery.on_stdout(self._options)
+    def path(self) -> Path | None:
+        """Where the run log is; null: in memory alone."""
+        return self._log.path
 
-    def _show(self, report: Report) -> None:
-        o = self._options
-        if alone := delivery.on_stdout(o):
-            if not self._print(lambda: delivery.write(alone, report, "-")):
-                self._code = ExitCode.BROKEN  # it was all that was asked for
-            return
-        if report.measurements and self._shows:
-            self._print(lambda: print(flush=True))
-        self._print(
-            lambda: delivery.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=not self._shows)
-        )
+    def write_to(self, folder: Path) -> None:
+        """Keep the run log in `folder` as well, from its beginning."""
+        self._log.write_to(folder / FILE)
 
-    def _print(self, show: Callable[[], None]) -> bool:
-        """Whether `show` could write to standard output. Once it could not, it is not tried again."""
-        if self._mute:
-            return False
-        try:
-            show()
-        except BrokenPipeError:  # `… | head`: nobody reads on, and nobody wants to be told
-            self._mute = True
-        except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
-            self._mute = True
-            if FOLDER not in os.environ:  # else whoever started this rank fails likewise, and says so
-                self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
-        if self._mute:
-            _silence_stdout()
-        return not self._mute
+    def keep(self, ending: Ending) -> None:
+        """Keep why the run would have ended if this process were killed now."""
+        with self._lock:
+            if self._code is None:
+                self._log.foresee(ending.why)
 
-    def _complain(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
+    def close(self, ending: Ending | None = None) -> int:
+        """End the log, make the report and return the exit code. A second call returns the first one's."""
+        ending = ending or Ending()
+        with self._lock:
+            if self._code is not None:
+                return self._code
+            self._end(ending)
+            if FOLDER in os.environ:
+                self._code = int(_bare_code(ending))
+                self._progress.stop()
+                return self._code
+            return self._publish(ending)
 
-    def _write(self, report: Report, name: str) -> None:
-        """Write `report` where the user wants it, and as `name` where whoever started the ranks looks for it."""
-        folder = os.environ.get(FOLDER)
-        if folder:
-            as_json.write(report, str(Path(folder, name)))
-        if self._options.json and self._options.json != "-":
-            with contextlib.suppress(UsageError) if folder and name == REPORT else contextlib.nullcontext():
-                as_json.write(report, self._options.json)
+    def _end(self, ending: Ending) -> None:
+        if ending.arrivals:
+            self._log.add("arrivals", _plain(ending.arrivals))
+        if ending.attendance:
+            self._log.add("attendance", _plain(ending.attendance))
+        if self._pairs and not self._localised and self.so_far:
+            self.localise(self.so_far())
+        self._log.close(ending.why or ("" if ending == Ending() else "ranks were lost"))
 
-    def _report(self, ending: Ending) -> Report:
-        party, rows = self.party, tuple(self._rows)
-        verdicts = judge((Snapshot(party.hosts[0], self._facts(ending)),), self._asked(), _job(party))
-        if len({*party.hosts}) > 1:  # they are about all nodes, and their findings say which
-            verdicts = tuple(replace(verdict, node=None) for verdict in verdicts)
-        left_out = tuple(self._unmeasured)
-        doubts = [
-            *self._doubts,
-            *([ending.why] if ending.why else []),
-            *self._unjudged(rows),
-            *skipped_rows.doubts(left_out),
-        ]
-        status, code = conclude(verdicts, self._options.fail_on, inconclusive=bool(doubts))
-        return Report(
-            tool=Tool("ncclprobe", __version__),
-            started=self._started.isoformat(timespec="seconds"),
-            duration_s=round(time.monotonic() - self._clock, 3),
-            command=shlex.join(["ncclprobe", "bandwidth", *self._options.argv]),
-            status=status,
-            exit_code=code,
-            launch=LaunchRow(party.kind, party.nnodes, party.ranks),
-            nodes=self._nodes(status),
-            checks=verdicts,
-            measurements=rows,
-            coverage=coverage(verdicts),
-            environment={party.hosts[0]: NodeEnvironment(dict(party.versions or {}))},
-            fingerprint=self.fingerprint,
-            first_call=self.first_call,
-            pairs=tuple(self._pairs),
-            roads=self.asides.roads,
-            copies=self.asides.copies,
-            affinity=self.asides.affinity,
-            groups=tuple(self._groups),
-            steps=tuple(self._steps),
-            localisation=self._found(ending),
-            unmeasured=left_out,
-            remarks=tuple(
-                dict.fromkeys(
-                    (
-                        *doubts,
-                        *self._remarks,
-                        *skipped_rows.remarks(left_out),
-                        *skipped_rows.imprecise(rows),
-                        *self._hint(rows, status),
-                    )
-                )
-            ),
-        )
+    def _publish(self, ending: Ending) -> int:
+        """Make the report: of a run that was cut short first what it measured, for little time may be left."""
+        if ending != Ending():
+            with contextlib.suppress(UsageError):
+                self._publisher.write(self._report(()))
+        report = self._report(self.snapshots())
+        self._progress.stop()
+        self._code = self._publisher.publish(report)
+        return self._code
 
-    def _unjudged(self, rows: Sequence[Measurement]) -> Iterator[str]:
-        """Which of `rows` the file of expectations left unjudged, where that was not asked for."""
-        judged, path = sum(row.expectation is not None for row in rows), self._options.expect
-        if self._options.training and not self._options.report_only:
-            yield "nothing judges groups and steps of training: give --report-only where the numbers are all you want"
-        copies = not self._options.report_only and self.asides.copies
-        if copies and all(row.status == "unjudged" for row in copies):
-            yield "nothing judges these copies: give --report-only where the numbers are all you want"
-        if self._options.baseline and not path and rows and not self._options.report_only:
-            without = sum(row.expectation is None or row.expectation.basis != "baseline" for row in rows)
-            if without:
-                yield f"no baseline for {without} of {len(rows)} rows in {self._options.baseline}: keep a run with them"
-        if not path or judged == len(rows):
-            return
-        if not judged:
-            yield f"{path} expects nothing of the rows measured: it speaks for {listed(self._bands)}"
-        elif not self._options.report_only:
-            yield f"{judged} of {len(rows)} rows judged by {path}: add the others, or --report-only where that will do"
+    def facts(self) -> Facts:
+        """The facts that the samples so far make."""
+        return run_facts(self._log)
 
-    def _hint(self, rows: Sequence[Measurement], status: Status) -> Iterator[str]:
-        """What else the reader should know of rows that nobody judged."""
-        judged, path = sum(row.expectation is not None for row in rows), self._options.expect
-        if path and self._options.report_only and 0 < judged < len(rows):
-            yield f"{judged} of {len(rows)} rows judged by {path}"
-        alone = not (judged or path or self._options.baseline or self._options.report_only)
-        if alone and rows and status is Status.UNKNOWN:
-            yield UNJUDGED
-
-    def _facts(self, ending: Ending) -> dict[type, object]:
-        rows = tuple(self._rows)
-        verified = tuple(row for row in rows if row.wrong is not None)
-        expected = tuple(row for row in rows if row.expectation)
-        skewed = tuple(row for row in rows if row.skew)
-        nothing = "no row was measured" if not rows else ""
-        no_pairs = "the run ended before all pairs were measured"
-        apart = Absent("the ranks had not met when the run ended")
-        return {
-            Arrivals: ending.arrivals or (Arrivals(self.party.ranks) if self.met else apart),
-            Attendance: self._attendance(ending) or apart,
-            Verified: Verified(verified) if verified else Absent(nothing or "no row's data was verified"),
-            Judged: Judged(expected) if expected else Absent(nothing or "nothing was expected of these numbers"),
-            Localisation: self._found(ending) or Absent(no_pairs),
-            Apart: Apart(skewed, self.party.hosts) if skewed else Absent(nothing or "no call is short enough for that"),
-            Grouped: Grouped(tuple(self._groups)) if self._groups else Absent("no group was measured"),
-            **self.asides.facts(),
-        }
-
-    def _attendance(self, ending: Ending) -> Attendance | None:
-        """Who stayed, and who of the others was set aside or ended the run; None: not even the start is known."""
-        found = ending.attendance or (Attendance(self.party.ranks) if self.met else None)
-        return replace(found, lost=(*self.lost, *found.lost)) if found else None
-
-    def _found(self, ending: Ending) -> Localisation | None:
-        """The localisation; at an early end as much of it as the pairs measured so far give."""
-        early = self.so_far if self._pairs and ending.why != _RUNNING else None
-        return self._localisation or (early() if early else None)
-
-    def _asked(self) -> tuple[Check, ...]:
-        """The checks of this run: none of one rank. With --report-only, and no --expect, numbers need no judge."""
-        if self.party.ranks == 1 and self._options.aside != "copies":
-            return ()
-        beside = self.asides.unasked(self._options.aside, report_only=self._options.report_only)
-        if self._options.training is None or self._options.training.grid is None:
-            beside = (*beside, "run.groups")
-        if self._options.training is not None:
-            return selected(self._checks, ignore=("run.band", "run.data", "run.straggler", "run.pairs", *beside))
-        if self._options.pairs is not None:
-            few = self._localisation is not None and self._localisation.nodes < 3 and not self._localisation.lost
-            lone = ("run.pairs",) if few and self._options.report_only else ()
-            return selected(self._checks, ignore=("run.band", "run.data", "run.straggler", *lone, *beside))
-        judged_any = any(row.expectation for row in self._rows)
-        unasked = ("run.band",) if self._options.report_only and not (self._options.expect or judged_any) else ()
-        return selected(self._checks, ignore=("run.pairs", *unasked, *beside))
-
-    def _nodes(self, status: Status) -> tuple[NodeRow, ...]:
-        hosts = dict.fromkeys(self.party.hosts)
-        return tuple(NodeRow(host, rank, host, status) for rank, host in enumerate(hosts))
+    def _report(self, snapshots: Sequence[Snapshot]) -> Report:
+        return diagnose(self._question, snapshots, self.facts())
 
 
-def _silence_stdout() -> None:
-    """What is still buffered for a stream that cannot be written would be tried again at the end, and complain."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def _bare_code(ending: Ending) -> ExitCode:
+    """What rank 0 leaves with where another process makes the report."""
+    if ending.arrivals or ending.attendance:
+        return ExitCode.FAIL
+    return ExitCode.INCONCLUSIVE if ending.why else ExitCode.OK
 
 
-def _job(party: Party) -> Job:
-    return Job("nccl" if party.backend == "nccl" else "gloo")
+def _plain(value: Any) -> Any:
+    """A frozen dataclass as JSON has it."""
+    import msgspec
+
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _unjudged(row: Measurement) -> dict[str, Any]:
+    return {name: value for name, value in _plain(row).items() if name not in _VERDICT}

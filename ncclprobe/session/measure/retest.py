@@ -10,53 +10,53 @@ from ncclprobe.model.measurement import Disturbance, Unmeasured
 from ncclprobe.probes.plan import Exchange, Plan
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading
-from ncclprobe.session.measure.recorder import Ledger
+from ncclprobe.session.measure.recorder import Recorder
 
 MOST = 16
 """Operations and sizes that are measured again, the largest first: where everything is slow, these stand for all."""
 Beat = Callable[[str], None]
 
 
-def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, book: Ledger, repeat: int) -> None:
+def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Recorder | None, repeat: int) -> None:
     """Measure `plan` on all ranks alike, up to `repeat` times again what failed, and ask what else was going on.
 
-    Rows go to rank 0's `book`. Raises what :func:`ncclprobe.probes.sweep.run` does.
+    Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
     from ncclprobe.probes import sweep
 
     before = interference.read(host)
     for row in sweep.run(plan, exchange, beat, host=host):
-        if plan.rank:
+        if recorder is None:
             continue
         if isinstance(row, Unmeasured):
-            book.leave_out(row)
+            recorder.skip(row)
         else:
-            book.add(row)
+            recorder.add(row)
     for turn in range(repeat + 1):
         beat("decide what to measure again")
-        asked = exchange.share(book.failing(MOST) if turn < repeat else []) if not plan.rank else exchange.share(None)
+        asked = exchange.share(recorder.failing(MOST) if recorder and turn < repeat else [])
         if not asked:
             break
         for op, nbytes in asked:
             for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, beat, host=host):
-                if not plan.rank and not isinstance(row, Unmeasured):
-                    book.add_again(row)
-    _ask_what_else(plan, exchange, beat, host, book, before)
+                if recorder and not isinstance(row, Unmeasured):
+                    recorder.add_retest(row)
+    _ask_what_else(plan, exchange, beat, host, recorder, before)
 
 
 def _ask_what_else(
-    plan: Plan, exchange: Exchange, beat: Beat, host: Host, book: Ledger, before: Reading | None
+    plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Recorder | None, before: Reading | None
 ) -> None:
     """Where rows still fail: what disturbed them, by every rank's word."""
-    if not exchange.share(bool(book.failing(1)) if not plan.rank else None):
+    if not exchange.share(bool(recorder and recorder.failing(1))):
         return
     beat("ask what else was going on")
     after, here = interference.read(host), socket.gethostname()
     gpus = interference.gpus_now(host) if plan.backend == "nccl" else None
     throttled = [asdict(each) for each in interference.of_gpus(here, gpus)] if gpus else []
     said = exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
-    if said:
-        book.disturbed(_together(said))
+    if said and recorder:
+        recorder.disturbed(_together(said))
 
 
 def _together(said: Sequence[Any]) -> tuple[Disturbance, ...]:

@@ -1,20 +1,23 @@
-"""``--copies`` with one rank: it needs no other, so there is no store to meet at and nobody to wait for."""
+"""Copies with one rank: it needs no other, so there is no store to meet at and no rank to wait for."""
 
 import socket
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.progress import Progress
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, Seat
 from ncclprobe.session.watchdog.watchdog import Ending, leave
 
 
-class Nobody:
+class NoExchange:
     """The exchange of a run that has one rank."""
 
     def collect(self, value: Any) -> Sequence[Any]:
@@ -26,33 +29,36 @@ class Nobody:
         return value
 
 
-def copies(options: Options, kind: str, host: Host, backend: Backend) -> int:
+def copies(options: Options, question: Question, kind: str, host: Host, backend: Backend) -> int:
     """Measure this node's copies, report, and return the exit code. Raises UsageError without torch.
 
     At --timeout the report says so, and the process leaves at once: a copy of a wedged driver never returns.
     """
     name = socket.gethostname()
-    progress = Progress(wanted=not options.quiet)
-    ledger = Ledger(options, Party(kind, 1, (name,), backend, nnodes=1), (), progress)
-    ledger.met = True
-    ledger.save()
+    progress, look = Progress(wanted=not options.quiet), Look(name)
+    gpus = (0,) if backend == "nccl" else ()
+    recorder = Recorder(options, question, Participants(kind, 1, (name,), backend, nnodes=1, gpus=gpus), (), progress)
+    recorder.snapshots = lambda: [look.snapshot()]
+    recorder.meet()
+    recorder.open()
+    look.start()
 
     def give_up() -> None:
-        leave(ledger.close(Ending(why="--timeout ran out while memory was copied")))
+        leave(recorder.close(Ending(why="--timeout ran out while memory was copied")))
 
     timer = threading.Timer(options.timeout_s, give_up)
     timer.daemon = True
     timer.start()
     try:
-        _measure(ledger, Seat(kind, 0, 1, 0, 1, 1, "127.0.0.1", 0), host, progress, backend)
+        _measure(recorder, Seat(kind, 0, 1, 0, 1, 1, "127.0.0.1", 0), look, host, progress, backend)
     except (ProbeError, RuntimeError) as error:
-        return ledger.close(Ending(why=str(error).strip().partition("\n")[0]))
+        return recorder.close(Ending(why=str(error).strip().partition("\n")[0]))
     finally:
         timer.cancel()
-    return ledger.close()
+    return recorder.close()
 
 
-def _measure(ledger: Ledger, seat: Seat, host: Host, progress: Progress, backend: Backend) -> None:
+def _measure(recorder: Recorder, seat: Seat, look: Look, host: Host, progress: Progress, backend: Backend) -> None:
     progress.show("import torch")
     try:
         import torch
@@ -62,8 +68,7 @@ def _measure(ledger: Ledger, seat: Seat, host: Host, progress: Progress, backend
         raise UsageError("--copies needs a GPU that torch can use, or --backend gloo for the host's own memory")
     from ncclprobe.session.measure.copies import Copies
 
-    device = "cuda:0" if backend == "nccl" else "cpu"
-    measuring = Copies(seat, host, Nobody(), progress.show, ledger.party.hosts[0], device)
-    ledger.asides.copies = measuring.play()
+    measuring = Copies(seat, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
+    recorder.add_copies(measuring.play())
     if measuring.remark:
-        ledger.remark(measuring.remark)
+        recorder.note(measuring.remark)

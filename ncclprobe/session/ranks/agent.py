@@ -5,7 +5,6 @@ Nothing here looks at the host's name, which in a plain container means nothing.
 """
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -57,25 +56,17 @@ def run(nproc: int, argv: Sequence[str], folder: Path) -> int:
 
 
 def main(parent: int, nproc: int, argv: Sequence[str]) -> int:
-    """Run with nobody left behind: this process ends with `parent`, and tidies up after one that was killed."""
+    """Run, and end with `parent`, however it ends."""
     folder = Path(os.environ[rank_files.FOLDER])
 
-    def tidy() -> None:
-        if os.getppid() != parent:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def leave(number: int, _frame: object) -> NoReturn:
-        tidy()
         os._exit(128 + number)  # importing torch is no place to raise in
 
     for number in (signal.SIGINT, signal.SIGTERM):  # until torch's agent takes them over
         signal.signal(number, leave)
     if not rank_files.end_with_parent(signal.SIGTERM, parent):
         leave(signal.SIGTERM, None)
-    try:
-        return run(nproc, argv, folder)
-    finally:
-        tidy()
+    return run(nproc, argv, folder)
 
 
 if __name__ == "__main__":

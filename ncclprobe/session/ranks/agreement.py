@@ -10,8 +10,9 @@ from ncclprobe.session.ranks.identity import Backend
 class Card:
     """One rank's introduction.
 
-    `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none),
-    `backend` what it would measure with, for which `remark` is due; or None and the `error` that keeps it from that.
+    `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
+    `gpu_index` its number on the node, `backend` what it would measure with, for which `remark` is due; or None and
+    the `error` that keeps it from that.
     """
 
     host: str
@@ -21,6 +22,7 @@ class Card:
     gpu: str | None = None
     remark: str = ""
     error: str = ""
+    gpu_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

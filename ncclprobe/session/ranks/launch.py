@@ -13,19 +13,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ncclprobe.engine.diagnose import Question, diagnose
+from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import Band
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.run import Attendance, LostRank
-from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.session.measure.look import captures_in, replayed_nodes, write_captures
+from ncclprobe.session.measure.publish import Publisher
+from ncclprobe.session.measure.recorder import asked, log_path
+from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.watchdog.watchdog import Ending
 
 _GRACE_S = 2.0  # after --timeout: the ranks report at the deadline and need a moment to leave
 _FAREWELL_S = 4.0  # after rank 0's report, or a rank's last words: the others leave within two
@@ -40,55 +44,76 @@ class End:
     signal: str = ""
 
 
-def launch(nproc: int, options: Options, expected: Sequence[Band]) -> int:
-    """Run ``ncclprobe bandwidth`` with `options` on `nproc` ranks and return the exit code of the whole.
+def launch(nproc: int, options: Options, question: Question) -> int:
+    """Run the command with `options` on `nproc` ranks and return the exit code of the whole.
 
     Raises UsageError where nothing can be written for the ranks to meet in.
     """
-    host = socket.gethostname()
-    ledger = Ledger(options, Party("torchrun", nproc, (host,), options.backend or "gloo", nnodes=1), expected)
-    with _folder() as name:
-        own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "ncclprobe.session.ranks.agent", str(os.getpid()), str(nproc), *options.argv],
-            env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
-            start_new_session=True,
-        )
-        folder = Path(name)
-        end = _attend(agent, folder, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
-        return _settle(ledger, folder, nproc, host, end)
-
-
-def _folder() -> "tempfile.TemporaryDirectory[str]":
+    name = _folder()
+    log = log_path(options, name) or Path(name, FILE)
+    if options.keep:
+        log.unlink(missing_ok=True)  # of an earlier run
+    survivor = Survivor(log, (options.command, *options.argv), folder=name, wait_s=_GOODBYE_S)
     try:
-        return tempfile.TemporaryDirectory(prefix="ncclprobe-")
+        return _run(nproc, options, question, name, log)
+    finally:
+        survivor.dismiss()
+
+
+def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
+    """Start torch's agent, wait for it, and publish the report."""
+    host = socket.gethostname()
+    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.session.ranks.agent", str(os.getpid()), str(nproc), *options.argv],
+        env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
+        start_new_session=True,
+    )
+    folder = Path(name)
+    end = _attend(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
+    record = _settle(log, folder, nproc, host, end, asked(options))
+    if isinstance(record, int):
+        return record
+    captures = captures_in(folder)
+    if options.keep:
+        write_captures(options.keep, captures)
+    report = diagnose(question, replayed_nodes(captures), run_facts(record))
+    return Publisher(options).publish(report)
+
+
+def _folder() -> str:
+    """A folder for what ranks leave behind. The survivor removes it, however this process ends."""
+    try:
+        return tempfile.mkdtemp(prefix="ncclprobe-")
     except OSError as error:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
 
-def _settle(ledger: Ledger, folder: Path, nproc: int, host: str, end: End) -> int:
-    """Show the report that fits what all ranks came to, and return its exit code."""
+def _settle(log: Path, folder: Path, nproc: int, host: str, end: End, request: Asked) -> RunLog | int:
+    """The run log with what is known of its end; or an exit code, where a rank has said itself what is wrong."""
     codes = rank_files.ends(folder)
-    whole, rows = folder / rank_files.REPORT, folder / rank_files.ROWS
-    if whole.exists():
-        report = as_json.read(str(whole))
-        lost = () if report.exit_code == ExitCode.FAIL else odd(codes, report.exit_code)
-        if not lost:
-            return ledger.publish(report)
-        ledger.reopen(report)
-    else:
-        said = {ExitCode.USAGE, ExitCode.BROKEN} & {end.code, *codes.values()}  # and whoever it was has said why
-        if said:
-            return min(said)
-        lost = odd(codes, ExitCode.INCONCLUSIVE)
-        if rows.exists():
-            ledger.reopen(as_json.read(str(rows)))
-    found = _lost_ranks(folder, nproc, host, {rank: codes[rank] for rank in lost}, spoke=whole.exists())
+    record = RunLog.resume(log) if log.exists() else _unrecorded(request, nproc, host)
+    whole = record.end is not None
+    if not whole and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {end.code, *codes.values()}):
+        return int(min(own))
+    known = run_facts(record).get(Attendance)
+    named = isinstance(known, Attendance) and known.lost
+    lost = () if named else odd(codes)
+    found = _lost_ranks(folder, nproc, host, {rank: codes[rank] for rank in lost}, spoke=whole)
     for rank in found:
         _say(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
-    if found:
-        return ledger.close(Ending(attendance=Attendance(nproc, found)))
-    return ledger.close(Ending(why=_cut_short(folder, host, end)))
+        record.add("lost", asdict(rank))
+    if not whole:
+        record.close("ranks were lost" if found else _cut_short(folder, host, end))
+    return record
+
+
+def _unrecorded(request: Asked, nproc: int, host: str) -> RunLog:
+    """The log of a run whose rank 0 never came to write one."""
+    record = RunLog()
+    record.add("asked", asdict(request))
+    record.add("participants", asdict(Participants("self", nproc, (host,), request.backend or "gloo", nnodes=1)))
+    return record
 
 
 def _lost_ranks(folder: Path, nproc: int, host: str, codes: Mapping[int, int], *, spoke: bool) -> tuple[LostRank, ...]:
@@ -101,12 +126,12 @@ def _lost_ranks(folder: Path, nproc: int, host: str, codes: Mapping[int, int], *
     return tuple(LostRank(rank, traces[rank].host, traces[rank].phase, why) for rank, why in whys.items())
 
 
-def odd(codes: Mapping[int, int], usual: int) -> tuple[int, ...]:
-    """The ranks that ended as nobody asked them to. SIGTERM is what the agent sends to the others once one has ended.
-
-    `usual`: the code that a rank leaves with, beside 0.
+def odd(codes: Mapping[int, int]) -> tuple[int, ...]:
+    """The ranks that ended as they should not: neither with a verdict, nor by SIGTERM, which the agent sends to the
+    others once one has ended.
     """
-    return tuple(sorted(rank for rank, code in codes.items() if code not in (0, usual, -signal.SIGTERM)))
+    verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
+    return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, -signal.SIGTERM)))
 
 
 def _how(code: int) -> str:
@@ -134,7 +159,7 @@ def _say(text: str) -> None:
         return
 
 
-def _attend(agent: "subprocess.Popen[bytes]", folder: Path, nproc: int, deadline: float) -> End:
+def _attend(agent: "subprocess.Popen[bytes]", folder: Path, log: Path, nproc: int, deadline: float) -> End:
     """Wait for `agent`, passing on what is asked of us; nothing that it started survives.
 
     Rank 0 writes its report when all is over, and a rank that it cannot speak for leaves last words. A rank that is
@@ -147,7 +172,7 @@ def _attend(agent: "subprocess.Popen[bytes]", folder: Path, nproc: int, deadline
     try:
         while agent.poll() is None and time.monotonic() < deadline:
             _remember(agent.pid, started)
-            if not over and _spoken(folder, nproc):
+            if not over and _spoken(folder, log, nproc):
                 over = True
                 deadline = min(deadline, time.monotonic() + _FAREWELL_S)
             if len(asked) > passed:
@@ -168,11 +193,9 @@ def _under_way(folder: Path, nproc: int) -> bool:
     return all(rank_files.trace(folder, rank, "").phase != rank_files.START for rank in range(nproc))
 
 
-def _spoken(folder: Path, nproc: int) -> bool:
-    """Whether anybody has said how the run ended."""
-    return (folder / rank_files.REPORT).exists() or any(
-        rank_files.trace(folder, rank, "").words for rank in range(1, nproc)
-    )
+def _spoken(folder: Path, log: Path, nproc: int) -> bool:
+    """Whether a rank has said how the run ended."""
+    return ends(log) or any(rank_files.trace(folder, rank, "").words for rank in range(1, nproc))
 
 
 def _remember(pid: int, started: dict[int, object]) -> None:

@@ -1,7 +1,7 @@
 """What ranks started by ``--nproc`` leave behind for the process that started them, in a folder that outlives them.
 
-``rank.N`` is where rank N is or last was, and its last words; ``rows.json`` and ``report.json`` are rank 0's report so
-far and when its book was closed; ``ends.json`` is what torch's agent saw of the ranks that ended badly.
+``rank.N`` is where rank N is or last was, and its last words; ``run.jsonl`` is rank 0's run log, the other ``.jsonl``
+the nodes' captures; ``ends.json`` is what torch's agent saw of the ranks that ended badly.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ STARTED = "NCCLPROBE_STARTED"
 
 START = "start"
 """The phase of a rank that has said nothing else yet."""
-IMPORTED, ENDS, ROWS, REPORT = "imported", "ends.json", "rows.json", "report.json"
+IMPORTED, ENDS = "imported", "ends.json"
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
 _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for each

@@ -7,7 +7,7 @@ its own periods as well, and accuses nobody.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from ncclprobe.model.run import Arrivals, Attendance, LostRank
+from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank
 
 PERIOD_S = 1.0
 SILENT_PERIODS = 5

@@ -41,8 +41,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
+from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.run import Arrivals, Attendance, LostRank
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Store, key
 from ncclprobe.session.watchdog.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import permutations, product
 
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, seen
 from ncclprobe.model.measurement import Expectation, Fingerprint, Library, Measurement, TimeStats
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
@@ -188,7 +188,8 @@ def _faults(n: int, name: str) -> list[Verdict]:
     if n % 97 == 5:
         slow = Finding(
             Severity.FAIL, f"mlx5_{n % 8}:1", "runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s", "link", "repair",
-            evidence="/sys/class/infiniband/…/rate: 200 Gb/sec (4X HDR)", remedy="reseat or replace the cable",
+            evidence=(seen("/sys/class/infiniband/…/rate", "200 Gb/sec (4X HDR)"),),
+            remedy="reseat or replace the cable",
         )  # fmt: skip
         found.append(
             Verdict("ib.rate", name, Status.FAIL, "An InfiniBand port is slower than its siblings", "", True, (slow,))

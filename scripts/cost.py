@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does looking cost? A local collection, the replay of a capture, and thousands of nodes in one process.
 
-    .venv/bin/python scripts/cost [--capture PATH] [--nodes N ...] [--runs N]
+    .venv/bin/python scripts/cost.py [--capture PATH] [--nodes N ...] [--runs N]
 
 1. One local collection: questions by kind, files opened and commands started (as sys.addaudithook sees them in this
    process; what commands and the NVML child open themselves is theirs), the longest wait for one answer, and all of it.
@@ -46,7 +46,7 @@ from ncclprobe.nccl.parameters import looks_like_ours  # noqa: E402
 
 CAPTURE = ROOT / "tests" / "captures" / "hgx-h200.jsonl"
 COLLECTORS = discover("ncclprobe.facts", Collector)
-CHECKS = diagnose.doctor_checks()
+CHECKS = diagnose.every_check(diagnose.MACHINE)
 CHILD_S = 600.0
 BARE = (sys.executable, "-c", "import json, argparse")
 DOCTOR = (sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "-q")

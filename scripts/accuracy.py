@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How near are expectations to published runs, whom do they blame, and how small a loss could they find?
 
-    .venv/bin/python scripts/accuracy PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/expected-accuracy.md]
-    .venv/bin/python scripts/accuracy PUBLISHED.csv --fit      what the factors of expect/correction.py should be
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/expected-accuracy.md]
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv --fit      what the factors of expect/correction.py should be
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] --errors  make expect/tables/errors.csv
 
 PUBLISHED.csv: a row per published number, as scripts/published.py reads it. Sources whose name hashes to an even number
 are held back from --fit. Every average over rows is one over sources first, or one long sweep would drown the rest.
-Predictions here are the model's: numbers published for a machine type come from these very rows.
+Verdicts are those of held_out.py: expectations and thresholds that the row's own source had no part in.
 """
 
 import argparse
@@ -24,29 +25,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from published import Copied, Row, outliers, rows  # noqa: E402 - found in scripts/
+import held_out  # noqa: E402 - found in scripts/
+from held_out import measured  # noqa: E402
+from published import Copied, Row, outliers, rows  # noqa: E402
 from published import copies as published_copies  # noqa: E402
 from tables import table  # noqa: E402
 
-from ncclprobe.expect import copies, correction, direct  # noqa: E402
-from ncclprobe.expect import predict as predicting  # noqa: E402
+from ncclprobe.expect import copies, correction, direct, evidence  # noqa: E402
 from ncclprobe.expect.network import domains  # noqa: E402
 from ncclprobe.expect.predict import LATEST, Prediction, predict  # noqa: E402
-from ncclprobe.expect.site.verdict import once  # noqa: E402
 from ncclprobe.expect.system import Shape  # noqa: E402
 from ncclprobe.expect.tables import gpus, machines  # noqa: E402
 from ncclprobe.model.measurement import Expectation  # noqa: E402
-from ncclprobe.ops import OPS, sizes  # noqa: E402
+from ncclprobe.ops import sizes  # noqa: E402
 from ncclprobe.units import size  # noqa: E402
 
+ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 LARGE = 8 << 30
 PEAK = 256 << 20
-KINDS = {
-    "nvlink": "NVLink, one node or rack",
-    "pcie": "PCIe, one node",
-    "network": "between nodes",
-    "pairs": "in pairs",
-}
+PATHS = ("nvlink ampere", "nvlink hopper", "nvlink blackwell", "mnnvl", "pcie", "rdma", "tcp")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 ALARMS = 0.01
 BOARD = 0.86
@@ -70,13 +67,6 @@ class Pair:
     def error(self) -> float:
         """The absolute log of it."""
         return abs(math.log(self.ratio))
-
-
-def measured(row: Row, nbytes: int) -> float:
-    """Bus bandwidth by the time where there is one: the printed rate has two decimals."""
-    if row.time_us and row.nbytes:
-        return nbytes * OPS[row.op].bus_factor(row.shape.ranks) / row.time_us / 1e3
-    return row.busbw_GBps
 
 
 def held_back(family: str) -> bool:
@@ -184,12 +174,12 @@ def report(found: Sequence[Row], path: Path) -> Iterator[str]:
     yield "# How near expectations are to published runs"
     yield ""
     yield (
-        f"`scripts/accuracy` over {len(found)} published collectives whose GPU is known, {len(pairs)} predicted "
+        f"`scripts/accuracy.py` over {len(found)} published collectives whose GPU is known, {len(pairs)} predicted "
         f"({len(found) - len(pairs)} go over TCP or say nothing of their NICs). {len(healthy)} are healthy, from "
         f"{len(families)} sources, of which {len(kept)} were held back from the fit of the correction. An error is the "
         "absolute log of predicted by measured bus bandwidth (by time, where it is printed): 0.10 is 10 %. Medians and "
-        "90th percentiles are those of each source, averaged over sources. All of it is the model's: numbers published "
-        "for a machine type were made from these rows, and are right for them by construction."
+        "90th percentiles are those of each source, averaged over sources. The first tables are the model's alone, "
+        "whose few factors saw some of these sources; verdicts follow below them, with every source held back whole."
     )
     yield ""
     yield from INDEPENDENCE
@@ -197,7 +187,7 @@ def report(found: Sequence[Row], path: Path) -> Iterator[str]:
     yield from by_class(healthy)
     yield from by_decade(healthy)
     yield from by_fit(healthy)
-    yield from alarms(pairs)
+    yield from held_out.page(found)
     yield from losses(found, healthy)
     yield from of_copies(path)
     yield from worst(healthy)
@@ -215,8 +205,9 @@ def error_row(own: Sequence[Pair]) -> tuple[object, ...]:
 INDEPENDENCE = (
     "How far this is a check: less than `held back` suggests. All ratios had been looked at before the last fit, and",
     "choices followed from them: corrections for PCIe and the network were dropped because held-back rows got worse,",
-    "EFA's latency and NVLS's factor on 8 Blackwells were taken from rows that are here, the network's fractions are",
-    "from the same published runs, and the low marks were set on these rows. Runs that nobody published are the check.",
+    "EFA's latency and NVLS's factor on 8 Blackwells were taken from rows that are here, and the network's fractions",
+    "are from the same published runs. Thresholds are the exception: a source has no part in those it is judged by.",
+    "Runs that are not published are the check: `ncclprobe expect --judge`.",
 )
 """Said at the top, so that nobody trusts the table further than it goes."""
 
@@ -263,109 +254,6 @@ def by_fit(healthy: Sequence[Pair]) -> Iterator[str]:
     yield from table(head, rows_)
 
 
-def failing(pair: Pair) -> bool:
-    """Whether the row would be judged FAIL."""
-    return verdict(pair) == "fail"
-
-
-def verdict(pair: Pair) -> str:
-    """Of a row without noise, as ncclprobe.bandwidth judges it."""
-    found = pair.found
-    band = Expectation(found.busbw_GBps, found.low_GBps, "GB/s", "model", found.why, found.source)
-    value = measured(pair.row, pair.nbytes)
-    return once((value, value), band).status
-
-
-def alarms(pairs: Sequence[Pair]) -> Iterator[str]:
-    yield "## Incidents found, and false alarms"
-    yield ""
-    incidents: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        if pair.row.healthy == "no":
-            incidents[pair.row.label, pair.row.family, pair.row.settings].append(pair)
-    yield "One incident is one run of one sick machine, whatever the number of its rows."
-    yield ""
-    rows_ = [(*_incident(own), key[0]) for key, own in sorted(incidents.items())]
-    yield from table(("fault of", "verdict", "rows that fail", "lowest of expected", "incident"), rows_)
-    for kind in ("bandwidth", "latency"):
-        own = [row for row in rows_ if row[0] == kind]
-        failed, warned = (sum(row[1] == word for row in own) for word in ("FAIL", "WARN"))
-        yield f"- {kind}: of {len(own)} incidents {failed} fail, {warned} warn"
-    healthy = [p for p in pairs if p.row.healthy == "yes"]
-    wrong = [p for p in healthy if failing(p)]
-    runs, bad = {_run(p) for p in healthy}, {_run(p) for p in wrong}
-    yield (
-        f"- false alarms: {len(wrong)} of {len(healthy)} healthy rows ({len(wrong) / len(healthy):.1%}), in "
-        f"{len(bad)} of {len(runs)} healthy runs; the marks were set on these very rows"
-    )
-    top = peaks(p for p in healthy if p.nbytes >= PEAK)
-    high = [p for p in top if failing(p)]
-    names = "; ".join(sorted(f"{p.row.label} {p.row.op} {1 / p.ratio:.2f}" for p in high))
-    yield f"- false alarms at the peak: {len(high)} of {len(top)} runs ({names})"
-    yield ""
-    yield from _low_marks(healthy)
-    yield from _independent(healthy)
-
-
-def _run(pair: Pair) -> tuple[str, str, str, str]:
-    return pair.row.label, pair.row.family, pair.row.op, pair.row.settings
-
-
-LATENCY_WORDS = ("slow at", "latency", "1.66 ms", "plateau", "mid-size", "spike")
-
-
-def _incident(own: Sequence[Pair]) -> tuple[object, ...]:
-    text = " ".join(p.row.note + p.row.settings for p in own).lower()
-    kind = "latency" if any(word in text for word in LATENCY_WORDS) else "bandwidth"
-    said = [verdict(p) for p in own]
-    least = min(1 / p.ratio for p in own)
-    whole = "FAIL" if "fail" in said else "WARN" if "warn" in said else "passes"
-    return kind, whole, f"{said.count('fail')} of {len(own)}", f"{least:.2f}"
-
-
-def _low_marks(healthy: Sequence[Pair]) -> Iterator[str]:
-    yield "The low marks of `expect/predict.py`, and what 99 of 100 healthy rows reach of their prediction:"
-    yield ""
-    rows_: list[tuple[object, ...]] = []
-    for (where, what), low in predicting.LOW.items():
-        own = [p for p in healthy if predicting.kind(p.found.place, p.row.op) == where and p.found.judged_by == what]
-        if own:
-            reached = quantile([1 / p.ratio for p in own], ALARMS)
-            rows_.append((where, what, f"{low:.2f}", f"{reached:.2f}", len({p.row.family for p in own}), len(own)))
-    yield from table(("where", "judged by", "low mark", "1st percentile", "sources", "rows"), rows_)
-
-
-def _independent(healthy: Sequence[Pair]) -> Iterator[str]:
-    """Each source judged by marks that all others set."""
-    wrong, rows_of = 0, 0
-    shares: list[float] = []
-    for family in sorted({p.row.family for p in healthy}):
-        marks = marks_of([p for p in healthy if p.row.family != family])
-        own = [p for p in healthy if p.row.family == family and _marks(p) in marks]
-        failed = sum(1 / p.ratio < marks[_marks(p)] for p in own)
-        wrong, rows_of = wrong + failed, rows_of + len(own)
-        shares += [failed / len(own)] if own else []
-    yield (
-        f"Each source judged by the marks that the other sources would set: {wrong} of {rows_of} healthy rows fail "
-        f"({wrong / rows_of:.1%}; {statistics.fmean(shares):.1%} of a source's rows on average, none of "
-        f"{sum(not share for share in shares)} of {len(shares)} sources). That is what a cluster nobody has published "
-        "may see from the model."
-    )
-    yield ""
-
-
-def marks_of(pairs: Sequence[Pair]) -> dict[tuple[str, str], float]:
-    """The low marks by their rule."""
-    reached: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for pair in pairs:
-        reached[_marks(pair)].append(1 / pair.ratio)
-    return {key: math.floor(quantile(values, ALARMS) * 20) / 20 for key, values in reached.items()}
-
-
-def _marks(pair: Pair) -> tuple[str, str]:
-    return predicting.kind(pair.found.place, pair.row.op), pair.found.judged_by
-
-
 def losses(found: Sequence[Row], healthy: Sequence[Pair]) -> Iterator[str]:
     """The smallest loss of bandwidth that would be found in nine of ten runs, at 1 % of healthy runs blamed."""
     yield "## The smallest loss that can be found"
@@ -378,8 +266,11 @@ def losses(found: Sequence[Row], healthy: Sequence[Pair]) -> Iterator[str]:
     top = peaks(p for p in healthy if p.nbytes >= PEAK)
     shares: list[tuple[str, list[float]]] = [
         *(
-            (f"model, {name}", [1 / p.ratio for p in top if predicting.kind(p.found.place, p.row.op) == which])
-            for which, name in KINDS.items()
+            (
+                f"model, {path}",
+                [1 / p.ratio for p in top if evidence.path_of(p.row.system, p.row.shape, p.row.op) == path],
+            )
+            for path in PATHS
         ),
         ("published for the same machine, other sources", list(by_other_sources(found))),
         ("baseline: earlier runs of the same nodes", list(by_earlier(found))),
@@ -434,6 +325,10 @@ def leave_one_out(values: Sequence[float]) -> Iterator[float]:
     for at, value in enumerate(values):
         if len(values) > 2:
             yield value / statistics.median([*values[:at], *values[at + 1 :]])
+
+
+def _run(pair: Pair) -> tuple[str, str, str, str]:
+    return pair.row.label, pair.row.family, pair.row.op, pair.row.settings
 
 
 def worst(healthy: Sequence[Pair]) -> Iterator[str]:
@@ -525,6 +420,7 @@ def main() -> int:
     parser.add_argument("published", type=Path)
     parser.add_argument("--sweeps", type=Path, help="which sizes of which sweep stand out of it, and are left out")
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--errors", action="store_true", help="write the table that ncclprobe ships")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     odd = outliers(options.sweeps) if options.sweeps else frozenset()
@@ -532,6 +428,9 @@ def main() -> int:
     if options.fit:
         for place, factors in fit(list(paired(found))).items():
             print(f'        "{place}": {factors},')
+        return 0
+    if options.errors:
+        ERRORS.write_text(held_out.as_csv(held_out.cells(held_out.samples(found))))
         return 0
     text = "\n".join(report(found, options.published)).rstrip() + "\n"
     if options.out:

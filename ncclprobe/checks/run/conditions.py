@@ -1,0 +1,41 @@
+"""To which runs a check applies: what was asked decides."""
+
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.model.registry import applies
+
+
+@applies
+def collectives(asked: Asked) -> bool:
+    """where collectives were to be measured."""
+    return asked.what == "collectives"
+
+
+@applies
+def pairs_of_ranks(asked: Asked) -> bool:
+    """where pairs of ranks were to be measured."""
+    return asked.what == "pairs"
+
+
+@applies
+def copies_within_nodes(asked: Asked) -> bool:
+    """where copies within nodes were to be measured."""
+    return asked.what == "copies"
+
+
+@applies
+def affinity_of_ranks(asked: Asked) -> bool:
+    """where the ranks' processors were to be compared with others."""
+    return asked.what == "affinity"
+
+
+@applies
+def groups_of_ranks(asked: Asked) -> bool:
+    """where groups of ranks were to be measured."""
+    return asked.groups
+
+
+@applies
+def counters_of_nics(asked: Asked, participants: Participants) -> bool:
+    """where bytes were to cross nodes and NICs were to be counted."""
+    return asked.nic_traffic and participants.nodes > 1

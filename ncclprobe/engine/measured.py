@@ -1,0 +1,234 @@
+"""What a measuring run adds to a report: its rows and notes, and which machine findings count in its exit code.
+
+In a measuring run a machine check that could not look is advisory. A machine FAIL is shown; it counts where its blame
+is node, link or job, but not where it is about a device that the run did not use (contract, Exit codes).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ncclprobe.engine.collect import Facts, collect
+from ncclprobe.expect.site.bands import judge_rows
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.run.asked import Asked, Notes, Skipped
+from ncclprobe.facts.run.pairs import Localised, Pairs
+from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
+from ncclprobe.host import Host
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.nccl.selection import choose
+from ncclprobe.units import size
+
+T = TypeVar("T")
+COUNTING = ("node", "link", "job")
+_USED_SHARE = 0.1
+"""A NIC that carried this share of its node's bytes was used."""
+
+
+def run_facts(log: Host) -> Facts:
+    """The facts that the samples of a run make."""
+    return collect(log, discover("ncclprobe.facts", Collector, {"run"}))
+
+
+def job_of(run: Facts, job: Job) -> Job:
+    """`job` with the backend that was measured."""
+    who = run.get(Participants)
+    return replace(job, backend="nccl" if who.backend == "nccl" else "gloo") if isinstance(who, Participants) else job
+
+
+def advisory(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> tuple[Verdict, ...]:
+    """`verdicts`, those on machines no longer required: a run is judged by what it measured."""
+    of_run = {check.id for check in checks if check.of_run}
+    return tuple(v if v.id in of_run else replace(v, required=False) for v in verdicts)
+
+
+def counted(
+    verdicts: Sequence[Verdict], checks: Sequence[Check], snapshots: Sequence[Snapshot], run: Facts
+) -> tuple[Verdict, ...]:
+    """The verdicts that make the status of a run: its own, and machine verdicts with the FAILs that count."""
+    of_run = {check.id for check in checks if check.of_run}
+    unused = {s.node: unused_devices(s, run) for s in snapshots}
+    found = []
+    for verdict in verdicts:
+        if verdict.id in of_run:
+            found.append(verdict)
+            continue
+        idle = unused.get(verdict.node or "", frozenset[str]())
+        fails = tuple(f for f in verdict.findings if _counts(f, idle))
+        if fails:
+            found.append(replace(verdict, status=Status.FAIL, findings=fails))
+    return tuple(found)
+
+
+def _counts(finding: Finding, unused: frozenset[str]) -> bool:
+    return finding.severity is Severity.FAIL and finding.blame in COUNTING and not about_only(finding, unused)
+
+
+def about_only(finding: Finding, devices: frozenset[str]) -> bool:
+    """Whether all devices that the finding's subject names, at least one, are among `devices`."""
+    named = [word.rstrip(":,") for word in re.split(r"[\s,]+", finding.subject)]
+    hits = [word for word in named if word in devices or word.partition(":")[0] in devices]
+    others = [word for word in named if word not in hits and re.match(r"(GPU|mlx|eth|en|ib|bond)", word)]
+    return bool(hits) and not others
+
+
+def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
+    """GPUs, ports and interfaces of a node that the run did not use; empty where that is not known."""
+    who = run.get(Participants)
+    if not isinstance(who, Participants) or snapshot.node not in who.hosts:
+        return frozenset()
+    gpus = _all(snapshot, Gpus, lambda fact: [f"GPU{gpu.index}" for gpu in fact.all])
+    nics = _all(snapshot, Fabric, lambda fact: [port.name for port in fact.ports])
+    interfaces = _all(snapshot, Interfaces, lambda fact: [each.name for each in fact.all])
+    return frozenset({*gpus, *nics, *interfaces} - _used(snapshot, who, run))
+
+
+def _all(snapshot: Snapshot, kind: type[T], names: Any) -> list[str]:
+    fact = snapshot.facts.get(kind)
+    return list(names(fact)) if isinstance(fact, kind) else []
+
+
+def _used(snapshot: Snapshot, who: Participants, run: Facts) -> set[str]:
+    used = {f"GPU{gpu}" for gpu, host in zip(who.gpus, who.hosts, strict=False) if host == snapshot.node}
+    if who.nodes < 2:
+        return used
+    traffic = run.get(NicTraffic)
+    carried = [nic for row in traffic.rows for nic in row.nics] if isinstance(traffic, NicTraffic) else []
+    seen = {
+        nic.nic for nic in carried if nic.node == snapshot.node and (nic.expected or (nic.share or 0) >= _USED_SHARE)
+    }
+    if seen:
+        return used | seen
+    if who.backend == "nccl":
+        made = choose(snapshot)
+        chosen = [each.port for each in made.hcas.chosen or ()] or [each.name for each in made.sockets.chosen or ()]
+        if chosen:
+            return used | set(chosen)
+    fabric, interfaces = snapshot.facts.get(Fabric), snapshot.facts.get(Interfaces)
+    ports = {port.name for port in fabric.ports} if isinstance(fabric, Fabric) else set()
+    return used | ports | ({i.name for i in interfaces.all} if isinstance(interfaces, Interfaces) else set())
+
+
+def launch_row(run: Facts) -> LaunchRow:
+    """How the ranks were started."""
+    who = run.get(Participants)
+    return LaunchRow(who.kind, who.nnodes, who.ranks) if isinstance(who, Participants) else LaunchRow()
+
+
+def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
+    """A row per host of the ranks; its status is that of the run, or its own failure."""
+    who = run.get(Participants)
+    hosts = dict.fromkeys(who.hosts) if isinstance(who, Participants) else {}
+    return tuple(NodeRow(host, rank, host, _status_of(host, verdicts)) for rank, host in enumerate(hosts))
+
+
+def _status_of(host: str, verdicts: Sequence[Verdict]) -> Status:
+    mine = [v for v in verdicts if v.node in (None, host)]
+    for status in (Status.FAIL, Status.UNKNOWN, Status.WARN):
+        if any(v.status is status and (status is not Status.UNKNOWN or v.required) for v in mine):
+            return status
+    return Status.PASS
+
+
+def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, NodeEnvironment]:
+    """Versions and settings by node; on rank 0's those of the libraries that were measured come first."""
+    who = run.get(Participants)
+    if not isinstance(who, Participants) or not who.hosts:
+        return looked
+    first = who.hosts[0]
+    seen = looked.get(first, NodeEnvironment())
+    measured = {name: value for name, value in who.versions.items() if value is not None or name not in seen.versions}
+    return {
+        first: NodeEnvironment({**seen.versions, **measured}, seen.settings),
+        **{k: v for k, v in looked.items() if k != first},
+    }
+
+
+def rows_of(run: Facts) -> tuple[Measurement, ...]:
+    """The rows of a run with their verdicts; none where it measured none."""
+    rows, expected = run.get(Rows), run.get(Expected)
+    if not isinstance(rows, Rows):
+        return ()
+    return judge_rows(rows, expected if isinstance(expected, Expected) else Expected())
+
+
+def sections(run: Facts) -> dict[str, Any]:
+    """The report's fields that hold what was measured."""
+    first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
+    return {
+        "measurements": rows_of(run),
+        "pairs": _rows(run, Pairs),
+        "localisation": found.found if isinstance(found, Localised) else None,
+        "roads": _rows(run, NicTraffic),
+        "copies": _rows(run, Copies),
+        "affinity": _rows(run, Affinities),
+        "groups": _rows(run, Groups),
+        "steps": _rows(run, Steps),
+        "unmeasured": _rows(run, Skipped),
+        "first_call": first.cost if isinstance(first, FirstCalls) else None,
+        "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,
+    }
+
+
+def _rows(run: Facts, kind: type[Any]) -> tuple[Any, ...]:
+    fact = run.get(kind)
+    return tuple(fact.rows) if isinstance(fact, kind) else ()
+
+
+def notes(run: Facts) -> Iterator[str]:
+    """What the reader must know of the run: how it was understood, what was found out, what was not reached."""
+    asked, told, rows = run.get(Asked), run.get(Notes), rows_of(run)
+    if isinstance(asked, Asked):
+        yield from asked.notes
+    if isinstance(told, Notes):
+        yield from told.texts
+    for each in _rows(run, Skipped):
+        if each.cause == "small":
+            yield f"{each.op} was skipped: {each.why}"
+    yield from imprecise(rows)
+    if isinstance(asked, Asked):
+        yield from _judged_by(asked, rows)
+
+
+def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
+    """How many rows have a verdict, where not all have one."""
+    judged = sum(row.status != "unjudged" for row in rows)
+    if rows and not judged and not (asked.expect or asked.baseline):
+        yield f"{_count(rows)} measured, none judged{_why_none(rows)}"
+    elif 0 < judged < len(rows):
+        by = asked.expect or asked.baseline or "what is known of this machine"
+        yield f"{judged} of {_count(rows)} judged by {by}"
+
+
+def _why_none(rows: Sequence[Measurement]) -> str:
+    known = [row.expectation.known for row in rows if row.expectation]
+    if known:
+        return f"; the last of them: {known[-1]}" if known[-1] else ""
+    return ": nothing is known to judge them by; --expect FILE or --baseline PATH would"
+
+
+def _count(rows: Sequence[Any]) -> str:
+    return f"{len(rows)} row" + "s" * (len(rows) != 1)
+
+
+def imprecise(rows: Sequence[Measurement]) -> Iterator[str]:
+    """Where the precision that was asked for was not reached, and what was."""
+    short = [row for row in rows if row.precision_asked and (row.precision or 1.0) > row.precision_asked]
+    if short:
+        worst = max(short, key=lambda row: row.precision or 1.0)
+        reached = "unknown" if worst.precision is None else f"±{100 * worst.precision:.3g} %"
+        yield (
+            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of {len(rows)} rows did not "
+            f"reach it within --budget; the worst is {worst.op} {size(worst.nbytes)}, {reached} after "
+            f"{worst.batches} batches of {worst.iters}: give more --budget, or ask for less with --precision"
+        )

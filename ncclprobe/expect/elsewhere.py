@@ -1,0 +1,189 @@
+"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ncclprobe.expect.pinned import Pinned
+from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.site.bands import judged
+from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Band, Measurement
+from ncclprobe.units import size
+
+_SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
+_MOST_NODES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
+
+    `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
+    data in its summary, an error); empty: it does not.
+    """
+
+    system: System
+    machine: Machine | None
+    nodes: int | None
+    settings: Pinned
+    failed: str = ""
+    version: Version | None = None
+
+
+def environment(text: str) -> dict[str, str | None]:
+    """What NCCL's INFO lines in a log say of its variables; the last of each counts."""
+    return {name: value.rstrip(".") for name, value in _SET.findall(text)}
+
+
+def judge(rows: Sequence[Measurement], place: Place) -> tuple[Measurement, ...]:
+    """Each row with its expectation and verdict; a row with wrong data fails whatever its speed.
+
+    Where no interval is known, as in nccl-tests' tables, the mean is all there is, and is taken as it stands. Baselines
+    and verdicts that a report carries of itself are left aside.
+    """
+    return tuple(_judged(row, place) for row in rows)
+
+
+def _judged(row: Measurement, place: Place) -> Measurement:
+    interval = row.interval_us or (row.time_us.mean, row.time_us.mean)
+    plain = replace(row, expectation=None, status="unjudged", doubt="", interval_us=interval)
+    said = judged(plain, list(_band(row, place)))
+    if row.wrong:
+        return replace(said, status="fail", doubt=f"{row.wrong} wrong values")
+    return said
+
+
+def _band(row: Measurement, place: Place) -> Iterator[Band]:
+    shape = shape_of(row, place)
+    if row.backend != "nccl" or shape is None or max(shape.gpus) > place.system.gpus:
+        return
+    found = expectation(
+        row.op,
+        row.nbytes,
+        shape,
+        place.system,
+        machine=place.machine,
+        version=place.version or _version(row.library.version),
+        settings=place.settings,
+    )
+    if found:
+        yield Band(row.op, row.nbytes, row.nbytes, found)
+
+
+def shape_of(row: Measurement, place: Place) -> Shape | None:
+    """How the ranks of `row` are spread: evenly; None where they cannot be."""
+    nodes = place.nodes or row.nodes
+    if not 0 < nodes <= min(row.ranks, _MOST_NODES) or row.ranks % nodes:
+        return None
+    return Shape((row.ranks // nodes,) * nodes)
+
+
+def _version(text: str) -> Version:
+    found = _VERSION.match(text)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
+
+
+def exit_code(rows: Sequence[Measurement], place: Place) -> ExitCode:
+    """4 where a row fails, 3 where one is too noisy to say or the run failed, else 0, also where none was judged."""
+    states = {row.status for row in rows}
+    if "fail" in states:
+        return ExitCode.FAIL
+    return ExitCode.INCONCLUSIVE if "noise" in states or place.failed else ExitCode.OK
+
+
+def headline(rows: Sequence[Measurement]) -> str:
+    """How many rows, how many of them judged, and what they came to."""
+    shown = sum(row.status == "unjudged" for row in rows)
+    count = f"{len(rows)} row{'s' * (len(rows) != 1)} measured"
+    if shown == len(rows):
+        return f"{count}, none judged"
+    states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "noise", "pass")]
+    return f"{count}, {len(rows) - shown} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
+
+
+def as_text(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> str:
+    """A line per row, below them each source and reason once."""
+    return "\n".join(_text(rows, place, sources))
+
+
+def _text(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> Iterator[str]:
+    name = place.machine.name if place.machine else place.system.name
+    yield f"{headline(rows)}; {', '.join(sources)} against {name}" + (
+        f" with {place.settings}" if place.settings else ""
+    )
+    if place.failed:
+        yield f"the run says of itself: {place.failed}"
+    names = ("op", "size", "place", "ranks", "GB/s", "expected", "threshold", "status")
+    yield "{:<14} {:>9} {:<5} {:>11} {:>9} {:>9} {:>9} {:<9} from".format(*names)
+    notes: dict[str, int] = {}
+    for row in rows:
+        yield _line(row, place, notes)
+    for note, number in notes.items():
+        yield f"[{number}] {note}"
+
+
+def _line(row: Measurement, place: Place, notes: dict[str, int]) -> str:
+    found, nodes = row.expectation, place.nodes or row.nodes
+    ranks = f"{row.ranks} on {nodes}"
+    value = f"{found.value:9.4g}" if found else f"{'-':>9}"
+    low = f"{found.low:9.4g}" if found and found.worst != "unjudged" else f"{'-':>9}"
+    marks = [f"[{notes.setdefault(note, len(notes) + 1)}]" for note in _notes(row, place)]
+    basis = found.basis if found else ""
+    cells = f"{row.op:<14} {size(row.nbytes):>9} {row.place:<5} {ranks:>11} {row.busbw_GBps:9.4g} {value} {low}"
+    return f"{cells} {row.status:<9} {' '.join([basis, *marks])}".rstrip()
+
+
+def _notes(row: Measurement, place: Place) -> Iterator[str]:
+    found = row.expectation
+    if row.doubt:
+        yield row.doubt
+    if found is None:
+        yield _nothing(row, place)
+        return
+    yield found.known
+    yield f"{found.basis}: {found.source}"
+
+
+def _nothing(row: Measurement, place: Place) -> str:
+    if row.backend != "nccl":
+        return f"not judged: nothing is expected of {row.backend}"
+    shape = shape_of(row, place)
+    if shape is None:
+        return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"
+    if max(shape.gpus) > place.system.gpus:
+        return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {place.system.gpus} GPUs"
+    return f"not judged: nothing is known of {row.op} here"
+
+
+def as_json(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "files": list(sources),
+        "machine": place.machine.name if place.machine else None,
+        "settings": str(place.settings) or None,
+        "headline": headline(rows),
+        "failed": place.failed or None,
+        "exit_code": int(exit_code(rows, place)),
+        "rows": [_row(row, place) for row in rows],
+    }
+
+
+def _row(row: Measurement, place: Place) -> Mapping[str, Any]:
+    return {
+        "op": row.op,
+        "nbytes": row.nbytes,
+        "place": row.place,
+        "ranks": row.ranks,
+        "nodes": place.nodes or row.nodes,
+        "time_us": row.time_us.mean,
+        "busbw_GBps": row.busbw_GBps,
+        "wrong": row.wrong,
+        "expectation": asdict(row.expectation) if row.expectation else None,
+        "status": row.status,
+        "why": "; ".join(_notes(row, place)),
+    }

@@ -1,0 +1,160 @@
+"""How far expectations that were not measured here were off on sources held back, and so what they may decide.
+
+One place turns (path, size, expectation) into a threshold, or into a row that is shown and not judged. The errors are
+data, ``tables/errors.csv``, made by ``scripts/accuracy.py --errors`` from published runs: each source is compared with
+numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the basis, the
+path of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
+"""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from ncclprobe.expect import direct
+from ncclprobe.expect.network import domains
+from ncclprobe.expect.system import Shape, System
+from ncclprobe.model.measurement import Expectation
+from ncclprobe.units import size
+
+Path = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
+"""Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
+nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or over a network that is
+not known."""
+WORDS: Mapping[Path, str] = MappingProxyType(
+    {
+        "nvlink": "over NVLink in a node",
+        "mnnvl": "over NVLink between nodes",
+        "racks": "between racks of NVLink",
+        "pcie": "over PCIe in a node",
+        "rdma": "over RDMA between nodes",
+        "tcp": "over TCP between nodes",
+        "unknown": "over a network that is not known",
+    }
+)
+_BETWEEN: frozenset[Path] = frozenset(("racks", "rdma", "tcp", "unknown"))
+GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
+"""Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
+
+FEWEST_SOURCES, FEWEST_ROWS = 3, 30
+LARGEST_DECADE = 9
+"""Sizes from 1 GB on are one class: there bytes decide alone."""
+LOOSE = 0.5
+"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It
+warns at most; so does what latency decides: a wrong table looks the same there as a slow machine."""
+_NO_FAIL_BETWEEN_NODES = 64 << 20
+"""Nor does any row up to this size fail between nodes without a baseline or peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
+
+    `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share
+    of the expected value below which a row fails; null where too little is known.
+    """
+
+    basis: str
+    path: str
+    decade: int
+    sources: int
+    rows: int
+    median: float
+    ninety: float
+    mark: float | None
+
+
+def enough(sources: int, rows: int) -> bool:
+    """Whether so much evidence may fail a row."""
+    return sources >= FEWEST_SOURCES and rows >= FEWEST_ROWS
+
+
+def path_of(system: System, shape: Shape, op: str) -> str:
+    """The class of path of one call: ``rdma``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
+    found: str = _path(system, shape)
+    if found == "nvlink":
+        found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"
+    return f"{found} pairs" if op in direct.OPS else found
+
+
+def _path(system: System, shape: Shape) -> Path:
+    if domains(system, shape).count > 1:
+        if system.domain_gpus > system.gpus:
+            return "racks"
+        if system.network is None:
+            return "unknown"
+        return "tcp" if system.network in ("sockets", "tcpx", "tcpxo") else "rdma"
+    if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
+        return "mnnvl" if shape.nodes > 1 else "nvlink"
+    return "pcie"
+
+
+def decade(nbytes: int) -> int:
+    """The size as evidence is kept: 6 is 1 MB to 10 MB, 9 is 1 GB and more."""
+    return min(LARGEST_DECADE, int(math.log10(max(1, nbytes))))
+
+
+@cache
+def table() -> Mapping[tuple[str, str, int], Cell]:
+    """Every cell that comes with ncclprobe, by basis, path and decade."""
+    text = resources.files("ncclprobe.expect.tables").joinpath("errors.csv").read_text(encoding="utf-8")
+    cells = (_cell(row) for row in csv.DictReader(text.splitlines()))
+    return MappingProxyType({(cell.basis, cell.path, cell.decade): cell for cell in cells})
+
+
+def _cell(row: Mapping[str, str]) -> Cell:
+    mark = float(row["mark"]) if row["mark"] else None
+    counts = int(row["decade"]), int(row["sources"]), int(row["rows"])
+    return Cell(row["basis"], row["path"], *counts, float(row["median"]), float(row["p90"]), mark)
+
+
+def weighed(
+    found: Expectation,
+    system: System,
+    shape: Shape,
+    op: str,
+    nbytes: int,
+    *,
+    by_time: bool = False,
+    cells: Mapping[tuple[str, str, int], Cell] | None = None,
+) -> Expectation:
+    """`found` with the threshold that the evidence gives it, and the worst verdict that it may cause.
+
+    `by_time`: latency decides this row, so that it warns at most. `cells`: in place of those that ncclprobe comes with.
+    """
+    path = path_of(system, shape, op)
+    cell = (table() if cells is None else cells).get((found.basis, path, decade(nbytes)))
+    where = f"{_words(path)} at {size(nbytes)}"
+    if cell is None or cell.mark is None:
+        return unjudged(found, _too_little(cell, found.basis, where))
+    known = (
+        f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
+        f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
+    )
+    small = path.split()[0] in _BETWEEN and nbytes <= _NO_FAIL_BETWEEN_NODES
+    worst: Literal["fail", "warn"] = "warn" if by_time or small or cell.mark < LOOSE else "fail"
+    return replace(found, low=found.value * cell.mark, worst=worst, known=known)
+
+
+def unjudged(found: Expectation, why: str) -> Expectation:
+    """`found` as a number to look at: without a threshold, and why."""
+    return replace(found, low=0.0, worst="unjudged", known=why)
+
+
+def _too_little(cell: Cell | None, basis: str, where: str) -> str:
+    have = f"from {cell.sources} sources and {cell.rows} rows" if cell else "from no source"
+    return (
+        f"not judged: how far {basis} expectations {where} are off is known {have}, and it takes {FEWEST_SOURCES} and "
+        f"{FEWEST_ROWS}"
+    )
+
+
+def _words(path: str) -> str:
+    """The class as a reader has it: ``over NVLink in a node (hopper)``."""
+    base, *rest = path.split()
+    words = next(WORDS[each] for each in get_args(Path) if each == base)
+    return f"{words} ({', '.join(rest)})" if rest else words

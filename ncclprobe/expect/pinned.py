@@ -1,0 +1,129 @@
+"""Settings of the job that change what a collective should reach: read as NCCL reads them, and applied to the links.
+
+NCCL_ALGO and NCCL_PROTO leave algorithms and protocols out, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE take links away:
+what is then chosen, NCCL's own tables tell. What shared memory carries in place of P2P, and what fewer or more channels
+cost, is not published, so rows that such a setting changes are not judged.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ncclprobe.expect.system import System, Version
+from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced
+from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.nccl import algorithms as nccl
+from ncclprobe.nccl.algorithms import Pin, parse_pin
+from ncclprobe.nccl.gpudirect import switched_on, user_level
+from ncclprobe.topology.paths import PathType
+
+_MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
+_FEWEST_CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """A limit on channels, as it was set."""
+
+    text: str
+    number: int
+    kind: Literal["most", "fewest"]
+
+    def changes(self, used: int | None) -> bool:
+        """Whether a call that employs `used` channels is another with it; null: not known how many, so it may be."""
+        return used is None or (self.number < used if self.kind == "most" else self.number > used)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
+
+    `nvls`, `mnnvl` and `p2p` are how those were turned off, empty where they were not.
+    """
+
+    algorithms: Pin = field(default_factory=Pin)
+    protocols: Pin = field(default_factory=Pin)
+    algo: str = ""
+    proto: str = ""
+    nvls: str = ""
+    mnnvl: str = ""
+    p2p: str = ""
+    channels: tuple[Channels, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is set."""
+        return self != NOTHING
+
+    def __str__(self) -> str:
+        """As it was set: ``NCCL_ALGO=Ring, NCCL_NVLS_ENABLE=0``."""
+        parts = (self.algo, self.proto, self.nvls, self.mnnvl, self.p2p, *(each.text for each in self.channels))
+        return ", ".join(filter(None, parts))
+
+    @property
+    def refused(self) -> str:
+        """Which setting NCCL refuses to start with; empty: none."""
+        pins = ((self.algorithms, self.algo), (self.protocols, self.proto))
+        return next((f"NCCL refuses {text}: {pin.error}" for pin, text in pins if pin.error), "")
+
+    def left(self, op: str) -> Forced | None:
+        """What the lists leave to `op`; None where they say nothing of it, or NCCL has no choice for it."""
+        function = FUNCTIONS.get(op)
+        if function is None:
+            return None
+        kept, protocols = self.algorithms.kept.get(function), self.protocols.kept.get(function)
+        if kept is None and protocols is None:
+            return None
+        names = ALGORITHMS if kept is None else tuple(name for name in ALGORITHMS if name in kept)
+        words = PROTOCOLS if protocols is None else tuple(name for name in PROTOCOLS if name in protocols)
+        return Forced(frozenset(names), frozenset(words))
+
+    def applied(self, system: System) -> System:
+        """`system` without the links that are turned off."""
+        found = replace(system, nvls=system.nvls and not self.nvls)
+        if self.mnnvl:
+            found = replace(found, domain_gpus=min(found.domain_gpus, found.gpus))
+        if self.p2p:
+            found = replace(found, nvlinks=0, nvlink_GBps=0.0, fabric="none", domain_gpus=0, nvls=False, p2p=False)
+        return found
+
+
+NOTHING = Pinned()
+
+
+def pinned(settings: Settings, version: Version) -> Pinned:
+    """What of `settings` matters to this release."""
+    algo, proto = settings.get("NCCL_ALGO") or "", settings.get("NCCL_PROTO") or ""
+    return Pinned(
+        parse_pin(algo, nccl.ALGORITHMS, version),
+        parse_pin(proto, nccl.PROTOCOLS, version),
+        f"NCCL_ALGO={algo}" if algo else "",
+        f"NCCL_PROTO={proto}" if proto else "",
+        _off(settings, "NCCL_NVLS_ENABLE"),
+        _off(settings, "NCCL_MNNVL_ENABLE"),
+        _no_p2p(settings, version),
+        tuple(_channels(settings)),
+    )
+
+
+def _off(settings: Settings, name: str) -> str:
+    return f"{name}={settings.get(name)}" if switched_on(settings, name, 2) == 0 else ""
+
+
+def _no_p2p(settings: Settings, version: Version) -> str:
+    if switched_on(settings, "NCCL_P2P_DISABLE", 0) == 1:
+        return f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}"
+    level = user_level(settings, "NCCL_P2P_LEVEL", version)
+    return level.origin if level and level.path is PathType.LOC else ""
+
+
+def _channels(settings: Settings) -> Iterator[Channels]:
+    kinds: tuple[tuple[Literal["most", "fewest"], tuple[str, ...]], ...] = (
+        ("most", _MOST_CHANNELS),
+        ("fewest", _FEWEST_CHANNELS),
+    )
+    for kind, names in kinds:
+        for name in names:
+            number = switched_on(settings, name, 0)
+            if number > 0:
+                yield Channels(f"{name}={settings.get(name)}", number, kind)

@@ -1,0 +1,88 @@
+"""What a run was asked to measure, and how it ended: what is missing can only be told by what was asked."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ncclprobe.facts.run.samples import any_of, last
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Unmeasured
+from ncclprobe.model.registry import collector
+from ncclprobe.ops import OPS
+
+What = Literal["collectives", "pairs", "copies", "affinity", "training"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What this run was asked for; the first sample of every run log.
+
+    `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
+    and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null where the
+    user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
+    enough. `notes`: how the request was understood.
+    """
+
+    what: What = "collectives"
+    ops: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    itemsize: int = 4
+    groups: bool = False
+    steps: tuple[str, ...] = ()
+    nic_traffic: bool = False
+    backend: str | None = None
+    expect: str | None = None
+    baseline: str | None = None
+    require_judged: bool = False
+    notes: tuple[str, ...] = ()
+
+    def rows(self, ranks: int) -> frozenset[tuple[str, int, str]]:
+        """The rows to be measured with so many ranks: operation, printed size, place."""
+        if self.what != "collectives":
+            return frozenset()
+        shapes = ((op, OPS[op].shape(nbytes, ranks, self.itemsize).nbytes) for op in self.ops for nbytes in self.sizes)
+        return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
+
+
+@collector
+def asked(host: Host) -> Asked:
+    """Read the request."""
+    return last(host, "asked", Asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Whether the run came to its end. `why`: what cut it short; empty: nothing did."""
+
+    why: str = ""
+
+
+@collector
+def ending(host: Host) -> Ending:
+    """Read the end of the log."""
+    return Ending(last(host, "end", str))
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What was asked for and left out, each with its cause."""
+
+    rows: tuple[Unmeasured, ...] = ()
+
+
+@collector
+def skipped(host: Host) -> Skipped:
+    """Read what was left out; known to be nothing where the run left nothing out."""
+    return Skipped(any_of(host, "skipped", Unmeasured))
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What the reader must know of the run beside its verdicts, in the order in which it was found out."""
+
+    texts: tuple[str, ...] = field(default=())
+
+
+@collector
+def notes(host: Host) -> Notes:
+    """Read the notes."""
+    return Notes(any_of(host, "note", str))

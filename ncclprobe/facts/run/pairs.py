@@ -1,0 +1,34 @@
+"""Send-recv between pairs of ranks, and what they say of who is slow."""
+
+from dataclasses import dataclass
+
+from ncclprobe.facts.run.samples import any_of, last
+from ncclprobe.host import Host
+from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.registry import collector
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The pairs that were measured; empty: none."""
+
+    rows: tuple[PairRow, ...] = ()
+
+
+@collector
+def pairs(host: Host) -> Pairs:
+    """Read the pairs."""
+    return Pairs(any_of(host, "pair", PairRow))
+
+
+@dataclass(frozen=True, slots=True)
+class Localised:
+    """Who is slow, by all pairs that were measured."""
+
+    found: Localisation
+
+
+@collector
+def localised(host: Host) -> Localised:
+    """Read the localisation."""
+    return Localised(last(host, "localisation", Localisation, "the run ended before all pairs were measured"))

@@ -1,0 +1,122 @@
+"""Which ranks took part in a run, with what, and which of them were lost."""
+
+from dataclasses import dataclass, field
+
+from ncclprobe.errors import NotCaptured
+from ncclprobe.facts.run.asked import Ending
+from ncclprobe.facts.run.samples import any_of, last
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Fingerprint, FirstCall
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Participants:
+    """Who measures, and with what.
+
+    `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
+    torch and the library; `fallback`: why another backend than NCCL was measured though none was named, empty: not so.
+    `gpus`: of each rank the index of its GPU on its node, empty with gloo.
+    """
+
+    kind: str
+    ranks: int
+    hosts: tuple[str, ...]
+    backend: str = "gloo"
+    versions: dict[str, str | None] = field(default_factory=dict)
+    nnodes: int | None = None
+    fallback: str = ""
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """How many hosts there are."""
+        return len(set(self.hosts))
+
+
+@collector
+def participants(host: Host) -> Participants:
+    """Read what was last said of the ranks."""
+    return last(host, "participants", Participants)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRank:
+    """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
+
+    rank: int
+    host: str
+    phase: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of."""
+
+    expected: int
+    missing: tuple[int, ...] = ()
+    waited_s: float = 0.0
+
+
+@collector
+def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
+    """Read what the watchdog saw of the start; without it, say why the run ended before."""
+    why = f": {ending.why}" if isinstance(ending, Ending) and ending.why else ""
+    return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """Which ranks stayed to the end of a run.
+
+    `lost` are those that something can be said against. `stalled` is for a run that hangs without a rank to blame: the
+    phase that all ranks entered, and none left. Empty: that did not happen.
+    """
+
+    ranks: int
+    lost: tuple[LostRank, ...] = ()
+    stalled: str = ""
+
+
+@collector
+def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participants | Absent) -> Attendance:
+    """Read what the watchdog saw of the end; ranks that the run went on without are lost as well.
+
+    All ranks are taken to have stayed where they met and the watchdog saw none leave. Before they met, only a rank that
+    was lost tells anything.
+    """
+    left_behind = any_of(host, "lost", LostRank)
+    seen = any_of(host, "attendance", Attendance)
+    if not seen and not left_behind and isinstance(arrivals, Absent):
+        raise NotCaptured(arrivals.why)
+    ranks = participants.ranks if isinstance(participants, Participants) else 0
+    found = seen[-1] if seen else Attendance(arrivals.expected if isinstance(arrivals, Arrivals) else ranks)
+    return Attendance(found.ranks, (*left_behind, *found.lost), found.stalled)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCalls:
+    """What the first calls of a job cost."""
+
+    cost: FirstCall
+
+
+@collector
+def first_calls(host: Host) -> FirstCalls:
+    """Read the times of the first calls."""
+    return FirstCalls(last(host, "first_call", FirstCall))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOn:
+    """On what machine and software the run measured, by rank 0's node."""
+
+    fingerprint: Fingerprint
+
+
+@collector
+def measured_on(host: Host) -> MeasuredOn:
+    """Read the fingerprint."""
+    return MeasuredOn(last(host, "fingerprint", Fingerprint))

@@ -1,0 +1,40 @@
+"""Measured rows, and what they are compared with."""
+
+from dataclasses import dataclass
+
+from ncclprobe.facts.run.samples import any_of, every
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Band, Disturbance, Measurement
+from ncclprobe.model.registry import collector
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the run expected of its rows; empty: of none."""
+
+    bands: tuple[Band, ...] = ()
+
+
+@collector
+def expected(host: Host) -> Expected:
+    """Read the expectations that the run used, those of the user first."""
+    return Expected(any_of(host, "expected", Band))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a run, at least one, without verdicts.
+
+    `retests`: rows that were measured again; `disturbances`: what else slowed the run down.
+    """
+
+    measured: tuple[Measurement, ...]
+    retests: tuple[Measurement, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()
+
+
+@collector
+def rows(host: Host) -> Rows:
+    """Read the rows."""
+    measured = every(host, "row", Measurement, "no row was measured")
+    return Rows(measured, any_of(host, "retest", Measurement), any_of(host, "disturbance", Disturbance))

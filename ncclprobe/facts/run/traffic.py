@@ -1,0 +1,73 @@
+"""Where bytes went in a run, and what it measured besides collectives: copies, affinity, groups and training steps."""
+
+from dataclasses import dataclass
+
+from ncclprobe.facts.run.samples import any_of, every, last
+from ncclprobe.host import Host
+from ncclprobe.model.registry import collector
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
+
+
+@dataclass(frozen=True, slots=True)
+class NicTraffic:
+    """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
+
+    rows: tuple[Road, ...]
+
+
+@collector
+def nic_traffic(host: Host) -> NicTraffic:
+    """Read what the NICs counted."""
+    return NicTraffic(last(host, "nic_traffic", tuple[Road, ...], "no NIC was counted"))
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies within nodes that were measured. At least one."""
+
+    rows: tuple[CopyRow, ...]
+
+
+@collector
+def copies(host: Host) -> Copies:
+    """Read the copies."""
+    return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
+
+
+@dataclass(frozen=True, slots=True)
+class Affinities:
+    """The ranks whose processors were compared with others; empty: every rank already has the right ones."""
+
+    rows: tuple[AffinityRow, ...]
+
+
+@collector
+def affinities(host: Host) -> Affinities:
+    """Read the comparison."""
+    return Affinities(last(host, "affinity", tuple[AffinityRow, ...], "no affinity was compared"))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of a hybrid-parallel job that were measured, a row per kind. At least one."""
+
+    rows: tuple[GroupRow, ...]
+
+
+@collector
+def groups(host: Host) -> Groups:
+    """Read the groups."""
+    return Groups(every(host, "group", GroupRow, "no group was measured"))
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The training steps that were replayed; empty: none."""
+
+    rows: tuple[StepRow, ...]
+
+
+@collector
+def steps(host: Host) -> Steps:
+    """Read the steps."""
+    return Steps(any_of(host, "step", StepRow))

@@ -1,0 +1,179 @@
+"""The samples of a measuring run: appended to ``run.jsonl`` as they come, and asked for like any other question.
+
+A run log is a capture (contract.md) whose header says ``"run": 1`` instead of a node's name. Each further line is
+``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list of their
+values. The last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half last
+line, which a killed process leaves, is dropped.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ncclprobe import __version__
+from ncclprobe.errors import NotCaptured, UsageError
+from ncclprobe.host import SAMPLE, files
+
+FILE = "run.jsonl"
+MAX_LOG_BYTES = 256 << 20
+_END, _FORESEEN = "end", "foreseen"
+CUT_SHORT = "the run log has no end: the run was cut short"
+
+
+class RunLog:
+    """The samples so far. Safe to use from several threads; `path` null: they are kept in memory alone."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._samples: dict[str, list[str]] = {}
+        self._lines: list[str] = []  # until there is a file
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self.path: Path | None = None
+        self.end: str | None = None
+        """Why the run ended (empty: it was complete); null: the log has no end."""
+        self._foreseen = CUT_SHORT
+        taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._append({"capture": 1, "run": 1, "taken": taken, "tool": __version__, "origin": "real"})
+        if path is not None:
+            self.write_to(path)
+
+    def write_to(self, path: Path) -> None:
+        """Write what there is to `path`, and from now on every line. Raises UsageError where it cannot be written."""
+        with self._lock:
+            self._file, self.path = _create(path), path
+            lines, self._lines = self._lines, []
+            for line in lines:
+                self._write(line)
+
+    def add(self, name: str, value: Any) -> None:
+        """Append one sample: any value that JSON can hold."""
+        text = json.dumps(value, allow_nan=False)
+        with self._lock:
+            self._samples.setdefault(name, []).append(text)
+            self._write(f'{{"sample": {{{json.dumps(name)}: {text}}}}}')
+
+    def close(self, why: str = "") -> None:
+        """Append the end, unless there is one: `why` the run ended before all was measured, empty: it did not."""
+        with self._lock:
+            if self.end is None:
+                self.end = why
+                self._append({_END: {"why": why}})
+
+    def foresee(self, why: str) -> None:
+        """Append why the run ends if this is the last line."""
+        self.add(_FORESEEN, why)
+        self._foreseen = why
+
+    def ask(self, *question: str | int) -> str:
+        """The values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured where the run has none."""
+        if question[0] == SAMPLE and question[1] == _END:
+            return json.dumps([self._foreseen if self.end is None else self.end])
+        with self._lock:
+            texts = self._samples.get(str(question[1])) if question[0] == SAMPLE else None
+        if texts is None:
+            raise NotCaptured(f"the run holds no {' '.join(map(str, question))}")
+        return f"[{', '.join(texts)}]"
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self._write(json.dumps(row))
+
+    def _write(self, line: str) -> None:
+        """One write per line, so that a killed process leaves at most one half line. A full disk ends no run."""
+        if self._file is None:
+            if self.path is None:
+                self._lines.append(line)
+            return
+        try:
+            os.write(self._file, f"{line}\n".encode())
+        except OSError:
+            self._file = None
+
+    @classmethod
+    def read(cls, path: Path) -> "RunLog":
+        """The run log in `path`. Raises UsageError naming file and line."""
+        found = cls()
+        found._lines = []
+        for number, row in _rows(files.read(path, limit=MAX_LOG_BYTES), str(path)):
+            sample, end = row.get(SAMPLE), row.get(_END)
+            if isinstance(sample, dict):
+                for name, value in sample.items():
+                    found.add(name, value)
+                found._foreseen = str(sample.get(_FORESEEN, found._foreseen))
+            elif isinstance(end, dict) and isinstance(end.get("why"), str):
+                found.end = end["why"]
+            else:
+                raise UsageError(f"{path}:{number}: unknown row: neither a sample nor the end of a run")
+        return found
+
+    @classmethod
+    def resume(cls, path: Path) -> "RunLog":
+        """The run log in `path`, whose further lines are appended to it. Raises UsageError."""
+        found = cls.read(path)
+        text = files.read(path, limit=MAX_LOG_BYTES)
+        try:
+            found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), path
+            whole, _, half = text.rpartition("\n")
+            if _parses(half):
+                os.write(found._file, b"\n")
+            elif half:
+                os.truncate(path, len(f"{whole}\n".encode()) if whole else 0)
+        except OSError:
+            found._file = None
+        return found
+
+
+def ends(path: Path) -> bool:
+    """Whether the log in `path` has its end by now. Cheap: its last bytes are read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return False
+    return bool(lines) and _END in (_object(lines[-1]) or {})
+
+
+def is_run_log(path: Path) -> bool:
+    """Whether the first line of `path` says that it is one. Raises UsageError where it cannot be read."""
+    head = files.read_start(path, limit=4096).partition("\n")[0]
+    try:
+        row = json.loads(head)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and row.get("run") == 1
+
+
+def _create(path: Path) -> int:
+    """Raises UsageError where `path` cannot be written. Its owner's alone, as captures are."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}; name a folder that can be written") from None
+
+
+def _rows(text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows after the header with their line numbers. A half last line is left out."""
+    lines = text.split("\n")
+    whole, half = lines[:-1], lines[-1]
+    for number, line in enumerate([*whole, half] if _parses(half) else whole, start=1):
+        row = _object(line)
+        if row is None:
+            raise UsageError(f"{name}:{number}: truncated or not a run log: this line is no JSON object")
+        if number > 1:
+            yield number, row
+
+
+def _parses(line: str) -> bool:
+    return _object(line) is not None
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

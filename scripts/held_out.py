@@ -1,0 +1,375 @@
+"""Published runs against expectations that were made without them: what ``expect/tables/errors.csv`` is made of.
+
+A source is held back whole. What it is compared with: NCCL's model (whose few factors were fitted to some of them),
+and for the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
+"""
+
+import csv
+import io
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from published import Row
+from tables import table
+
+from ncclprobe.expect import evidence, sockets
+from ncclprobe.expect.predict import LATEST, as_expectation, combined, predict
+from ncclprobe.expect.site.verdict import once
+from ncclprobe.model.measurement import Expectation
+from ncclprobe.ops import OPS
+
+LARGE = 8 << 30
+PINNED = {"ring": "Ring", "tree": "Tree", "nvlstree": "NVLSTree"}
+_SITES = {
+    "google": ("google",),
+    "azure": ("azure", "microsoft"),
+    "oracle": ("oracle",),
+    "aws": ("aws",),
+}
+"""Several repositories of one cloud are one source."""
+_DIGITS = 4
+_COPIES = 2
+HIGHEST = 0.9
+"""No mark is above this: other releases and clocks cost some percent, which baselines and peers are for."""
+T99 = (31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.718, 2.681, 2.650, 2.624, 2.602, 2.583,
+       2.567, 2.552, 2.539, 2.528, 2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457)  # fmt: skip
+"""Student's t by degrees of freedom from 1, one in a hundred on one side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One published row and one expectation that was made without its source."""
+
+    row: Row
+    source: str
+    basis: str
+    path: str
+    nbytes: int
+    expected: Expectation
+    value_GBps: float
+    by_time: bool
+
+    @property
+    def reached(self) -> float:
+        """Measured by expected."""
+        return self.value_GBps / self.expected.value
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Its cell."""
+        return self.basis, self.path, evidence.decade(self.nbytes)
+
+
+Cells = Mapping[tuple[str, str, int], evidence.Cell]
+
+
+def measured(row: Row, nbytes: int) -> float:
+    """Bus bandwidth by the time where there is one: the printed rate has two decimals."""
+    if row.time_us and row.nbytes:
+        return nbytes * OPS[row.op].bus_factor(row.shape.ranks) / row.time_us / 1e3
+    return row.busbw_GBps
+
+
+def sources(rows: Sequence[Row]) -> Mapping[str, str]:
+    """The source of each family: issue threads each, one cloud together, and who printed the same numbers together."""
+    found = {row.family: _site(row.family) for row in rows}
+    printed: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        if len(f"{row.busbw_GBps:g}".replace(".", "").strip("0")) >= _DIGITS:
+            printed[row.system.gpu, row.shape, row.op, row.nbytes, row.busbw_GBps].add(found[row.family])
+    shared: dict[tuple[str, str], int] = defaultdict(int)
+    for names in printed.values():
+        for pair in combinations(sorted(names), 2):
+            shared[pair] += 1
+    for (one, other), count in shared.items():
+        if count >= _COPIES:
+            found = {family: found[family] if name != other else one for family, name in found.items()}
+    return found
+
+
+def _site(family: str) -> str:
+    if "#" in family:
+        return family
+    low = family.lower()
+    known = next((site for site, words in _SITES.items() if any(word in low for word in words)), None)
+    return known or re.split(r"[/]", low)[0]
+
+
+def samples(rows: Sequence[Row]) -> list[Sample]:
+    """Every row with what the model, and with what other sources printed of the same machine."""
+    named = sources(rows)
+    return [*_by_model(rows, named), *_by_others(rows, named)]
+
+
+def _by_model(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+    for row in rows:
+        nbytes = row.nbytes or LARGE
+        expected, by_time = _modelled(row, nbytes)
+        if expected:
+            path = evidence.path_of(row.system, row.shape, row.op)
+            value = measured(row, nbytes)
+            yield Sample(row, named[row.family], expected.basis, path, nbytes, expected, value, by_time)
+
+
+def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
+    pinned = PINNED[row.forced[0]] if row.forced else None
+    found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, pinned)
+    if found:
+        return as_expectation(found), found.latency_decides
+    if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
+        return None, False
+    link = sockets.Link(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")
+    return sockets.nccl(row.op, link), False
+
+
+def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+    """By what a healthy other source printed of a size within a factor of two, the best as the tables take it."""
+    same: dict[object, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.nbytes and not row.forced:
+            same[_machine(row)].append(row)
+    for own in same.values():
+        best: dict[str, float] = {}
+        for row in own:
+            if row.healthy == "yes":
+                value = measured(row, row.nbytes or LARGE)
+                best[named[row.family]] = max(value, best.get(named[row.family], 0.0))
+        for row in own:
+            others = [value for name, value in best.items() if name != named[row.family]]
+            if others:
+                yield _sample(row, named[row.family], max(others))
+
+
+def _machine(row: Row) -> object:
+    system = row.system
+    links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
+    return system.gpu, row.shape, row.op, int(math.log2(row.nbytes or 1)), links
+
+
+def _sample(row: Row, source: str, best: float) -> Sample:
+    nbytes = row.nbytes or LARGE
+    path = evidence.path_of(row.system, row.shape, row.op)
+    expected = Expectation(best, 0.0, "GB/s", "published", "another source", "another source")
+    by_time = _modelled(row, nbytes)[1]
+    return Sample(row, source, "published", path, nbytes, expected, measured(row, nbytes), by_time)
+
+
+def cells(found: Iterable[Sample]) -> Cells:
+    """The errors of healthy rows by basis, path and decade."""
+    return {key: _cell(key, own) for key, own in _groups(found).items()}
+
+
+def without(found: Iterable[Sample], source: str) -> Cells:
+    """The same without one source. What is judged with it stays judged: its mark is then what the others give."""
+    groups = _groups(found)
+    others = {key: {name: own[name] for name in own if name != source} for key, own in groups.items()}
+    return {
+        key: replace(_cell(key, own), mark=mark_of([min(each) for each in own.values()]))
+        for key, own in others.items()
+        if len(own) > 1 and _cell(key, groups[key]).mark is not None
+    }
+
+
+def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[float]]]:
+    groups: dict[tuple[str, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in found:
+        if each.row.healthy == "yes":
+            groups[each.key][each.source].append(each.reached)
+    return dict(sorted(groups.items()))
+
+
+def _cell(key: tuple[str, str, int], own: Mapping[str, Sequence[float]]) -> evidence.Cell:
+    errors = [sorted(abs(math.log(each)) for each in values) for values in own.values()]
+    rows = sum(map(len, errors))
+    median = statistics.fmean(statistics.median(each) for each in errors)
+    ninety = statistics.fmean(each[min(len(each) - 1, math.ceil(0.9 * len(each)) - 1)] for each in errors)
+    mark = mark_of([min(each) for each in own.values()]) if evidence.enough(len(own), rows) else None
+    return evidence.Cell(*key, len(own), rows, round(median, 3), round(ninety, 3), mark)
+
+
+def mark_of(lowest: Sequence[float]) -> float:
+    """What 99 of 100 further sources reach with all of their rows, by the `lowest` that each source reached.
+
+    The lower end of Student's prediction interval for one more, in logarithms, and never above the lowest seen. Faster
+    than expected says nothing of how slow a healthy machine can be, so it counts as expected.
+    """
+    logs = [min(0.0, math.log(each)) for each in lowest]
+    count = len(logs)
+    wide = statistics.stdev(logs) * math.sqrt(1 + 1 / count) * T99[min(count - 1, len(T99)) - 1]
+    return min(HIGHEST, math.floor(100 * math.exp(min(min(logs), statistics.fmean(logs) - wide))) / 100)
+
+
+def as_csv(found: Cells) -> str:
+    """The table that ships with ncclprobe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("basis", "path", "decade", "sources", "rows", "median", "p90", "mark"))
+    for cell in found.values():
+        mark = "" if cell.mark is None else f"{cell.mark:.2f}"
+        numbers = (cell.sources, cell.rows, f"{cell.median:.3f}", f"{cell.ninety:.3f}", mark)
+        writer.writerow((cell.basis, cell.path, cell.decade, *numbers))
+    return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One row, judged by expectations and thresholds that its source had no part in."""
+
+    row: Row
+    source: str
+    path: str
+    nbytes: int
+    expectation: Expectation
+    value_GBps: float
+    status: str
+
+    @property
+    def run(self) -> tuple[str, str, str, str]:
+        """Which run it is of."""
+        return self.row.label, self.row.family, self.row.settings, self.row.sweep
+
+    @property
+    def reached(self) -> float:
+        """Measured by expected."""
+        return self.value_GBps / self.expectation.value
+
+    @property
+    def error(self) -> float:
+        """The absolute log of it."""
+        return abs(math.log(self.reached))
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the evidence was enough for a verdict."""
+        return self.status != "unjudged"
+
+
+def nested(found: Sequence[Sample]) -> list[Judged]:
+    """Every row, judged as :func:`ncclprobe.expect.predict.expectation` judges it, its own source held back whole."""
+    marks = {source: without(found, source) for source in {each.source for each in found}}
+    by_row: dict[int, dict[str, Sample]] = defaultdict(dict)
+    for each in found:
+        by_row[id(each.row)]["published" if each.basis == "published" else "model"] = each
+    return [_judged(own, marks[next(iter(own.values())).source]) for own in by_row.values()]
+
+
+def _judged(own: Mapping[str, Sample], marks: Cells) -> Judged:
+    said = {name: _weighed(each, marks) for name, each in own.items()}
+    published, modelled = said.get("published"), said.get("model")
+    expected = combined(published, modelled)
+    first = next(iter(own.values()))
+    status = once((first.value_GBps, first.value_GBps), expected).status
+    return Judged(first.row, first.source, first.path, first.nbytes, expected, first.value_GBps, status)
+
+
+def _weighed(each: Sample, marks: Cells) -> Expectation:
+    row = each.row
+    return evidence.weighed(
+        each.expected, row.system, row.shape, row.op, each.nbytes, by_time=each.by_time, cells=marks
+    )
+
+
+def page(rows: Sequence[Row]) -> Iterator[str]:
+    """What is judged, how far off it is, and whom it blames, each source held back whole."""
+    found = nested(samples(rows))
+    healthy = [each for each in found if each.row.healthy == "yes"]
+    yield "## Each source held back whole"
+    yield ""
+    count = len({each.source for each in healthy})
+    yield (
+        f"{len(healthy)} healthy rows of {count} sources: several repositories of one cloud are one source, as are "
+        f"those who print {_COPIES} or more of the same numbers. A row is compared with what *other* sources printed "
+        "of the same machine, else with the model, and judged by thresholds of the others alone: where the basis, the "
+        f"path of the bytes and the decade of bytes have {evidence.FEWEST_SOURCES} sources and {evidence.FEWEST_ROWS} "
+        "rows; a FAIL lies below the thresholds of both. Errors count each source once; `worst` is the median of the "
+        "worst source. The share that is judged stands with every error."
+    )
+    yield ""
+    yield from _by_path(healthy)
+    yield from _by_size(healthy)
+    yield from _alarms(found)
+    yield from _incidents([each for each in found if each.row.healthy == "no"])
+
+
+def _by_path(healthy: Sequence[Judged]) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for each in healthy:
+        groups[each.path, _large(each.nbytes)].append(each)
+    head = ("path", "bytes", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
+    yield from table(head, [(*key, *_numbers(own)) for key, own in sorted(groups.items())])
+
+
+_BOUNDS = (
+    (1 << 30, "1 GiB and more"),
+    (256 << 20, "256 MiB to 1 GiB"),
+    (64 << 20, "64 to 256 MiB"),
+    (0, "below 64 MiB"),
+)
+
+
+def _large(nbytes: int) -> str:
+    return next(words for least, words in _BOUNDS if nbytes >= least)
+
+
+def _by_size(healthy: Sequence[Judged]) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for each in healthy:
+        inside = each.path.split()[0] in ("nvlink", "pcie", "mnnvl")
+        groups[_large(each.nbytes), "one node or rack" if inside else "between nodes"].append(each)
+    head = ("bytes", "where", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
+    order = [words for _, words in _BOUNDS]
+    ordered = sorted(groups.items(), key=lambda item: (item[0][1], order.index(item[0][0])))
+    yield from table(head, [(*key, *_numbers(own)) for key, own in ordered])
+
+
+def _numbers(own: Sequence[Judged]) -> tuple[object, ...]:
+    """Rows, the judged share, the error over sources, and the verdicts."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for each in own:
+        errors[each.source].append(each.error)
+    middle = [statistics.median(values) for values in errors.values()]
+    ninety = [sorted(values)[math.ceil(0.9 * len(values)) - 1] for values in errors.values()]
+    judged = sum(each.is_judged for each in own) / len(own)
+    states = [sum(each.status == word for each in own) for word in ("fail", "warn")]
+    return (len(own), f"{judged:.0%}", f"{statistics.fmean(middle):.3f}", f"{statistics.fmean(ninety):.3f}",
+            f"{max(middle):.2f}", *states)  # fmt: skip
+
+
+def _alarms(found: Sequence[Judged]) -> Iterator[str]:
+    for health, words in (("yes", "healthy"), ("unknown", "of unknown health")):
+        own = [each for each in found if each.row.healthy == health]
+        runs: dict[object, list[Judged]] = defaultdict(list)
+        for each in own:
+            runs[each.run].append(each)
+        failed, warned = ([run for run in runs.values() if any(each.status == word for each in run)]
+                          for word in ("fail", "warn"))  # fmt: skip
+        names = "; ".join(sorted({f"{run[0].row.label} ({run[0].row.family})" for run in failed}))
+        judged = sum(any(each.is_judged for each in run) for run in runs.values())
+        rows = sum(each.status == "fail" for each in own)
+        yield (
+            f"- {words}: {rows} of {len(own)} rows FAIL ({rows / len(own):.2%}), {len(failed)} of {len(runs)} runs"
+            f"{': ' + names if names else ''}; {len(warned)} runs have a WARN; {judged} runs have a judged row"
+        )
+    yield ""
+
+
+def _incidents(sick: Sequence[Judged]) -> Iterator[str]:
+    yield "## Incidents found"
+    yield ""
+    yield "One incident is one run of one sick machine, whatever the number of its rows."
+    yield ""
+    runs: dict[object, list[Judged]] = defaultdict(list)
+    for each in sick:
+        runs[each.run].append(each)
+    lines = []
+    for own in runs.values():
+        states = [each.status for each in own]
+        whole = next(word for word in ("fail", "warn", "pass", "unjudged") if word in states)
+        counts = f"{states.count('fail')} / {states.count('warn')} / {states.count('unjudged')} of {len(own)}"
+        lines.append((whole, counts, f"{min(each.reached for each in own):.2f}", own[0].row.label))
+    yield from table(("verdict", "FAIL / WARN / not judged", "lowest of expected", "incident"), sorted(lines))

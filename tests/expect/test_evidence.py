@@ -1,0 +1,91 @@
+"""What an expectation may decide: only what held-back sources bear out, and never more than that."""
+
+from dataclasses import replace
+
+import pytest
+
+from ncclprobe.expect import evidence
+from ncclprobe.expect.evidence import Cell, path_of, weighed
+from ncclprobe.expect.site.verdict import once
+from ncclprobe.expect.system import Shape, System
+from ncclprobe.model.measurement import Expectation
+
+from .boxes import A100, B200, H100, PLAIN, SOCKETS, V100
+
+NODE, PAIR, GIB = Shape((8,)), Shape((8, 8)), 1 << 30
+NUMBER = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
+
+
+def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
+    key = ("model", path_of(system, shape, "all_reduce"), evidence.decade(nbytes))
+    cells = {key: Cell(*key, 5, 60, 0.03, 0.08, mark)}
+    return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("system", "shape", "op", "path"),
+    [
+        (H100, NODE, "all_reduce", "nvlink hopper"),
+        (A100, NODE, "all_to_all", "nvlink ampere pairs"),
+        (V100, NODE, "broadcast", "nvlink volta"),
+        (PLAIN, Shape((2,)), "all_reduce", "pcie"),
+        (H100, PAIR, "all_reduce", "rdma"),
+        (replace(H100, network="efa"), PAIR, "sendrecv", "rdma pairs"),
+        (replace(H100, network="tcpxo"), PAIR, "all_reduce", "tcp"),
+        (SOCKETS, Shape((1, 1)), "all_reduce", "tcp"),
+        (replace(H100, network=None), PAIR, "all_reduce", "unknown"),
+        (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 18), "all_reduce", "mnnvl"),
+        (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 36), "all_reduce", "racks"),
+    ],
+)
+def test_the_path_of_the_bytes_is_a_class_of_its_own(system: System, shape: Shape, op: str, path: str) -> None:
+    assert path_of(system, shape, op) == path
+
+
+def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() -> None:
+    found = with_cell(H100, NODE, 8 * GIB, 0.8)
+    assert (found.low, found.worst) == (80.0, "fail")
+    assert "off by 3% in the median, 8% in nine of ten rows (5 sources held back, 60 rows)" in found.known
+    assert once((70, 71), found).status == "fail"
+
+
+@pytest.mark.parametrize("mark", [None, "no cell"])
+def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) -> None:
+    found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
+    assert (found.value, found.low, found.worst) == (100.0, 0.0, "unjudged")
+    assert "not judged" in found.known
+    assert "it takes 3 and 30" in found.known
+    assert once((1, 1), found).status == "unjudged"
+    assert once(None, found).status == "unjudged"
+
+
+@pytest.mark.parametrize(
+    ("system", "shape", "nbytes", "mark", "by_time"),
+    [
+        (H100, NODE, GIB, 0.45, False),  # known within a factor of two and no better
+        (H100, NODE, GIB, 0.8, True),  # latency decides
+        (H100, PAIR, 64 << 20, 0.9, False),  # between nodes, up to 64 MiB
+    ],
+)
+def test_what_may_be_a_wrong_table_warns_at_most(
+    system: System, shape: Shape, nbytes: int, mark: float, by_time: bool
+) -> None:
+    found = with_cell(system, shape, nbytes, mark, by_time)
+    assert found.worst == "warn"
+    assert once((1, 1), found).status == "warn"
+
+
+def test_the_shipped_errors_have_a_mark_where_there_are_sources_and_rows_enough_and_nowhere_else() -> None:
+    cells = evidence.table().values()
+    assert len(cells) > 40
+    for cell in cells:
+        assert (cell.mark is not None) == evidence.enough(cell.sources, cell.rows), cell
+        assert cell.mark is None or 0 < cell.mark <= 0.9
+        assert 0 <= cell.median <= cell.ninety
+
+
+def test_nothing_between_nodes_fails_up_to_64_mib_by_what_is_shipped() -> None:
+    for system in (H100, A100, replace(H100, network="efa"), replace(H100, network="tcpxo"), SOCKETS):
+        for power in range(3, 27):
+            shape = Shape((system.gpus, system.gpus))
+            assert weighed(NUMBER, system, shape, "all_reduce", 1 << power).worst != "fail"
