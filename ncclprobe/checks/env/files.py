@@ -30,14 +30,14 @@ def topology_named(settings: Settings) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_DEBUG ", " INFO", _ETC),),
         (setting("  #NCCL_DEBUG", "INFO", _ETC),),
         (Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),),
         (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
         (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_DEBUG", "INFO", _ETC),),
         (setting("NCCL_DEBUG", "INFO"),),
         (Settings({}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
@@ -111,12 +111,12 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))), _TREE),
@@ -149,7 +149,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (
             setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
             NamedFiles(libraries={"/none/libnccl-net.so": False}),
@@ -159,7 +159,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         (setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
         (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),

@@ -47,11 +47,11 @@ def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (TWO, access("NS", "OK"), TREE, NO_LINKS, METAL),
         (TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
     ],
-    good=[
+    good=lambda: [
         (TWO, access("OK", "OK"), TREE, NO_LINKS, METAL),
         (TWO, access("OK", "NS"), TREE, NO_LINKS, METAL),
         (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),

@@ -171,8 +171,8 @@ _ASIDE = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
-    bad=[(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
-    good=[
+    bad=lambda: [(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    good=lambda: [
         (HEALTHY, _ALL_STAYED),
         (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
         (_DEAD, _LOST_ONE),
@@ -208,8 +208,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
 
 @check(
-    bad=[(_BESIDE, _ALL_STAYED)],
-    good=[(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    bad=lambda: [(_BESIDE, _ALL_STAYED)],
+    good=lambda: [(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
     required=True,
     requires="sync.address-twice",
     applies=several,

@@ -75,14 +75,14 @@ def _cluster(gpu: Gpu) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (box(JOINED, WAITING), LINKS),
         (box(JOINED, REFUSED), LINKS),
         (box(JOINED, DEGRADED), LINKS),
         (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS),
         (LONELY_TRAY, LINKS),
     ],
-    good=[
+    good=lambda: [
         (box(JOINED, JOINED), LINKS),
         (TRAY, LINKS),
         (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),))),
@@ -150,12 +150,12 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC)),
         (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING)),
         (SWITCHES, FabricManager("535.104.05", running=True), Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
     ],
-    good=[
+    good=lambda: [
         (SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC)),
         (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED)),
     ],
@@ -197,8 +197,8 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
 
 
 @check(
-    bad=[(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS), (TRAY, CLOSED, Settings(), TWO_TRAYS)],
-    good=[
+    bad=lambda: [(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS), (TRAY, CLOSED, Settings(), TWO_TRAYS)],
+    good=lambda: [
         (TRAY, OPEN, Settings(), TWO_TRAYS),
         (TRAY, NO_CHANNEL, OFF, TWO_TRAYS),
         (TRAY, NO_CHANNEL, Settings(), Launch()),

@@ -33,11 +33,11 @@ def printed(word: str, kind: MatrixKind = "topo-m") -> Matrix:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (printed("SYS"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
     ],
-    good=[
+    good=lambda: [
         (printed("PIX"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),

@@ -52,8 +52,12 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
-    good=[(*EQUAL, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (EQUAL[0], Pci(), GUEST)],
+    bad=lambda: [(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    good=lambda: [
+        (*EQUAL, METAL),
+        (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
+        (EQUAL[0], Pci(), GUEST),
+    ],
     required=True,
     requires="gpu.smi-canary",
     applies=on_pcie,
@@ -93,8 +97,8 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
 
 
 @check(
-    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
-    good=[(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
+    bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
+    good=lambda: [(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     requires="gpu.smi-canary",
     applies=on_pcie,
 )
@@ -166,8 +170,8 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 
 
 @check(
-    bad=[cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
-    good=[
+    bad=lambda: [cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
+    good=lambda: [
         cards(nic(0, FULL), nic(1, FULL)),
         cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
         cards(nic(0, FULL), nic(1, UNTOLD)),
@@ -217,8 +221,8 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
-    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
-    good=[
+    bad=lambda: [cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
+    good=lambda: [
         cards(nic(0, FULL)),
         cards(nic(0, OLD_SLOT, 200.0)),
         cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),

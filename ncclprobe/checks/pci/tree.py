@@ -50,8 +50,8 @@ _SINCE_BOOT = Certainty("medium", "since boot")
 
 
 @check(
-    bad=[(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
-    good=[(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
+    bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
+    good=lambda: [(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
     privilege="root",
     applies=bare_metal,
 )
@@ -107,11 +107,11 @@ def _kinds(*devices: Device) -> set[str | None]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS),
         (below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS),
     ],
-    good=[
+    good=lambda: [
         (below_a_switch(), ONE, WITH_NIC, NO_PEERS),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS),
         (below_a_switch(iommu="DMA"), box(replace(ONE.all[0], name="NVIDIA GH200 480GB")), WITH_NIC, NO_PEERS),
@@ -165,8 +165,8 @@ def with_errors(errors: Errors | Absent) -> Pci:
 
 
 @check(
-    bad=[(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
-    good=[
+    bad=lambda: [(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
+    good=lambda: [
         (with_errors(Errors()), ONE, Fabric()),
         (with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
     ],
@@ -207,8 +207,8 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 
 
 @check(
-    bad=[(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
-    good=[
+    bad=lambda: [(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+    good=lambda: [
         (box(window(64 * GIB)), WITH_NIC),
         (box(window(_SMALL_WINDOW)), Fabric()),
         (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),

@@ -45,11 +45,11 @@ _LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
