@@ -42,7 +42,7 @@ READS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VariableSource:
     """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
 
     kind: str
@@ -50,38 +50,38 @@ class Source:
     fixed: Mapping[str, int] = field(default_factory=dict)
 
 
-def recognise(variables: Variables) -> Source:
+def recognise(variables: Variables) -> VariableSource:
     """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
     if _is_pod(variables):
         node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
         nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
         names = {"rank": node, "world_size": nodes, "node_rank": node, "nnodes": nodes}
-        return Source("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
+        return VariableSource("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
     if any(variables.get(name) for name in TORCH):
         return _torch(variables)
     if variables.get("OMPI_COMM_WORLD_RANK"):
         tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         names = {name: f"OMPI_COMM_WORLD_{tail}" for name, tail in zip(_RANKS, tails, strict=True)}
-        return Source("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
+        return VariableSource("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
     if variables.get("SLURM_PROCID") and is_task(variables):
         step = "SLURM_STEP_NUM_TASKS" if variables.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
         nodes = "SLURM_STEP_NUM_NODES" if variables.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
         names = {"rank": "SLURM_PROCID", "world_size": step, "local_rank": "SLURM_LOCALID"}
-        return Source("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
+        return VariableSource("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
     if variables.get("PMI_RANK"):
         names = {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
-        return Source("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
-    return Source("none")
+        return VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
+    return VariableSource("none")
 
 
-def _torch(variables: Variables) -> Source:
+def _torch(variables: Variables) -> VariableSource:
     names = dict(zip(_RANKS, TORCH, strict=True))
     if variables.get("TORCHELASTIC_RUN_ID"):
-        return Source("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
+        return VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
     if variables.get("CROSS_RANK") and variables.get("CROSS_SIZE"):
         deepspeed = {"local_world_size": "LOCAL_SIZE", "nnodes": "CROSS_SIZE", "node_rank": "CROSS_RANK"}
-        return Source("manual", names | deepspeed)
-    return Source("manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
+        return VariableSource("manual", names | deepspeed)
+    return VariableSource("manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
 
 
 def _is_pod(variables: Variables) -> bool:

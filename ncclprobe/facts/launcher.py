@@ -12,7 +12,7 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.launch_kinds import READS, Source, Variables, counts, is_task, recognise, run_id
+from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, counts, is_task, recognise, run_id
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import collector
@@ -232,7 +232,7 @@ def _names(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _problems(launch: Launch, source: Source, variables: Variables) -> Iterator[Problem]:
+def _problems(launch: Launch, source: VariableSource, variables: Variables) -> Iterator[Problem]:
     for field, name in source.names.items():
         text = variables.get(name)
         if text and _integer(text) is None and not _elastic(name, text):
