@@ -13,7 +13,7 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge

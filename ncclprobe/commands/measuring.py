@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
+from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.run.asked import What
-from ncclprobe.host import Host, files
+from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Job
-from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.rank import Rank, devices
@@ -47,7 +46,6 @@ exit codes:
   4  something fails, or with --fail-on warn warns"""
 
 _MOST_CHARACTERS = 32
-_MAX_EXPECT_BYTES = 1 << 20
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 _BY_HAND = "manual"
@@ -126,7 +124,7 @@ def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
         question = ask(options, (options.command, *argv), Job(), MEASURED)
         if log := os.environ.get(LOG):
             return _report_on(Path(log), options, question)
-        expected = _expected(options.expect, options.tolerance)
+        expected = expected_bands(options.expect, options.tolerance)
         _readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
             return _start_ranks(options, question, options.nproc, launch)
@@ -151,16 +149,6 @@ def _let_rank_zero_speak() -> None:
         signal.sigtimedwait(ends, _FIRST_WORD_S)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _expected(path: str | None, tolerance: float) -> tuple[Band, ...]:
-    """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
-    if path is None:
-        return ()
-    text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)
-    if text.lstrip().startswith("{"):
-        return bands.from_report(as_json.read(path), path, tolerance)
-    return bands.from_toml(text, path, tolerance)
 
 
 def _readable(baseline: str | None) -> None:

@@ -14,7 +14,7 @@ from ncclprobe.model.report import Report
 from . import faults
 from .hosts import Lab, why_not
 from .processes import LabError
-from .ranks import bandwidth
+from .ranks import measured
 
 NBYTES = {100: 4 << 20, 500: 16 << 20, 1000: 32 << 20}
 """Bytes of a message by Mbit/s: a third of a second on the wire, far beyond what the shaper lets through at once."""

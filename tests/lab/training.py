@@ -29,7 +29,9 @@ def play(hosts: int, mbits: int) -> Steps:
     """All strategies once. Raises LabError where a run writes no report."""
     with _shaped(hosts, mbits) as lab:
         asked = ("all", *MODEL, "--compute", f"{COMPUTE_S:g}")
-        told = measured(lab, lab.folder / "report.json", *asked, *_ONLY, deadline_s=_DEADLINE_S, command="workload").told
+        told = measured(
+            lab, lab.folder / "report.json", *asked, *_ONLY, deadline_s=_DEADLINE_S, command="workload"
+        ).told
     return Steps(hosts, mbits, told.steps)
 
 
@@ -37,7 +39,9 @@ def grouped(mbits: int) -> tuple[GroupRow, ...]:
     """``tp=2,dp=2`` on two hosts of two cards: apart, and together."""
     with _shaped(2, mbits, nics=2) as lab:
         asked = ("--groups", "tp=2,dp=2", "-e", "1M")
-        return measured(lab, lab.folder / "report.json", *asked, *_ONLY, cards=2, deadline_s=_DEADLINE_S, command="workload").told.groups
+        return measured(
+            lab, lab.folder / "report.json", *asked, *_ONLY, cards=2, deadline_s=_DEADLINE_S, command="workload"
+        ).told.groups
 
 
 _DEADLINE_S = 260.0

@@ -40,7 +40,12 @@ def played(case: Case, launcher: Launcher) -> dict[str, Any]:
         codes = []
     if case.kind == "mpirun" and any(codes):
         codes = ["not 0"]  # which, depends on its version
-    return {"argv": " ".join((case.command, *case.argv)), "exit_codes": codes, "stderr": _said(started, own), "report": report}
+    return {
+        "argv": " ".join((case.command, *case.argv)),
+        "exit_codes": codes,
+        "stderr": _said(started, own),
+        "report": report,
+    }
 
 
 def _document(launcher: Launcher) -> dict[str, Any] | None:

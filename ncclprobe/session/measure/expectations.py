@@ -72,7 +72,7 @@ def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectat
 
 
 def judgeable(sizes: Sequence[int], bands: Sequence[Band], backend: str) -> tuple[int, ...]:
-    """Those of `sizes` that `bands` judge, in their order, or if they judge none two that say most; and the smallest."""
+    """Those of `sizes` that `bands` judge, in their order, or else two that say most; and the smallest."""
     judged = [band for band in bands if band.expectation.worst != "unjudged"]
     chosen = {nbytes for nbytes in sizes if any(band.low_bytes <= nbytes <= band.high_bytes for band in judged)}
     return tuple(n for n in sizes if n in (chosen or {USUAL_NBYTES[backend], max(sizes)}) or n == min(sizes))
