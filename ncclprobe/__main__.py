@@ -16,6 +16,7 @@ from ncclprobe.model.findings import ExitCode
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 
 COMMANDS = {
+    "accept": "is this node, or job, good? doctor, all_reduce, pairs and copies in one launch and one report",
     "doctor": "is this machine, or a captured one, fit for an NCCL job?",
     "bandwidth": "measure collectives across ranks and judge the numbers",
     "pairs": "send-recv between all pairs of ranks: which node, NIC, direction or pair is slow",

@@ -187,7 +187,11 @@ def _override(launch: Launch) -> None:
     names = [name for name in (*launch.variables, "MASTER_ADDR", "MASTER_PORT") if os.environ.pop(name, None)]
     if names and launch.kind == _BY_HAND:
         what = ", ".join(dict.fromkeys(names))
-        print(f"ncclprobe: ranks are started here, which overrides {what} of the environment", file=sys.stderr)
+        _say(f"ranks are started here, which overrides {what} of the environment")
+
+
+def _say(text: str) -> None:
+    print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
@@ -197,9 +201,13 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
     """
     gpus = devices(_this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
-    if options.nproc is None and backend == "nccl" and gpus > 1 and rank_files.FOLDER not in os.environ:
-        print(f"ncclprobe: one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", file=sys.stderr)
-        return _start_ranks(options, question, gpus, launch)
+    if options.nproc is None and rank_files.FOLDER not in os.environ:
+        if backend == "nccl" and gpus > 1:
+            _say(f"one rank moves no byte between GPUs: starting one on each of {gpus} GPUs")
+            return _start_ranks(options, question, gpus, launch)
+        if options.backend == "gloo" and options.gloo_ranks:
+            _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo")
+            return _start_ranks(options, question, options.gloo_ranks, launch)
     if options.what == ("copies",):
         return single_rank.copies(options, question, launch.kind, _this_host(), backend)
     raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(options.command, backend, gpus)}")

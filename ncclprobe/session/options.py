@@ -26,6 +26,7 @@ class Options:
     that can be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's where it was said; `rounds`
     of pairs, null: as many as it takes. `training` is what of real training to play. `transport`: whether to find out
     which way the bytes went.
+    `gloo_ranks`: how many to start with gloo where nothing says how many.
     `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
     """
 
@@ -71,6 +72,7 @@ class Options:
     repeat: int = 0
     tolerance: float = 0.1
     require_judged: bool = False
+    gloo_ranks: int | None = None
     remarks: tuple[str, ...] = ()
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
