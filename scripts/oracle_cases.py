@@ -1,4 +1,4 @@
-"""The networks, environments and configuration files that `scripts/oracle` asks NCCL about."""
+"""The networks, environments and configuration files that `scripts/oracle.py` asks NCCL about."""
 
 import random
 from dataclasses import dataclass, field

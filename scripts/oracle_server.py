@@ -1,7 +1,7 @@
 """One namespace with one libnccl: builds the interfaces it is told, then asks NCCL once per case.
 
-Started by `scripts/oracle` as root, with a JSON request on standard input; the JSON answer goes to standard output. The
-network and mount namespaces are this process's own and vanish with it. /etc becomes an empty tmpfs here, so that
+Started by `scripts/oracle.py` as root, with a JSON request on standard input; the JSON answer goes to standard output.
+The network and mount namespaces are this process's own and vanish with it. /etc becomes an empty tmpfs here, so that
 neither this machine's hosts nor its configuration files take part.
 
 NCCL reads its variables once per process, so every case is a fork of this one, which has loaded the library already.

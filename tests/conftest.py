@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from ncclprobe.errors import HostError
 from ncclprobe.host import Question
@@ -15,6 +17,29 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent
+SLOW_FOLDERS = {"guest", "lab", "measuring"}
+"""Hosts of network namespaces under real launchers, measuring runs, virtual machines."""
+_STARTS_SEVERAL = re.compile(
+    r"^(?:from|import) (?:lab|launching|rank_lab)\b|\bPopen\(|\bcreate_subprocess_exec\(|\bwebdriver\b", re.MULTILINE
+)
+"""A test file that starts ranks, nodes or a browser, or plays on while a process of its own runs."""
+
+if "CI" not in os.environ:  # there hypothesis does so by itself
+    settings.register_profile("untimed", deadline=None)  # how long an example takes depends on the machine's load
+    settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `slow` what `scripts/test fast` leaves out, by the folder of a test and by what its file starts."""
+    for item in items:
+        if _is_slow(item.path):
+            item.add_marker(pytest.mark.slow)
+
+
+@cache
+def _is_slow(path: Path) -> bool:
+    folders = path.relative_to(ROOT / "tests").parent.parts if path.is_relative_to(ROOT / "tests") else ()
+    return not SLOW_FOLDERS.isdisjoint(folders) or bool(_STARTS_SEVERAL.search(path.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")

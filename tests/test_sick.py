@@ -32,7 +32,7 @@ def above_a_note(name: str) -> set[str]:
 @every_plant
 def test_the_capture_is_what_the_table_says(plant: Plant) -> None:
     path = sick.CAPTURES / f"{plant.name}.jsonl"
-    assert path.read_text(encoding="utf-8") == sick.capture(plant), "run scripts/zoo, and read the difference"
+    assert path.read_text(encoding="utf-8") == sick.capture(plant), "run scripts/captures.py, and read the difference"
 
 
 def test_there_are_many_faults_and_no_capture_of_an_unknown_one() -> None:
@@ -76,7 +76,7 @@ def test_a_capture_holds_all_that_is_asked(plant: Plant) -> None:
 @every_capture
 def test_the_findings_of_a_machine_are_those_that_were_read(path: Path) -> None:
     kept = findings.golden(path).read_text(encoding="utf-8")
-    assert kept == findings.text(path), "run scripts/golden, and read the difference"
+    assert kept == findings.text(path), "run scripts/golden.py, and read the difference"
 
 
 def test_no_list_of_findings_is_left_of_a_machine_that_is_gone() -> None:
@@ -98,7 +98,7 @@ def test_a_healthy_machine_has_no_finding_above_a_note(name: str) -> None:
 
 def test_posted_machines_raise_no_alarm_that_is_not_explained(shared: Callable[[str], Path]) -> None:
     """The corpus of real texts, through the command that judges it."""
-    command = [sys.executable, ROOT / "scripts" / "judge", shared("corpus/topo")]
+    command = [sys.executable, ROOT / "scripts" / "judge.py", shared("corpus/topo")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "not known why" not in run.stdout

@@ -72,8 +72,8 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     """Small messages pass between nodes, and large ones are lost.
 
     Right: Large messages pass between all nodes.
-    Why: somewhere on the way an MTU is smaller than at the ends and nobody says so (ICMP "fragmentation needed" is
-    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without a word on why.
+    Why: somewhere on the way an MTU is smaller than at the ends and no message says so (ICMP "fragmentation needed" is
+    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without naming a reason.
     Fix: give all interfaces and switch ports of this network one MTU, or let ICMP type 3 code 4 through; to confirm:
     ping -M do -s <MTU - 28> to the other node.
     """
@@ -320,7 +320,7 @@ def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
 
 
 def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
-    """`tried` without what came through by luck: beside a third of a node's paths that lose, in that direction."""
+    """`tried` without what came through by luck: where a third of a node's paths lose, in that direction."""
     of_all = Counter(end for pair in tried for end in enumerate(pair))
     of_bad = Counter(end for pair in bad for end in enumerate(pair))
     lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}
@@ -349,5 +349,5 @@ def _mtu(found: Interfaces | Absent | None, bad: list[Path]) -> int | None:
 
 
 def _spread(values: list[float]) -> str:
-    """The least and the most, once where they look alike."""
+    """The least and the most, once where they are equal as written."""
     return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values[0], values[-1])))

@@ -5,37 +5,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import HostError, ParseError
 from ncclprobe.host import Host
+from ncclprobe.host.capture import Replay
 from ncclprobe.model.rules import Collector, Need
 from ncclprobe.model.snapshot import Absent
 
 Facts = dict[type, Any]
 
 
-def collect(host: Host, collectors: Sequence[Collector], *, at_once: bool = False) -> Facts:
+def collect(
+    host: Host, collectors: Sequence[Collector], *, at_once: bool = False, traces: Traces | None = None
+) -> Facts:
     """Every fact that `host` can give, or ``Absent`` with the reason, in the order in which facts need each other.
 
-    `at_once`: on threads, so that slow commands of a live machine are waited for together.
+    `at_once`: on threads, so that slow commands of a live machine are waited for together. `traces`: what was learned
+    of other replays, where `host` is one too.
     """
     facts: Facts = {}
     waiting = list(collectors)
     while waiting:
         ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # a need nobody produces
-        learn = partial(_learn, host=host, facts=facts)
+        learn = partial(_learn, host=host, facts=facts, traces=traces)
         learned = _on_threads(learn, ready) if at_once else map(learn, ready)
         facts |= dict(zip((c.produces for c in ready), learned, strict=True))
         waiting = [c for c in waiting if c.produces not in facts]
     return facts
 
 
-def collect_rank(host: Host, collectors: Sequence[Collector]) -> Facts:
+def collect_rank(host: Host, collectors: Sequence[Collector], traces: Traces | None = None) -> Facts:
     """The facts that each rank has for itself, and those that they are made of."""
     by_fact = {c.produces: c for c in collectors}
     wanted = [c for c in collectors if c.of_rank]
     for each in wanted:  # grows as it goes
         wanted += [by_fact[need.fact] for need in each.needs if by_fact[need.fact] not in wanted]
-    facts = collect(host, wanted)
+    facts = collect(host, wanted, traces=traces)
     return {c.produces: facts[c.produces] for c in collectors if c.of_rank}
 
 
@@ -54,10 +59,17 @@ def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collecto
     return [learned[c.produces] for c in collectors]
 
 
-def _learn(collector: Collector, *, host: Host, facts: Facts) -> Any:
+def _learn(collector: Collector, *, host: Host, facts: Facts, traces: Traces | None = None) -> Any:
     given, missing = arguments(collector.needs, partial(of_node, facts))
     if missing:
         return missing[0]
+    if traces is not None and isinstance(host, Replay):
+        return traces.learn(collector, host, given, lambda traced: _made(collector, traced, given))
+    return _made(collector, host, given)
+
+
+def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
+    """What the collector makes of the host's answers, or why it makes nothing of them."""
     try:
         return collector.run(host, *given)
     except HostError as refusal:

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 from ncclprobe import __version__
 from ncclprobe.engine import suppressions
 from ncclprobe.engine.collect import Facts
-from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, suppress
+from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, status_by_node, suppress
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import ExitCode, Suppression, Verdict
+from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
@@ -188,14 +188,14 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
 
 
 def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:
-    return tuple(_node_row(s, place, verdicts, fail_on) for place, s in enumerate(snapshots))
+    each = status_by_node([s.node for s in snapshots], verdicts, fail_on)
+    return tuple(_node_row(s, place, each[s.node]) for place, s in enumerate(snapshots))
 
 
-def _node_row(snapshot: Snapshot, place: int, verdicts: Sequence[Verdict], fail_on: str) -> NodeRow:
+def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:
     system = snapshot.facts.get(System)
     hostname = system.hostname if isinstance(system, System) else snapshot.node
     rank = launch_of(snapshot).node_rank
-    status = conclude(part_of(snapshot.node, verdicts), fail_on)[0]
     return NodeRow(snapshot.node, place if rank is None else rank, hostname, status)
 
 

@@ -8,7 +8,7 @@ already explains is SKIP; a check that raises spoils nobody's verdict but its ow
 import fnmatch
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,9 @@ from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rules import Check, Need
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+
+_MOST_DIFFERENT = 256
+"""Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""
 
 
 def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
@@ -42,15 +45,46 @@ def judge(
 
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
-    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job))
+    known = Judged()
+    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known))
     return (*own, *compare(snapshots, checks, job, run))
 
 
-def judge_node(snapshot: Snapshot, checks: Sequence[Check], job: Job) -> tuple[Verdict, ...]:
-    """What the checks that need no other node say of this one."""
-    look = partial(of_node, {**snapshot.facts, Job: job})
+class Judged:
+    """What checks said of facts before. Nodes of a fleet share equal facts, and a check is a pure function of its own.
+
+    Facts are told apart by identity, which costs nothing; an entry keeps its facts, so that no other gets their ids.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[tuple[Any, ...], tuple[Sequence[Any], Verdict]]] = {}
+
+    def judge(self, check: Check, node: str, look: Callable[[Need], Any]) -> Verdict:
+        """What `check` says of `node`, whose facts `look` finds."""
+        needs = (*check.applies.needs, *check.needs) if check.applies else check.needs
+        facts = [look(need) for need in needs]
+        key = tuple([fact if isinstance(fact, Absent) else id(fact) for fact in facts])
+        said = self._said.setdefault(check.id, {})
+        if key not in said:
+            if len(said) >= _MOST_DIFFERENT:
+                return _judge_one(check, node, look)
+            said[key] = facts, _judge_one(check, node, look)
+        return _said_of(node, said[key][1])
+
+
+def _said_of(node: str, verdict: Verdict) -> Verdict:
+    """`verdict` on `node`; spelled out, because `replace` takes four times as long."""
+    v = verdict
+    return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings)
+
+
+def judge_node(
+    snapshot: Snapshot, checks: Sequence[Check], job: Job, known: Judged | None = None
+) -> tuple[Verdict, ...]:
+    """What the checks that need no other node say of this one. `known`: what they said of others."""
+    look, known = partial(of_node, {**snapshot.facts, Job: job}), known or Judged()
     own = [c for c in checks if not c.compares]
-    first = {c.id: _judge_one(c, snapshot.node, look) for c in own}
+    first = {c.id: known.judge(c, snapshot.node, look) for c in own}
     return tuple(c.titled(_silenced(c, first)) for c in own)
 
 
@@ -181,12 +215,17 @@ def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: b
     nothing judges.
     """
     found = {verdict.status for verdict in verdicts}
+    blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
+    return _conclude(found, fail_on, inconclusive or blind)
+
+
+def _conclude(found: Collection[Status], fail_on: str, inconclusive: bool) -> tuple[Status, ExitCode]:
+    found = {*found}
     if Status.FAIL in found:
         return Status.FAIL, ExitCode.FAIL
     if Status.WARN in found and fail_on == "warn":
         return Status.WARN, ExitCode.FAIL
-    blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
-    if inconclusive or blind or not found & {Status.PASS, Status.WARN}:
+    if inconclusive or not found & {Status.PASS, Status.WARN}:
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
     return (Status.WARN if Status.WARN in found else Status.PASS), ExitCode.OK
 
@@ -213,6 +252,23 @@ def part_of(node: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
         if findings:
             concerned.append(replace(verdict, status=_worst(findings), findings=findings))
     return tuple(concerned)
+
+
+def status_by_node(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) -> dict[str, Status]:
+    """What :func:`conclude` makes of each node's :func:`part_of` the verdicts, in one pass over all of them."""
+    own: dict[str, set[Status]] = {node: set() for node in nodes}
+    blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
+    here, everybody = {verdict.node for verdict in verdicts}, set()
+    for verdict in verdicts:
+        if verdict.node in own:
+            own[verdict.node].add(verdict.status)
+        for finding in verdict.findings:
+            status = _worst([finding])
+            if finding.blame == "job" or not (verdict.node or here & set(finding.nodes)):
+                everybody.add(status)
+            for node in own.keys() & set(finding.nodes):
+                own[node].add(status)
+    return {node: _conclude(found | everybody, fail_on, node in blind)[0] for node, found in own.items()}
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.engine.collect import collect, collect_rank
+from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.system import System
@@ -68,18 +69,19 @@ class _Live:
 def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Snapshot]:
     """The facts of captured machines, one per node. Raises UsageError."""
     snapshots: dict[str, Snapshot] = {}
+    traces = Traces()
     for path in paths:
         host = load(path)
         if host.node in snapshots:
             raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
-        snapshots[host.node] = of_capture(host, collectors)
+        snapshots[host.node] = of_capture(host, collectors, traces)
     return list(snapshots.values())
 
 
-def of_capture(host: Replay, collectors: Sequence[Collector]) -> Snapshot:
-    """The facts of a captured node and of its ranks."""
-    facts = collect(host, collectors)
-    others = {rank: collect_rank(own, collectors) for rank, own in host.ranks.items()}
+def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
+    """The facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes."""
+    facts = collect(host, collectors, traces=traces)
+    others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others})
 
 

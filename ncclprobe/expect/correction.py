@@ -14,9 +14,9 @@ machine of a class, and each is one number here:
 
 ``corrected_us = latency x L + transfer x B + filling x sqrt(L x B)`` for a modelled latency L and transfer time B.
 
-The numbers come from ``scripts/accuracy --fit`` over published runs; sources whose name hashes to an even number were
-held back, and ``reports/expected-accuracy.md`` says how the correction does on those. Never tuned to a row; and where
-the sources held back gained nothing (PCIe, the network) there is no correction.
+The numbers come from ``scripts/accuracy.py --fit`` over published runs; sources whose name hashes to an even number
+were held back, and ``reports/expected-accuracy.md`` says how the correction does on those. Never tuned to a row; and
+where the sources held back gained nothing (PCIe, the network) there is no correction.
 """
 
 import math

@@ -1,7 +1,7 @@
 """How far expectations that were not measured here were off on sources held back, and so what they may decide.
 
 One place turns (path, size, expectation) into a threshold, or into a row that is shown and not judged. The errors are
-data, ``tables/errors.csv``, made by ``scripts/accuracy --errors`` from published runs: each source is compared with
+data, ``tables/errors.csv``, made by ``scripts/accuracy.py --errors`` from published runs: each source is compared with
 numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the basis, the
 path of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
 """

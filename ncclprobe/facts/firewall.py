@@ -38,12 +38,6 @@ class Firewall:
     chains: tuple[Chain, ...] | Absent
     legacy: tuple[str, ...] | Absent
 
-    @property
-    def drops_by_default(self) -> tuple[Chain, ...]:
-        """The chains for incoming packets that drop what no rule accepts."""
-        chains = () if isinstance(self.chains, Absent) else self.chains
-        return tuple(chain for chain in chains if chain.hook in ("input", "prerouting") and chain.policy == "drop")
-
 
 @collector
 def firewall(host: Host, process: Process) -> Firewall:

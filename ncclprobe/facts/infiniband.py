@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TypeVar
 
@@ -211,6 +212,7 @@ def _attribute(host: Host, path: str) -> str | None:
     return None if isinstance(said, Absent) else said
 
 
+@lru_cache(1024)
 def parent(text: str) -> str | None:
     """The PCI address that a device's link ends in; None where the parent is no PCI function."""
     try:
@@ -219,6 +221,7 @@ def parent(text: str) -> str | None:
         return None
 
 
+@lru_cache(1024)
 def state(text: str) -> str:
     """The word in ``4: ACTIVE``."""
     match = re.fullmatch(r"[0-9]+: *(\S.*)", text.strip())
@@ -227,6 +230,7 @@ def state(text: str) -> str:
     return match[1]
 
 
+@lru_cache(1024)
 def rate(text: str) -> Rate:
     """``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9])?) Gb/sec \(([0-9]{1,3})X(?: (\w+))?\)", text.strip())
@@ -235,6 +239,7 @@ def rate(text: str) -> Rate:
     return Rate(float(match[1]), int(match[2]), match[3] or "")
 
 
+@lru_cache(1024)
 def hexadecimal(text: str) -> int:
     """``0x1a``."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text.strip()):
@@ -250,7 +255,8 @@ def gids(text: str) -> dict[int, IPv6Address]:
         raise ParseError(f"GID table: {text[:120]!r}") from None
 
 
-def pkeys(text: str) -> dict[int, int]:
+@lru_cache(1024)
+def pkeys(text: str) -> Mapping[int, int]:
     """The P_Keys of a host's answer to ``files``, by index."""
     return {index: hexadecimal(said) for index, said in _table(text)}
 
@@ -263,7 +269,8 @@ def _table(text: str) -> list[tuple[int, str]]:
     return sorted((index, said) for index, said in rows.items() if said)
 
 
-def counters(text: str) -> dict[str, int]:
+@lru_cache(1024)
+def counters(text: str) -> Mapping[str, int]:
     """The numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
 
     ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.

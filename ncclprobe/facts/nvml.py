@@ -118,7 +118,7 @@ def _gpu(host: Host, index: int) -> Gpu:
             index=index,
             name=ask(host, text, "nvmlDeviceGetName", index),
             uuid=ask(host, text, "nvmlDeviceGetUUID", index),
-            pci=ask(host, lambda pci: text(pci["busId"]), "nvmlDeviceGetPciInfo", index),
+            pci=ask(host, _bus_id, "nvmlDeviceGetPciInfo", index),
         )
     except Failed as error:
         return Gpu(index=index, lost=str(error))
@@ -127,14 +127,12 @@ def _gpu(host: Host, index: int) -> Gpu:
 
 
 def _memory(host: Host, index: int) -> dict[str, Any]:
-    size = learn(
-        host, lambda memory: (number(memory["total"]), number(memory["used"])), "nvmlDeviceGetMemoryInfo", index
-    )
+    size = learn(host, _total_and_used, "nvmlDeviceGetMemoryInfo", index)
     return {
         **_both(("memory_bytes", "memory_used_bytes"), size),
         **_both(("remap_pending", "remap_failed"), learn(host, _remaps, "nvmlDeviceGetRemappedRows", index)),
         **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
-        "bar1_bytes": learn(host, lambda bar1: number(bar1["bar1Total"]), "nvmlDeviceGetBAR1MemoryInfo", index),
+        "bar1_bytes": learn(host, _bar1, "nvmlDeviceGetBAR1MemoryInfo", index),
     }
 
 
@@ -149,9 +147,9 @@ def _pcie(host: Host, index: int) -> dict[str, Any]:
 
 def _modes(host: Host, index: int) -> dict[str, Any]:
     return {
-        "compute_mode": learn(host, lambda n: _COMPUTE_MODES[number(n)], "nvmlDeviceGetComputeMode", index),
-        "mig": learn(host, lambda modes: _now_and_next(modes)[0], "nvmlDeviceGetMigMode", index),
-        "persistence": learn(host, lambda mode: bool(number(mode)), "nvmlDeviceGetPersistenceMode", index),
+        "compute_mode": learn(host, _compute_mode, "nvmlDeviceGetComputeMode", index),
+        "mig": learn(host, _now, "nvmlDeviceGetMigMode", index),
+        "persistence": learn(host, _on, "nvmlDeviceGetPersistenceMode", index),
         "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
         "compute": learn(host, _capability, "nvmlDeviceGetCudaComputeCapability", index),
     }
@@ -174,6 +172,30 @@ def _use(host: Host, index: int) -> dict[str, Any]:
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:
     """Two fields that one question answers, or refuses."""
     return dict.fromkeys(names, pair) if isinstance(pair, Absent) else dict(zip(names, pair, strict=True))
+
+
+def _bus_id(pci: dict[str, Any]) -> str:
+    return text(pci["busId"])
+
+
+def _total_and_used(memory: dict[str, Any]) -> tuple[int, int]:
+    return number(memory["total"]), number(memory["used"])
+
+
+def _bar1(sizes: dict[str, Any]) -> int:
+    return number(sizes["bar1Total"])
+
+
+def _compute_mode(value: Any) -> ComputeMode:
+    return _COMPUTE_MODES[number(value)]
+
+
+def _on(mode: Any) -> bool:
+    return bool(number(mode))
+
+
+def _now(modes: list[int]) -> bool:
+    return _now_and_next(modes)[0]
 
 
 def _capability(version: list[int]) -> tuple[int, int]:

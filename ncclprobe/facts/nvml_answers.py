@@ -6,6 +6,7 @@ A field says why it is absent: `unsupported` is true of one that this GPU does n
 
 import json
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from ncclprobe.errors import REFUSALS, ParseError
@@ -18,8 +19,20 @@ NOT_ASKED = Absent("not asked")
 
 
 def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
-    """What `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of it."""
-    text = host.ask("nvml", function, *arguments)
+    """What `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of it.
+
+    `parse` is a function of a module and makes a value that cannot change: GPUs of a kind answer alike, on one node and
+    on all nodes of a fleet, and share what was made of it.
+    """
+    return _parsed(parse, function, host.ask("nvml", function, *arguments))  # type: ignore[no-any-return]
+
+
+@lru_cache(8192)
+def _parsed(parse: Callable[[Any], Any], function: str, text: str) -> Any:
+    return _read(parse, function, text)
+
+
+def _read(parse: Callable[[Any], T], function: str, text: str) -> T:
     try:
         return parse(json.loads(text))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -37,6 +50,12 @@ def several(
 ) -> tuple[T | Absent, ...]:
     """`count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
 
+    found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
+    return (found,) * count if isinstance(found, Absent) else found
+
+
+@lru_cache(8192)
+def _columns(parse: Callable[[Any], T], count: int, function: str, text: str) -> tuple[T | Absent, ...]:
     def one(item: Any) -> T | Absent:
         if isinstance(item, dict) and item.get("refused") in REFUSALS:
             return Absent(f"NVML {function}: {item['why']}", item["refused"])
@@ -47,8 +66,7 @@ def several(
             raise ValueError(f"not a list of {count}")
         return tuple(map(one, items))
 
-    found = learn(host, all_of, function, *arguments)
-    return (found,) * count if isinstance(found, Absent) else found
+    return _read(all_of, function, text)
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -77,4 +95,8 @@ def text(value: Any) -> str:
 
 def members(words: list[int]) -> tuple[int, ...]:
     """The members of a set that NVML gives as 64-bit words, the lowest first."""
-    return tuple(64 * place + bit for place, word in enumerate(words) for bit in range(64) if number(word) >> bit & 1)
+    found: list[int] = []
+    for place, word in enumerate(words):
+        digits = f"{number(word):b}"[::-1][:64]
+        found += [64 * place + bit for bit, digit in enumerate(digits) if digit == "1"]
+    return tuple(found)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ncclprobe.errors import Denied, Failed, ParseError
@@ -210,6 +211,7 @@ def _bridge(host: Host, address: str, who: Identity | Absent, switch: bool) -> B
     return Bridge(address, who, link, learn(host, acs, "bytes", f"{folder}/config"))
 
 
+@lru_cache(4096)
 def normal(address: str) -> str:
     """An address as sysfs spells it: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``."""
     match = _ADDRESS.fullmatch(address if address.count(":") > 1 else f"0000:{address}")

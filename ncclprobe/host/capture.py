@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ _Said = dict[tuple[int | None, Question], str | HostError]
 
 MAX_CAPTURE_BYTES = 256 << 20
 _MAX_LIKES = 8
+_MOST_ROWS = 8192
+"""Rows that are remembered: of a node's thousand, all but some dozens are the same on every node of a fleet."""
 
 
 class Recorder:
@@ -62,17 +65,22 @@ class Replay:
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
 
     def ask(self, *question: str | int) -> str:
+        """The captured answer. Raises the captured refusal."""
+        return _answer(self.said(question))
+
+    def said(self, question: Question) -> str | HostError:
         """The captured answer or refusal.
 
         A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that nobody
         measured; it is Failed if it must have been cut.
         """
-        if question in self.answers:
-            return _answer(self.answers[question])
+        found = self.answers.get(question)
+        if found is not None:
+            return found
         asked = " ".join(map(str, question))
         if self._older or question[0] == SAMPLE:
-            raise NotCaptured(f"the capture does not hold {asked}")
-        raise Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
+            return NotCaptured(f"the capture does not hold {asked}")
+        return Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
 
 
 def _answer(said: str | HostError) -> str:
@@ -117,11 +125,11 @@ def parse(text: str, name: str, node: str = "") -> Replay:
 
     `name` is what to call it in a UsageError, `node` the node's name where the job knows a better one.
     """
-    rows = _rows(text, name)
+    header, lines = _lines(text, name)
     answers: _Said = {}
-    for number, row in enumerate(rows[1:], start=2):
-        answers |= _parse_row(row, f"{name}:{number}")
-    return _replay(rows[0], answers, node or str(rows[0].get("node") or name))
+    for number, line in enumerate(lines, start=2):
+        answers.update(_said(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
+    return _replay(header, answers, node or str(header.get("node") or name))
 
 
 def _replay(header: dict[str, Any], said: _Said, node: str) -> Replay:
@@ -140,35 +148,51 @@ def _is_older(tool: object) -> bool:
 
 def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Said]) -> tuple[dict[str, Any], _Said]:
     """Header and answers of `path`. `above` is like it, at some remove; `loaded` has been read already."""
-    if path.resolve() in above:
+    if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
     if len(above) > _MAX_LIKES:
         raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
-    rows = _rows(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
+    header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
     answers: _Said = {}
-    for number, row in enumerate(rows[1:], start=2):
+    for number, line in enumerate(lines, start=2):
+        known = _said(line)
+        if known:
+            answers.update(known)
+            continue
+        row = _object(line, f"{path}:{number}")
         if "like" in row:
             other = path.parent / str(row["like"]).replace("\0", "")
             if other.resolve() not in loaded:
                 loaded[other.resolve()] = _load(other, (*above, path.resolve()), loaded)[1]
             answers = loaded[other.resolve()] | answers
         else:
-            answers |= _parse_row(row, f"{path}:{number}")
-    return rows[0], answers
+            answers.update(_parse_row(row, f"{path}:{number}"))
+    return header, answers
 
 
-def _rows(text: str, name: str) -> list[dict[str, Any]]:
-    """The rows of a whole capture, its header first."""
+def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
+    """The header of a whole capture, and the text of each row below it."""
     if text.lstrip().startswith("{\n"):  # indented JSON
         raise UsageError(f"{name}: not a capture: a report? render it with `ncclprobe report {name}`")
-    rows = [_object(line, f"{name}:{number}") for number, line in enumerate(text.splitlines(), start=1)]
-    if not rows:
+    lines = text.splitlines()
+    if not lines:
         raise UsageError(f"{name}: empty; take a capture with `ncclprobe capture`")
-    if rows[0].get("capture") != 1:
+    header = _object(lines[0], f"{name}:1")
+    if header.get("capture") != 1:
         raise UsageError(f'{name}: not a capture: its first line lacks "capture": 1; take one with `ncclprobe capture`')
-    if rows[0].get("rows", len(rows) - 1) != len(rows) - 1:
-        raise UsageError(f"{name}: truncated: {len(rows) - 1} rows of {rows[0]['rows']}; copy it again")
-    return rows
+    if header.get("rows", len(lines) - 1) != len(lines) - 1:
+        raise UsageError(f"{name}: truncated: {len(lines) - 1} rows of {header['rows']}; copy it again")
+    return header, lines[1:]
+
+
+@lru_cache(_MOST_ROWS)
+def _said(line: str) -> _Said | None:
+    """What the row in `line` says, made once for all the nodes that say so; None where it takes more than the row."""
+    try:
+        row = _object(line, "")
+        return None if "like" in row else _parse_row(row, "")
+    except UsageError:
+        return None
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

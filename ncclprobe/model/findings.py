@@ -20,7 +20,7 @@ class Severity(str, Enum):
 
 
 class Status(str, Enum):
-    """What became of a check. UNKNOWN is not PASS: nobody looked."""
+    """What became of a check. UNKNOWN is not PASS: it was not looked at."""
 
     PASS = "pass"
     WARN = "warn"

@@ -5,7 +5,6 @@ with ``Ranks[Seat]``. Nodes whose fact is not known are never dropped in silence
 makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them as they are.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -73,5 +72,8 @@ class Vote(Generic[K]):
 
 def vote(said: Mapping[str, K]) -> Vote[K]:
     """Nodes by what they say."""
-    ranked = [value for value, _ in Counter(said.values()).most_common()]
-    return Vote({value: tuple(node for node, each in said.items() if each == value) for value in ranked})
+    groups: dict[K, list[str]] = {}
+    for node, each in said.items():
+        groups.setdefault(each, []).append(node)
+    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return Vote({value: tuple(nodes) for value, nodes in ranked})

@@ -190,15 +190,6 @@ def read(text: str | Iterable[Line]) -> Log:
     )
 
 
-def by_process(text: str) -> dict[tuple[str, int], Log]:
-    """The logs of all processes that wrote to one stream, by host and pid. Lines without a prefix are everybody's."""
-    found: dict[tuple[str, int], list[Line]] = {}
-    bare: list[Line] = []
-    for line in lines(text):
-        (found.setdefault((line.host, line.pid), []) if line.host else bare).append(line)
-    return {process: read([*bare, *own]) for process, own in found.items()}
-
-
 def _keep(kept: list[object] | list[str] | list[Hop] | list[Choice], new: object) -> None:
     if len(kept) < _MOST_KEPT:
         kept.append(new)  # type: ignore[arg-type]

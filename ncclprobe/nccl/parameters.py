@@ -1,7 +1,7 @@
 """The table of variables: NCCL's own, its plugins', torch's the launchers', and names people only believe in.
 
 The data is ``parameters.csv`` beside this file, one row per variable with its source, made by
-``scripts/parameters``.
+``scripts/parameters.py``.
 """
 
 import csv

@@ -103,18 +103,6 @@ def read_torch_bool(text: str) -> bool | None:
     return False if lowered in ("n", "no", "0", "f", "false") else None
 
 
-def read_param_bool(text: str) -> bool | None:
-    """`text` as the new parameter class reads a switch: 1 T TRUE, 0 F FALSE, in any case; None: the default.
-
-    Source: src/include/param/parser_default.h:42 (2.30.7, the first version to have it). It rules the
-    variables of the table whose words say so; before 2.30.7, and for all others, `read_int` does.
-    """
-    lowered = text.lower()
-    if lowered in ("1", "t", "true"):
-        return True
-    return False if lowered in ("0", "f", "false") else None
-
-
 _LEVEL_SINCE: dict[str, tuple[int, int]] = {
     "LOC": (2, 5),
     "NVL": (2, 5),

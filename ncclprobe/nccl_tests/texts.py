@@ -36,7 +36,6 @@ _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
 """What its NCCLCHECK and CUDACHECK say (src/common.h) before they end the run."""
-_LABELS = ("size", "count", "type", "redop", "root")
 _TIMES = ("time", "cputime")
 
 

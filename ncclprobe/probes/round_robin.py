@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from ncclprobe.localise.pairs import intra_node, search, suspects
-from ncclprobe.localise.pairs.rails import Seating, seating
+from ncclprobe.localise.pairs.rails import Seating
 from ncclprobe.localise.pairs.retests import Meetings
 from ncclprobe.localise.pairs.rounds import AT_ONCE, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
@@ -78,17 +78,6 @@ def follow(table: Table) -> bool:
     while "over" not in (said := table.exchange.share(None)):
         table.step(said)
     return bool(said["over"])
-
-
-def lead(
-    table: Table, hosts: Sequence[str], keep: Keep, count: int | None = None, expected_GBps: float | None = None
-) -> Localisation:
-    """Rank 0: all pairs or `count` rounds of them, then retests; each row goes to `keep` as it comes.
-
-    `hosts` are those of the ranks, in their order; `expected_GBps` is what a healthy pair reaches, if anybody knows.
-    Raises ValueError for fewer than two ranks.
-    """
-    return Leader(table, seating(hosts), keep, expected_GBps).play(count)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from ncclprobe.units import printable
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"
-"""What ``--markdown`` takes beside a path: the job summary of GitHub Actions, with annotations."""
+"""What ``--markdown`` takes instead of a path: the job summary of GitHub Actions, with annotations."""
 
 FORMATS = ("json", "junit", "markdown", "html", "prometheus")
 """Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
@@ -71,7 +71,7 @@ def write(name: str, report: Report, path: str) -> None:
 
 
 def write_others(report: Report, wanted: Wanted) -> None:
-    """Write the files that `wanted` asks for beside the JSON, which a measuring run keeps writing as it goes.
+    """Write the files that `wanted` asks for apart from the JSON, which a measuring run keeps writing as it goes.
 
     Raises UsageError where one cannot be written.
     """
@@ -95,7 +95,7 @@ def _tell_github(report: Report, *, to_stderr: bool) -> None:
             file.write(markdown.render(report))
     except OSError as error:
         raise UsageError(f"--markdown {GITHUB}: {SUMMARY}={path} cannot be written: {error.strerror}") from None
-    with contextlib.suppress(OSError):  # nobody reads on: the summary is written
+    with contextlib.suppress(OSError):  # the reader has closed the pipe: the summary is written
         for line in markdown.annotations(report):
             print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
 

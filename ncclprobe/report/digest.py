@@ -1,18 +1,35 @@
-"""A report's findings and gaps gathered over nodes: what is alike is said once, with the nodes it is true of."""
+"""A report's findings and gaps gathered over nodes: equal ones are one entry with the names of its nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
+_WHOSE: Mapping[Blame, str] = {
+    "node": "this node",
+    "link": "a link of this node",
+    "fabric": "the network between the nodes",
+    "image": "the image or system settings of this node",
+    "job": "the job's settings",
+    "unknown": "not known",
+}
+_NEXT: Mapping[Action, str] = {
+    "fix-job": "; correct them",
+    "fix-image": "; correct the image or system settings",
+    "retest": "; test again before you act",
+    "repair": "; repair it",
+    "restart": "; restart it",
+    "none": "",
+}
+
 
 class Problem(NamedTuple):
-    """A finding of the check `id`, found alike on `nodes`; none: it is about the job, or names its nodes itself."""
+    """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself."""
 
     id: str
     finding: Finding
@@ -28,13 +45,24 @@ class Gap(NamedTuple):
     why: str
 
 
+def blamed(finding: Finding, nodes: Collection[str] = ()) -> str:
+    """Say whose fault it is, how sure that is and what to do: ``this node (seen once); test again before you act``.
+
+    `nodes`: where it was found; a finding that names nodes itself is about these.
+    """
+    whose = _WHOSE[finding.blame]
+    if len(finding.nodes or nodes) > 1:
+        whose = whose.replace("this node", "these nodes")
+    return f"{whose} ({finding.confidence.how}){_NEXT[finding.action]}"
+
+
 def problems(report: Report) -> list[Problem]:
     """Every finding once, the worst first."""
-    alike: dict[tuple[str, Finding], list[str]] = {}
+    where: dict[tuple[str, Finding], list[str]] = {}
     for verdict in report.checks:
         for finding in verdict.findings:
-            alike.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    found = [Problem(name, finding, tuple(nodes)) for (name, finding), nodes in alike.items()]
+            where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
+    found = [Problem(name, finding, tuple(nodes)) for (name, finding), nodes in where.items()]
     return sorted(found, key=lambda problem: _LOUDEST_FIRST.index(problem.finding.severity))
 
 
@@ -53,7 +81,7 @@ def gaps(report: Report) -> list[Gap]:
 
 
 def passed(report: Report) -> dict[str, str]:
-    """The checks that passed wherever they were done, with the problem that each looked for."""
+    """The checks that passed on every node where they were done, with what holds there."""
     spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
     fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
     return {verdict.id: verdict.title for verdict in fine if verdict.id not in spoiled}

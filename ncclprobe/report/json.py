@@ -127,7 +127,7 @@ def _decimal(text: str) -> float:
 
 
 def _refuse_impossible(report: Report, path: str) -> None:
-    """Raises UsageError for a row that nobody can have measured: what is computed of rows divides by these."""
+    """Raises UsageError for a row that cannot have been measured: what is computed of rows divides by these."""
     for number, row in enumerate(report.measurements, start=1):
         times = (row.time_us.mean, *(row.interval_us or ()))
         fine = 1 <= row.nodes <= row.ranks <= _MOST_RANKS and row.nbytes >= 0

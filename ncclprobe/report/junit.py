@@ -3,8 +3,8 @@
 A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
 one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
 carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that did
-not apply, was not asked for, or needed something that nobody must have. A warning leaves its test passed, unless the
-run stopped at it (``--fail-on warn``).
+not apply, was not asked for, or needed a privilege that a job does not need. A warning leaves its test passed, unless
+the run stopped at it (``--fail-on warn``).
 
 The schema of Jenkins' xUnit plugin (its junit-10.xsd) knows no properties of a test case, so the numbers of the rows
 are properties of their suite, and each row's own stand in its output too.
@@ -17,6 +17,7 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdic
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report import digest
 from ncclprobe.report.text import verdict_line
 from ncclprobe.units import printable, size
 
@@ -127,7 +128,7 @@ def _missing(node: str) -> "TestCase":
     from junitparser import Error
 
     case = _case(node, "nodes")
-    case.result = [_result(Error, "nobody heard of this node", "missing")]
+    case.result = [_result(Error, "this node did not report", "missing")]
     return case
 
 
@@ -188,7 +189,7 @@ def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
 
 
 def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":
-    """`message` on one line, as pages show it beside the test's name; `word` is its type."""
+    """`message` on one line, as pages show it next to the test's name; `word` is its type."""
     line = printable(" ".join(message.split()))
     result = kind(line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…", word)
     if story:
@@ -219,5 +220,5 @@ def _story(verdict: Verdict) -> str:
         lines += [f"  seen: {finding.seen}"] if finding.evidence else []
         lines += [f"  see also: {finding.see_also}"] if finding.related else []
         lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
-        lines.append(f"  blame: {finding.blame} ({finding.confidence.how}), action: {finding.action}")
+        lines += [f"  blame: {digest.blamed(finding)}"] if finding.severity is not Severity.NOTE else []
     return "\n".join(map(printable, lines))

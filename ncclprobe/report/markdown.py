@@ -85,7 +85,7 @@ def _sections(report: Report) -> Iterator[Section]:
     notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
     gaps = digest.gaps(report)
     yield Section("", [_headline(report)])
-    lost = [f"Nobody heard of {code(digest.folded(report.missing_nodes))}."]
+    lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
     yield Section("", lost if report.missing_nodes else [])
     yield Section("Problems", [_problem(problem, report) for problem in bad])
     yield Section("Remarks", [f"- {text(remark)}" for remark in report.remarks])
@@ -147,7 +147,7 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - blame: {finding.blame} ({text(finding.confidence.how)}), action: {finding.action}")
+        lines.append(f"  - blame: {text(digest.blamed(finding, problem.nodes))}")
     return "\n".join(lines)
 
 
@@ -182,7 +182,7 @@ def _copy(row: CopyRow) -> str:
 
 
 def text(said: str) -> str:
-    """`said` as plain words: nothing in it is markup, and nobody is called by ``@``."""
+    """`said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
     plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(_escaped, _short(said)))
     return plain.replace("@", "@\u200b")
 

@@ -53,7 +53,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
-    """The verdicts on each node with the findings that are about it; and how much those weigh that name nobody."""
+    """The verdicts on each node with the findings that are about it; and how much those weigh that name no node."""
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
@@ -66,7 +66,7 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
             named = finding.nodes or (() if whole or verdict.node is None else (verdict.node,))
             for name in named:
                 said[name][1].append(finding)
-            if not named and _weight(finding):  # somebody's, and nobody is told apart: all are in doubt, none is bad
+            if not named and _weight(finding):  # which node it is about is not known: all are in doubt, none is bad
                 of_all.add("unsure")
     return said, of_all
 

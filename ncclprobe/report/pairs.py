@@ -65,7 +65,7 @@ def words(found: Localisation) -> Iterator[str]:
     if found.everything:
         yield f"everything is slower than expected ({usual}; {tests})"
     elif not found.culprits:
-        yield f"nobody is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
+        yield f"nothing is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
     for each in found.culprits:
         yield f"confirmed: {said(each)}"
     for each in found.suspects:
@@ -109,7 +109,7 @@ def said(each: Blamed) -> str:
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
     return (
         f"{each.where} ({each.kind}): {left}; {each.slow} of {each.tests} tests speak for it, {each.retests} of these "
-        f"again, beside {each.partners} partners, confidence {100 * each.confidence:.1f} %"
+        f"again, with {each.partners} partners, confidence {100 * each.confidence:.1f} %"
     )
 
 

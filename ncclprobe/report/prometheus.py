@@ -68,7 +68,7 @@ def _run(report: Report) -> "Iterator[Metric]":
     yield _gauge("exit_code", "Of the last run: 0 go, 3 inconclusive, 4 stop.", [((), report.exit_code)])
     nodes = Counter(node.status.value for node in report.nodes) + Counter({"missing": len(report.missing_nodes)})
     states = (*(status.value for status in Status), "missing")
-    about = "Nodes of the last run by status; missing: nobody heard of them."
+    about = "Nodes of the last run by status; missing: they did not report."
     yield _gauge("nodes", about, [((state,), nodes[state]) for state in states], ("status",))
     verdicts = sorted(Counter((verdict.id, verdict.status.value) for verdict in report.checks).items())
     yield _gauge("verdicts", "Verdicts of the last run by check and state.", verdicts[:MOST_SERIES], ("id", "state"))

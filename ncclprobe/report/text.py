@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report, Setting
-from ncclprobe.report import pairs, traffic, training
+from ncclprobe.report import digest, pairs, traffic, training
 from ncclprobe.units import printable, size
 
 T = TypeVar("T")
@@ -67,7 +67,6 @@ def verdict_line(report: Report) -> str:
 
 def quiet(report: Report) -> str:
     """One line of at most 80 characters: the worst finding or what is not known, how much more, and the exit code."""
-    report = _legible(report)
     worst = [(v, f) for v, f in _all_findings(report) if f.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
     if worst:
@@ -79,7 +78,7 @@ def quiet(report: Report) -> str:
         return verdict_line(report) + "\n"
     more = len(worst or blind) - 1
     end = f" (+{more} more, exit {report.exit_code})" if more else f" (exit {report.exit_code})"
-    return textwrap.shorten(text, 80 - len(end), placeholder="…") + end + "\n"
+    return textwrap.shorten(printable(text), 80 - len(end), placeholder="…") + end + "\n"
 
 
 def _legible(value: T) -> T:
@@ -190,11 +189,8 @@ def _all_findings(report: Report) -> list[tuple[Verdict, Finding]]:
 
 
 def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Each finding once, with all the nodes on which it was found alike."""
-    alike: dict[tuple[str, Finding], list[str]] = {}
-    for verdict, finding in _all_findings(report):
-        alike.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    for (name, finding), nodes in alike.items():
+    """Each finding once, with all the nodes on which it was found."""
+    for name, finding, nodes in digest.problems(report):
         word = finding.severity.value
         head = f"{name}  {finding.subject}{_on(nodes, report)}"
         lines = [f"{style(f'{word.upper():<6}', word)}{head}", *_wrapped("      ", finding.message, width)]
@@ -205,9 +201,7 @@ def _findings(report: Report, width: int, style: Style) -> Iterator[list[str]]:
         if finding.remedy:
             lines += _wrapped("      fix:  ", finding.remedy, width)
         if finding.severity is not Severity.NOTE:
-            lines += _wrapped(
-                "      ", f"blame: {finding.blame} ({finding.confidence.how}), action: {finding.action}", width
-            )
+            lines += _wrapped("      blame: ", digest.blamed(finding, nodes), width)
         yield lines
 
 
@@ -278,7 +272,7 @@ def _environment(report: Report, width: int) -> list[str]:
 
 
 def _choices(node: str, made: Choices, width: int) -> list[str]:
-    """What NCCL would choose on a node: what is alike on one line with its reason, then what decided it all."""
+    """What NCCL would choose on a node: equal choices on one line with their reason, then what decided it all."""
     parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
         ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
         ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
@@ -290,12 +284,12 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
     ]
     lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
     for name, part, shown in parts:
-        alike: dict[tuple[str, str], list[str]] = {}
+        by_reason: dict[tuple[str, str], list[str]] = {}
         for each in part.chosen or ():
             verdict, subject = shown(each)
-            alike.setdefault((verdict, each.why), []).append(subject)
-        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in alike.items()]
-        rows += [part.why] if name != "left out" and all(part.why != why for _, why in alike) else []
+            by_reason.setdefault((verdict, each.why), []).append(subject)
+        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
+        rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
         if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
             for label, row in zip((name, *[""] * len(rows)), rows, strict=False):

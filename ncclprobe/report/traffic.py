@@ -24,17 +24,17 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
-    """``road: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``; rows alike together."""
-    alike: list[tuple[Transport, list[Measurement]]] = []
+    """``road: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``, by transport."""
+    by_transport: list[tuple[Transport, list[Measurement]]] = []
     for row in rows:
         if row.transport == Transport():
             continue
-        if alike and alike[-1][0] == row.transport:
-            alike[-1][1].append(row)
+        if by_transport and by_transport[-1][0] == row.transport:
+            by_transport[-1][1].append(row)
         else:
-            alike.append((row.transport, [row]))
-    everything = len(alike) == 1 and len(alike[0][1]) == len(rows)
-    for road, together in alike:
+            by_transport.append((row.transport, [row]))
+    everything = len(by_transport) == 1 and len(by_transport[0][1]) == len(rows)
+    for road, together in by_transport:
         yield from _wrapped("road: ", ("" if everything else f"{_of(together)}: ") + words(road), width)
 
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from itertools import combinations, pairwise, product, takewhile
 from typing import Literal, NamedTuple
 
@@ -127,7 +128,35 @@ def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[st
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
     rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
     links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
-    return topology(pci, addresses, nics, links, c2c=[addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name)])
+    c2c = tuple(addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name))
+    return _remembered(_Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
+
+
+class _Same:
+    """A fact as a key: equal to itself alone, which a fleet's nodes share where their answers are equal."""
+
+    __slots__ = ("fact",)
+
+    def __init__(self, fact: Pci) -> None:
+        self.fact = fact
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.fact is other.fact
+
+    def __hash__(self) -> int:
+        return id(self.fact)
+
+
+@lru_cache(64)
+def _remembered(
+    pci: _Same,
+    gpus: tuple[tuple[str, str], ...],
+    nics: tuple[tuple[str, str], ...],
+    links: tuple[tuple[str, tuple[str, ...]], ...],
+    c2c: tuple[str, ...],
+) -> Topology:
+    """:func:`topology`, made once for all checks, and for all nodes of a fleet that are built alike."""
+    return topology(pci.fact, dict(gpus), dict(nics), dict(links), c2c)
 
 
 def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:

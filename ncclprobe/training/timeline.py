@@ -18,11 +18,6 @@ class Predicted:
     calls_s: float
 
     @property
-    def exposed_s(self) -> float:
-        """How much longer the step is than its compute."""
-        return self.step_s - self.compute_s
-
-    @property
     def efficiency(self) -> float:
         """Of a rank that computes alone: 1 is no communication, or all of it hidden."""
         return self.compute_s / self.step_s if self.step_s else 1.0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).parents[2] / "scripts/bench"
+BENCH = Path(__file__).parents[2] / "scripts/bench.py"
 
 
 def test_all_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def script(name: str) -> ModuleType:
-    """A script without a suffix, as a module; its options are not read."""
-    loader = SourceFileLoader(f"script_{name}", str(SCRIPTS / name))
+    """A script as a module; its options are not read."""
+    loader = SourceFileLoader(f"script_{name}", str(SCRIPTS / f"{name}.py"))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +32,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-measure, localise = script("measure"), script("localise")
+measure, localise = script("measure"), script("localisation")
 links, precise, slowness, tables = measure.links, measure.precise, measure.slowness, sys.modules["tables"]
 
 ONE_WAY = {

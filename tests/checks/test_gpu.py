@@ -65,7 +65,7 @@ def test_a_small_process_such_as_a_monitor_is_a_note() -> None:
 def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
     (finding,) = busy.run(box(replace(HEALTHY, memory_used_bytes=40 * GIB)))
     assert finding.severity is Severity.WARN
-    assert "no process that NVML shows" in finding.message
+    assert "no process visible to NVML" in finding.message
 
 
 def test_mig_on_some_gpus_only_names_both_kinds() -> None:
@@ -121,7 +121,7 @@ def test_whose_process_it_was_is_not_told() -> None:
 def test_a_log_that_begins_late_says_so() -> None:
     late = replace(log(uptime_s=100_000.0), oldest_s=90_000.0)
     (finding,) = xid.run(late, BOX)
-    assert (finding.severity, finding.message) == (Severity.NOTE, "begins 2 hours ago: what was before is not known")
+    assert (finding.severity, finding.message) == (Severity.NOTE, "begins 2 hours ago: earlier messages are not known")
 
 
 def test_an_address_without_function_finds_its_gpu_and_a_foreign_one_stays() -> None:

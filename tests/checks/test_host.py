@@ -152,9 +152,9 @@ def test_leftovers_with_room_to_spare_are_a_note() -> None:
 
 def test_memlock_says_when_a_capability_is_held_in_vain() -> None:
     (finding,) = memory.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False))
-    assert "lifts nothing" in finding.message
+    assert "does not lift the limit" in finding.message
     (finding,) = memory.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"))
-    assert "lifts nothing" not in finding.message
+    assert "does not lift the limit" not in finding.message
 
 
 def test_memlock_is_for_gpu_jobs_with_rdma() -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published ru
 
 @pytest.fixture(scope="module")
 def accuracy() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("accuracy", str(ROOT / "scripts" / "accuracy"))
+    loader = importlib.machinery.SourceFileLoader("accuracy", str(ROOT / "scripts" / "accuracy.py"))
     spec = importlib.util.spec_from_loader("accuracy", loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
@@ -136,7 +136,7 @@ def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: Module
 
 
 def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
-    from published import family  # found by scripts/accuracy
+    from published import family  # found by scripts/accuracy.py
 
     assert family("https://github.com/NVIDIA/nccl-tests/issues/309#x") == "NVIDIA/nccl-tests#309"
     assert family("https://github.com/a/b/blob/main/c.md#L3") == "a/b"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.tuner.dumps import MOST_BYTES, graph_dump, pattern_lines, tuning_table
+from ncclprobe.expect.tuner.dumps import MOST_BYTES, graph_dump, pattern_lines
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 
 RING = """<graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="30" speedinter="24.5" latencyinter="0.75"
@@ -26,13 +26,6 @@ n:1:1 [0] NCCL INFO  0 : GPU/0-3000 GPU/0-d000
 n:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX, sameChannels 1
 n:1:1 [0] NCCL INFO Pattern 5, crossNic 0, nChannels 8, bw 40.000000/60.000000, type NVL/PIX, sameChannels 0
 """
-TABLE = (
-    "h:1:1 [0] NCCL INFO   Algorithm   |                            Tree                  |"
-    "                            Ring                  |                   CollNetDirect                  |\n"
-    "h:1:1 [0] NCCL INFO     AllReduce |    16.8/   0.5 |    31.0/   0.0 |    36.4/   1.9 |    16.6/   1.2 |"
-    "    31.0/   0.0 |    36.4/   2.4 |     5.0/   0.0 |     8.5/   0.0 |    14.0/   0.0 |\n"
-)
-"""Printed by NCCL 2.29.7 (nccl_log_grammar.md, tuning-head and tuning-row)."""
 
 
 def test_a_dump_is_read_with_its_speeds_types_and_the_networks_latency() -> None:
@@ -97,20 +90,8 @@ def test_a_log_without_patterns_says_what_to_switch_on() -> None:
         pattern_lines("nothing\n", "nccl.log")
 
 
-def test_a_printed_table_is_read_cell_by_cell() -> None:
-    cells = tuning_table(TABLE)
-    assert len(cells) == 9
-    assert (cells[2].function, cells[2].algorithm, cells[2].protocol) == ("AllReduce", "Tree", "Simple")
-    assert (cells[2].latency_us, cells[2].algbw_GBps) == (36.4, 1.9)
-
-
-def test_a_row_without_its_head_is_passed_over() -> None:
-    assert tuning_table(TABLE.splitlines()[1]) == ()
-
-
 @given(st.one_of(st.text(max_size=300), st.builds(lambda a, b: LOG[:a] + b + LOG[a:], st.integers(0, 400), st.text())))
 def test_no_text_breaks_the_readers(text: str) -> None:
-    tuning_table(text)
     for read in (graph_dump, pattern_lines):
         assert _refusal(read, text).startswith("file")
 

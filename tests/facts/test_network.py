@@ -274,8 +274,8 @@ def test_a_chain_that_drops_by_default_is_seen_with_the_right_to_see_it() -> Non
         ("read", "/proc/net/ip6_tables_names"): NOTHING,
     }
     seen = learn(firewall.firewall, said, holding("net_admin"))
-    assert [(c.name, c.hook) for c in seen.chains] == [("inet/filter/input", "input"), ("ip/nat/post", "postrouting")]
-    assert [c.name for c in seen.drops_by_default] == ["inet/filter/input"]
+    chains = [(c.name, c.hook, c.policy) for c in seen.chains]
+    assert chains == [("inet/filter/input", "input", "drop"), ("ip/nat/post", "postrouting", "accept")]
     assert seen.legacy == ("ipv4/nat", "ipv4/filter")
 
 
@@ -293,7 +293,6 @@ def test_a_node_without_nft_says_what_it_can() -> None:
     seen = learn(firewall.firewall, said, holding("net_admin"))
     assert isinstance(seen.chains, Absent)
     assert isinstance(seen.legacy, Absent)
-    assert seen.drops_by_default == ()
 
 
 PARSERS: list[Callable[[str], object]] = [

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
 from ncclprobe.localise.pairs.retests import Meetings
-from ncclprobe.localise.pairs.rounds import Match, waves
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 
 TIMEOUT_GBps = 0.01
@@ -69,8 +68,8 @@ class Fleet:
         pairs = sorted({(one.node, other.node) for one, other in meetings})
         self._draw.shuffle(pairs)
         numbers = {pair: number for number, pair in enumerate(pairs)}
-        for wave in waves(tuple(Match(number, number) for number in range(len(pairs))), self.at_once):
-            now = {match.first for match in wave}
+        for start in range(0, len(pairs), self.at_once):
+            now = range(start, start + self.at_once)
             flows = [(one, other) for one, other in meetings if numbers[one.node, other.node] in now]
             yield from self._send(flows, step)
             yield from self._send([(other, one) for one, other in flows], step)

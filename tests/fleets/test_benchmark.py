@@ -5,7 +5,7 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts/localise"
+SCRIPT = Path(__file__).parents[2] / "scripts/localisation.py"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""How long a row takes with an asked precision, beside fixed calls: ranks of scripts/bench over some link."""
+"""How long a row takes with an asked precision, beside fixed calls: ranks of scripts/bench.py over some link."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from .hosts import Lab
 from .processes import LabError, Running, start
 from .ranks import wait
 
-BENCH = Path(__file__).parents[2] / "scripts/bench"
+BENCH = Path(__file__).parents[2] / "scripts/bench.py"
 DEADLINE_S = 600.0
 
 
@@ -30,7 +30,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One size over one link: the ratio of the times with its interval, and what came of both (scripts/bench)."""
+    """One size over one link: the ratio of the times with its interval, and what came of both (scripts/bench.py)."""
 
     link: Link
     nbytes: int
@@ -45,7 +45,7 @@ class Asked:
 
 
 def read(text: str, link: Link) -> list[Asked]:
-    """What scripts/bench left, by size."""
+    """What scripts/bench.py left, by size."""
     return [
         Asked(
             link,

@@ -81,13 +81,6 @@ def test_launchers_prefixes_colours_and_stamps_are_stripped() -> None:
         assert log.read(f"{head}{HEAD}Using network IB\n").network == "IB", head
 
 
-def test_processes_on_one_stream_are_told_apart() -> None:
-    text = "NCCL version 2.27.7+cuda12.9\n" + said("Using network IB") + "gpu2:7:7 [0] NCCL INFO Using network Socket\n"
-    found = log.by_process(text)
-    assert {process: each.network for process, each in found.items()} == {("gpu1", 101): "IB", ("gpu2", 7): "Socket"}
-    assert {each.version for each in found.values()} == {"2.27.7"}
-
-
 def test_warnings_are_kept_once() -> None:
     warn = "gpu1:1:2 [0] misc/socket.cc:484 NCCL WARN connect returned timeout\n"
     assert log.read(warn * 3).warnings == ("connect returned timeout",)
@@ -115,4 +108,3 @@ def test_every_sample_of_a_line_of_the_road_is_read(shared: Callable[[str], Path
 )
 def test_no_text_breaks_the_reading(text: str) -> None:
     log.read(text)
-    log.by_process(text)

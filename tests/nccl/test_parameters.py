@@ -222,7 +222,7 @@ def test_the_distance_is_the_textbooks_up_to_its_limit(one: str, other: str, lim
 @pytest.mark.skipif(not SURVEY, reason="NCCLPROBE_SURVEY does not name the survey the table is made from")
 def test_the_table_is_what_the_script_makes_of_the_survey() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/parameters", str(SURVEY)],
+        [sys.executable, ROOT / "scripts/parameters.py", str(SURVEY)],
         capture_output=True,
         check=True,
         timeout=60,

@@ -12,7 +12,6 @@ from ncclprobe.nccl.values import (
     intent,
     read_int,
     read_level,
-    read_param_bool,
     read_torch_bool,
     to_int32,
 )
@@ -123,23 +122,6 @@ def test_torch_takes_words_for_false(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "on", "off", "2", " 1", "enable"])
 def test_torch_throws_at_any_other_word(text: str) -> None:
     assert read_torch_bool(text) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1", True),
-        ("t", True),
-        ("TRUE", True),
-        ("0", False),
-        ("F", False),
-        ("false", False),
-        ("yes", None),
-        ("", None),
-    ],
-)
-def test_the_new_parameter_class_knows_fewer_words_than_torch(text: str, value: bool | None) -> None:
-    assert read_param_bool(text) is value
 
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")

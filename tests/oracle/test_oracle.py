@@ -1,4 +1,4 @@
-"""What we say NCCL would do is what the real libnccl of one release does. All of them: scripts/oracle --all."""
+"""What we say NCCL would do is what the real libnccl of one release does. All of them: scripts/oracle.py --all."""
 
 import os
 import re
@@ -14,14 +14,14 @@ CACHE = Path(os.environ.get("NCCLPROBE_ORACLE") or Path.home() / ".cache" / "ncc
 
 
 def oracle(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "oracle"), "--offline", "--cache", str(CACHE), *arguments]
+    command = [sys.executable, str(ROOT / "scripts" / "oracle.py"), "--offline", "--cache", str(CACHE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=90)
 
 
 def test_nccl_chooses_and_reads_what_we_predict() -> None:
     releases = sorted(path.parent.name for path in CACHE.glob("2.*/libnccl.so.2"))
     if not releases:
-        pytest.skip(f"no libnccl in {CACHE}: scripts/oracle 2.27.7 fetches one (NCCLPROBE_ORACLE names another folder)")
+        pytest.skip(f"no libnccl in {CACHE} (or $NCCLPROBE_ORACLE): scripts/oracle.py 2.27.7 fetches one")
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and iproute2")
     if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, timeout=10).returncode != 0:

@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 from ncclprobe.localise.pairs.rounds import (
     ALL_PAIRS,
-    AT_ONCE,
     SOME_ROUNDS,
     Match,
     by_rail,
     tournament,
-    transfers,
-    waves,
-    without,
 )
 
 players = st.integers(2, 80)
@@ -88,38 +84,3 @@ def test_a_rank_is_in_one_pair_of_a_round_on_every_rail(nodes: int, rails: int) 
         playing = [rank for match in matches for rank in (match.first, match.second)]
         assert len(set(playing)) == len(playing)
         assert all(match.first % rails == match.second % rails for match in matches)
-
-
-def test_both_directions_are_sent_apart_and_together() -> None:
-    ways = list(transfers((Match(0, 1), Match(2, 3))))
-    assert [[(t.src, t.dst, t.both) for t in way] for way in ways] == [
-        [(0, 1, False), (2, 3, False)],
-        [(1, 0, False), (3, 2, False)],
-        [(0, 1, True), (2, 3, True), (1, 0, True), (3, 2, True)],
-    ]
-    assert len(list(transfers((Match(0, 1),), bidirectional=False))) == 2
-
-
-@given(st.integers(2, 200), st.integers(1, 64))
-def test_waves_hold_the_round_in_order(count: int, at_once: int) -> None:
-    matches = tournament(count, 1)[0]
-    pieces = list(waves(matches, at_once))
-    assert tuple(chain(*pieces)) == matches
-    assert all(0 < len(piece) <= at_once for piece in pieces)
-
-
-def test_no_more_than_sixteen_pairs_send_at_once_by_default() -> None:
-    assert max(map(len, waves(tournament(1024)[0]))) == AT_ONCE
-
-
-def test_waves_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="measure nothing"):
-        list(waves((Match(0, 1),), 0))
-
-
-@given(players, st.sets(st.integers(0, 79)))
-def test_those_set_aside_play_no_more_and_the_others_go_on(count: int, aside: set[int]) -> None:
-    planned = tournament(count)
-    left = list(chain(*without(planned, aside)))
-    assert left == [match for match in chain(*planned) if not {match.first, match.second} & aside]
-    assert all(without(planned, aside))

@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from ncclprobe.localise.pairs.rails import seating
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.probes import pairs, round_robin
@@ -68,7 +69,7 @@ def main() -> None:
         round_robin.follow(table)
     else:
         rows: list[PairRow] = []
-        found = round_robin.lead(table, HOSTS, rows.append)
+        found = round_robin.Leader(table, seating(HOSTS), rows.append).play()
         said |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
     print(json.dumps({**said, "lost": wire.lost}))
     exchange.collect(None)

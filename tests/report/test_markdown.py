@@ -20,7 +20,7 @@ def test_problems_come_first_and_passes_are_folded() -> None:
     text = markdown.render(SICK)
     order = [text.index(part) for part in ("## FAIL", "### Problems", "GPU3", "`eth0`", "### Rows", "<summary>Passed")]
     assert order == sorted(order)
-    assert "Nobody heard of `n[3-4]`." in text
+    assert "Did not report: `n[3-4]`." in text
     assert "50 | 95 | 0 | fail |" in text
     assert "- n0 GPU0 h2d: 20 GB/s, at least 50 expected" in text
     assert "confirmed: n1 (node)" in text

@@ -57,7 +57,6 @@ def test_ddp_with_three_buckets_takes_what_a_hand_computation_says() -> None:
     items = workload.step("ddp", model)
     overlapped = timeline.predict(items, 3.0, lambda _: 1.0)
     assert overlapped.step_s == pytest.approx(1 + 2 / 3 + 3)
-    assert overlapped.exposed_s == pytest.approx(5 / 3)
     assert overlapped.efficiency == pytest.approx(3 / (14 / 3))
     apart = timeline.predict(items, 3.0, lambda _: 1.0, overlap=False)
     assert apart.step_s == pytest.approx(6)

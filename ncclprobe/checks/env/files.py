@@ -52,7 +52,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
 
     Right: Every line of the NCCL configuration files sets what it names.
     Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, and # is a comment in the
-    first column only. A file that it cannot read it passes over, and with NCCL_CONF_FILE set ~/.nccl.conf too. The
+    first column only. NCCL ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf. The
     environment beats the files (src/misc/param.cc:28).
     Fix: write NAME=value without blanks, in one place.
     """
@@ -63,7 +63,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
         if entry.name != plain and looks_like_ours(plain):
             yield _misnamed(entry, plain)
         elif entry.value is not None and entry.value != entry.value.strip():
-            yield jobs_warn(entry.name, f"is {entry.value!r}, blanks included", as_evidence(entry))
+            yield jobs_warn(entry.name, f"is {entry.value!r}, including blanks", as_evidence(entry))
         elif looks_like_ours(entry.name):
             yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
     yield from _overridden(settings)
@@ -73,9 +73,11 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
 def _misnamed(entry: Setting, plain: str) -> Finding:
     """A line of a file that defines another name than it shows."""
     if "#" in entry.name:
-        message = f"is no comment, for # is not in the first column: it defines {entry.name!r}, which nothing reads"
+        message = (
+            f"is not a comment, because # is not in the first column: it defines {entry.name!r}, which no library reads"
+        )
         return jobs_warn(plain, message, as_evidence(entry))
-    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, blanks included", as_evidence(entry))
+    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, including blanks", as_evidence(entry))
 
 
 def _overridden(settings: Settings) -> Iterator[Finding]:
@@ -84,7 +86,7 @@ def _overridden(settings: Settings) -> Iterator[Finding]:
         if counts and counts.value == late.value and late.value is not None:
             continue
         first = f"{_shown(counts)} of {counts.origin}" if counts else "an earlier definition"
-        message = f"{_shown(late)} does not count: {first} comes first"
+        message = f"{_shown(late)} has no effect: {first} comes first"
         yield jobs_warn(late.name, message, f"{late.name}={late.value} ({late.origin})")
 
 
@@ -134,13 +136,13 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         yield jobs_fail("NCCL_TOPO_FILE", f"cannot be read: {found.why}", shown)
         return
     if not found.whole:
-        yield jobs_fail("NCCL_TOPO_FILE", "is no whole topology: <system … </system>", shown)
+        yield jobs_fail("NCCL_TOPO_FILE", "is not a whole topology: <system … </system> is incomplete", shown)
         return
     here = set() if isinstance(pci, Absent) else {address.lower() for address in pci.devices}
     real = [address for address in found.addresses if not address.startswith("ffff:")]
     strange = [address for address in real if address not in here]
     if here and strange:
-        message = f"speaks of {', '.join(strange)}, which this machine does not have"
+        message = f"names {', '.join(strange)}, which this machine does not have"
         yield jobs_warn("NCCL_TOPO_FILE", message, shown)
 
 
@@ -177,7 +179,7 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
         if isinstance(there, Absent):
             yield note(path, f"whether it is there is not known: {there.why}", evidence=path)
         elif not there:
-            yield jobs_fail(path, "is named as a plugin, and there is no such file", evidence(settings, *_VARIABLES))
+            yield jobs_fail(path, "is named as a plugin, and the file does not exist", evidence(settings, *_VARIABLES))
     for variable, kind in _VARIABLES.items():
         for name in (settings.get(variable) or "").split(","):
             if not name or name.startswith("/") or name.lower() in ("none", "static_plugin", "internal"):
@@ -185,7 +187,7 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
             tried = {name, f"libnccl-{kind}-{name}.so"}
             if not tried & known and not _elsewhere(name):
                 shown = evidence(settings, variable)
-                yield jobs_warn(variable, f"{name!r} fits no plugin in the loader's folders", shown)
+                yield jobs_warn(variable, f"{name!r} matches no plugin in the loader's folders", shown)
 
 
 _VARIABLES = {"NCCL_NET_PLUGIN": "net", "NCCL_TUNER_PLUGIN": "tuner", "NCCL_PROFILER_PLUGIN": "profiler"}

@@ -107,7 +107,11 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     leads_nowhere = found.gid is None or (several and found.gid.link_local)  # v1 over IPv4 works within one segment
     tell = jobs_fail if leads_nowhere else jobs_warn
     message = f"GID {found.index}, chosen by {why.get(found.by, found.by)}, {wrong}{instead}"
-    remedy = "" if better is not None else "give the port's interface an IPv4 address, or show it to the container"
+    remedy = (
+        ""
+        if better is not None
+        else "give the port's interface an IPv4 address, or give the container its network namespace (--network=host)"
+    )
     yield (jobs_note if harmless else tell)(port.name, message, (*settled, shown), remedy)
 
 

@@ -84,7 +84,7 @@ def hca_match(
     """NCCL_IB_HCA, or an entry of it, matches no port.
 
     Right: Every entry of NCCL_IB_HCA matches a port.
-    Why: a name that fits no port is passed over without a word, and without any port NCCL goes over to sockets, at a
+    Why: a name that matches no port is ignored without a message, and without any port NCCL uses sockets, at a
     tenth of the rate or less (src/transport/net_ib/init.cc:470).
     Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
     """
@@ -94,13 +94,13 @@ def hca_match(
         alone = isinstance(launch, Launch) and launch.nnodes == 1
         lost = any(select(fabric).taken)  # without any port, or with EFA's alone, the list takes nothing away
         several = isinstance(launch, Launch) and launch.several_nodes
-        message = f"{settings.get('NCCL_IB_HCA')!r} leaves no port to NCCL's own transport; here is {names}"
+        message = f"{settings.get('NCCL_IB_HCA')!r} matches no port of this node; the node has {names}"
         tell = jobs_note if alone or not (lost or several) else jobs_fail if lost else jobs_warn
         yield tell("NCCL_IB_HCA", message, shown)
         return
     for entry in picked.unmatched:
         tell = jobs_note if picked.selector.exclude else jobs_warn
-        yield tell("NCCL_IB_HCA", f"{written(entry)!r} fits no port; here is {names}", shown)
+        yield tell("NCCL_IB_HCA", f"{written(entry)!r} matches no port; the node has {names}", shown)
 
 
 @check(
@@ -121,7 +121,7 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
     Right: Every entry of NCCL_IB_HCA matches only the device that it names.
     Why: an entry is the beginning of a name unless the list starts with =, so mlx5_1 takes mlx5_10 too (nccl#236).
-    Fix: put one = in front of the list (after ^ if there is one).
+    Fix: start the list with =, such as NCCL_IB_HCA==mlx5_1 (after ^ if there is one).
     """
     selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
     for entry in dict.fromkeys(selector.entries):
@@ -153,23 +153,23 @@ def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: S
 
     Right: NCCL_IB_HCA names every NIC of a GPU once.
     Why: a list made by hand or by a script that repeats one NIC has forgotten another, whose GPU then sends through
-    its neighbour's. NCCL reads 32 entries, and passes over the rest without a word.
+    its neighbour's. NCCL reads 32 entries, and ignores the rest without a message.
     Fix: name every NIC of a GPU once.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     for entry, times in Counter(picked.selector.entries).items():
         if times > 1:
-            yield jobs_warn("NCCL_IB_HCA", f"{written(entry)} stands {times} times in the list", shown)
+            yield jobs_warn("NCCL_IB_HCA", f"{written(entry)} is listed {times} times", shown)
     if picked.selector.dropped:
         message = (
-            f"has more than {len(picked.selector.entries)} entries: {', '.join(picked.selector.dropped)} do not count"
+            f"has more than {len(picked.selector.entries)} entries: {', '.join(picked.selector.dropped)} are ignored"
         )
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     alive = 0 if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
     left = _left_out(picked, fabric, software)
     used = len(picked.taken)
     if used and left and used < alive <= used + len(left) and alive % used:
-        message = f"selects {used} NICs for {alive} GPUs, and leaves out {', '.join(left)} of the same rate"
+        message = f"selects {used} NICs for {alive} GPUs, and omits {', '.join(left)} of the same rate"
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     elif used and left and used < alive:
         message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
@@ -203,7 +203,7 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     """A port that NCCL_IB_HCA names is not up.
 
     Right: Every port that NCCL_IB_HCA names is up.
-    Why: NCCL drops it without a word, so this node has fewer NICs than the others, which costs its share of the
+    Why: NCCL drops it without a message, so this node has fewer NICs than the others, which costs its share of the
     bandwidth at best (src/transport/net_ib/init.cc:361).
     Fix: repair the link; taking the port off the list only hides that a NIC is lost.
     """
@@ -222,7 +222,7 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
             state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
             yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:
-            yield note(down.name, f"is {down.state}: NCCL passes over it", evidence=shown)
+            yield note(down.name, f"is {down.state}: NCCL does not use it", evidence=shown)
 
 
 @check(
@@ -248,7 +248,7 @@ def hca_mgmt(
 
     Right: NCCL_IB_HCA includes no NIC that serves management or storage.
     Why: NCCL spreads its channels over the NICs it has, and one of half the rate, or one that others use, slows them.
-    Fix: leave it out: ^mlx5_2, or = and the names of the GPUs' own NICs.
+    Fix: exclude it, such as NCCL_IB_HCA=^mlx5_2, or list the GPUs' own NICs after =.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     best = max((_gbps(p) for p in picked.taken), default=0.0)

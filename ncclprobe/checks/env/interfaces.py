@@ -88,13 +88,13 @@ def ifname_match(
 
     Right: NCCL_SOCKET_IFNAME matches an interface that can reach the other nodes.
     Why: once the variable is set NCCL has no fallback: without a match it ends in "Bootstrap : no socket interface
-    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches nobody.
+    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches no other node.
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
     wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
     origin = as_evidence(settings.effective["NCCL_SOCKET_IFNAME"])
     if len(wanted) == 1:
-        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL takes for not set", evidence=origin)
+        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
@@ -130,10 +130,11 @@ def ifname_virtual(
     """NCCL uses an interface that does not lead to the other nodes, or only slowly.
 
     Right: NCCL uses no virtual interface for its sockets.
-    Why: NCCL itself passes over docker*, lo and virbr* alone, and listens on the first interface that is left; bridges
+    Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
     pytorch-operator#332).
-    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or ^docker,lo,cni,br-,veth and what else there is.
+    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
+    every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
@@ -143,12 +144,12 @@ def ifname_virtual(
             continue
         here, overlay = _ONLY_HERE.fullmatch(name), _OVERLAY.fullmatch(name)
         if position == 0 and here:
-            yield jobs_fail(name, "is where NCCL's bootstrap would listen, and it ends on this node", shown)
+            yield jobs_fail(name, "is the interface of NCCL's bootstrap, and it does not leave this node", shown)
         elif position == 0 and overlay:
-            yield jobs_warn(name, "is where NCCL's bootstrap would listen: a network laid over another", shown)
+            yield jobs_warn(name, "is the interface of NCCL's bootstrap, and it is an overlay network", shown)
         elif here or overlay:
             tell = jobs_note if _has_hcas(fabric, settings) else jobs_warn
-            reach = "ends on this node" if here else "is a network laid over another"
+            reach = "does not leave this node" if here else "is an overlay network"
             yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown)
 
 
@@ -185,7 +186,7 @@ def ifname_ambiguous(
     Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
     Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
     interfaces of different networks, of which the bootstrap uses the first and sockets all (nccl#1580).
-    Fix: put one = in front of the list.
+    Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
     if selector.exact or selector.exclude:
@@ -264,7 +265,9 @@ def gloo_mismatch(
     if unknown:
         tell = jobs_fail if job.backend == "gloo" else jobs_warn
         wrong = ", ".join(repr(name) for name in unknown)
-        message = f"{wrong} is no interface here that is up with an address; there are {', '.join(sorted(usable))}"
+        message = (
+            f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(sorted(usable))}"
+        )
         yield tell("GLOO_SOCKET_IFNAME", message, shown)
     several = isinstance(launch, Launch) and launch.several_nodes
     if several and all(name == "lo" for name in names):

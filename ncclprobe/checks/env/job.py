@@ -64,9 +64,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
         yield jobs_fail(_LIST, f"names {', '.join(repeated)} more than once", shown)
     beyond = [word for word in entries if word.isdecimal() and total is not None and int(word) >= total]
     if beyond:
-        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: the list ends there", shown)
+        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
     if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
-        yield jobs_warn(_LIST, "mixes numbers with UUIDs: those of the other kind do not count", shown)
+        yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out.
     if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
@@ -88,7 +88,7 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     Right: NCCL_HOSTID gives no two nodes one identity.
     Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
     and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image says the same on every node.
-    Fix: unset it; the host name and the boot id tell nodes apart.
+    Fix: unset NCCL_HOSTID; the host name and the boot id tell nodes apart.
     """
     entry = settings.effective.get("NCCL_HOSTID")
     if entry is None:

@@ -46,7 +46,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         return
     shown = evidence(settings, "NCCL_DEBUG_FILE", "NCCL_DEBUG")
     if _level(settings) in _QUIET:
-        yield jobs_note("NCCL_DEBUG_FILE", "does nothing unless NCCL_DEBUG is WARN or more", shown)
+        yield jobs_note("NCCL_DEBUG_FILE", "has no effect unless NCCL_DEBUG is WARN or more", shown)
         return
     here = None if isinstance(launch, Absent) else launch.local_world_size
     special = name.lower() in ("stdout", "stderr") or name.startswith("/dev/")
@@ -60,7 +60,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         )
     if named_files.log_writable is False:
         folder = named_files.log_folder
-        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} is not there or not writable: the log goes to stdout", shown)
+        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} does not exist or is not writable: the log goes to stdout", shown)
     elif isinstance(named_files.log_writable, Absent):
         yield note(
             "NCCL_DEBUG_FILE", f"whether it can be written is not known: {named_files.log_writable.why}", evidence=shown
@@ -95,7 +95,9 @@ def debug_storm(settings: Settings) -> Iterator[Finding]:
     inverted = text.startswith("^") and not {"COLL", "ALL"} & words
     shown = evidence(settings, "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
     if level == "TRACE":
-        yield jobs_warn("NCCL_DEBUG", "is TRACE, which in builds that have it writes from inside every transfer", shown)
+        yield jobs_warn(
+            "NCCL_DEBUG", "is TRACE, which writes lines from inside every transfer in builds with tracing", shown
+        )
     elif inverted or (listed and not text.startswith("^")):
         what = f"all but {text[1:]}" if inverted else ", ".join(listed)
-        yield jobs_warn("NCCL_DEBUG_SUBSYS", f"has NCCL write a line for every call ({what})", shown)
+        yield jobs_warn("NCCL_DEBUG_SUBSYS", f"makes NCCL write a line for every call ({what})", shown)

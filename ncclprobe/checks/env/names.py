@@ -25,7 +25,7 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
     """NCCL does not read a variable that looks like one of its own.
 
     Right: NCCL reads every variable that looks like one of its own.
-    Why: NCCL ignores names that it does not know without a word, so a misspelt setting is no setting.
+    Why: NCCL ignores names that it does not know without a message, so a misspelt setting is no setting.
     Fix: correct the name, or unset it.
     """
     strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
@@ -37,15 +37,15 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
         if better:
-            message = f"is read by nothing; did you mean {better}?"
+            message = f"is read by no library; did you mean {better}?"
             yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
         else:
-            message = f"is no variable of NCCL up to {_NEWEST}, nor of the plugins and frameworks we know"
+            message = f"is not a variable of NCCL up to {_NEWEST}, nor of a known plugin or framework"
             yield note(entry.name, message, evidence=as_evidence(entry))
 
 
 def _unread(entry: Setting) -> bool:
-    """Whether nobody reads this name. Blanks around one in a file are env.conf-files' to tell."""
+    """Whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
     known = table().get(entry.name)
     in_a_file = entry.origin != "environment"
     return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
@@ -68,7 +68,7 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     """The NCCL that is loaded does not read a variable any more, or does not read it yet.
 
     Right: Every variable is one that the loaded NCCL and torch read.
-    Why: NCCL passes over what it does not know, so a setting from an old guide, or for a newer version, does nothing.
+    Why: NCCL ignores what it does not know, so a setting from an old guide, or for a newer version, does nothing.
     Fix: use the name that took its place, or unset it.
     """
     version = loaded(software)
@@ -76,7 +76,7 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
         known = table().get(entry.name)
         if not known or known.owner not in ("nccl", "torch"):
             continue
-        now = f"; {known.instead} took its place" if known.instead else ""
+        now = f"; {known.instead} replaces it" if known.instead else ""
         ours = known.owner == "nccl"
         if known.gone and (reaches(version, known.gone) if ours else not known.instead):
             gone = ".".join(map(str, known.gone))

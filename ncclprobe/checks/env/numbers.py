@@ -48,7 +48,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
     NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 it says that the
     value is invalid, and keeps its default. torch's own switches are the opposite: they take words.
-    Fix: write 1 or 0.
+    Fix: write 1 for on and 0 for off, such as NCCL_IB_DISABLE=1.
     """
     version = loaded(software)
     keeps = version is not None and version >= _WORDS_KEEP_THE_DEFAULT
@@ -57,14 +57,14 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
             continue
         value = default_of(parameter, version) if keeps else 0
         meant = intent(entry.value or "")
-        read_as = f"refuses, so that its default holds ({parameter.default})" if keeps else "reads as 0"
+        read_as = f"refuses: its default holds ({parameter.default})" if keeps else "reads as 0"
         message = f"is {entry.value!r}, which NCCL {read_as}"
         if meant is None or value is None:
             yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as was meant", evidence=as_evidence(entry))
+            yield note(entry.name, f"{message}, as its wording says", evidence=as_evidence(entry))
         else:
-            contrary = f"{message}: the opposite of what it says"
+            contrary = f"{message}: the opposite of its wording"
             yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 
@@ -140,8 +140,8 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """A setting has no effect, or overrides a better default of newer versions.
 
     Right: Every setting has an effect, and none overrides a better default.
-    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; one
-    that is still set to 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
+    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; a
+    value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
     Fix: unset the variable.
     """
     version = loaded(software)

@@ -80,7 +80,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     if not ports or not (off or network == "socket"):
         return
     name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-    message = f"keeps NCCL from {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
+    message = f"stops NCCL from using {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
     shown = evidence(settings, "NCCL_IB_DISABLE", "NCCL_NET")
     if isinstance(launch, Absent) or launch.nnodes is None:
         yield jobs_warn(name, message, shown)
@@ -105,15 +105,17 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     off = number(settings, "NCCL_IB_DISABLE", 0) != 0
     ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     if network and network.lower() == "ib" and not ports:
-        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL takes no port here"
+        why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
         yield jobs_fail(
             "NCCL_NET",
-            f"accepts IB alone, and {why}",
+            f"accepts only IB, and {why}",
             evidence(settings, "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
             "unset NCCL_NET, or bring the HCAs up",
         )
     elif not network and several and ports:
-        yield jobs_note("NCCL_NET", "is not set: a node without its HCAs would use sockets, silently", "environment")
+        yield jobs_note(
+            "NCCL_NET", "is not set: a node that loses its HCAs would use sockets without an error", "environment"
+        )
 
 
 @check(
@@ -141,7 +143,7 @@ def p2p_off(
 
     Right: All fast transports between the GPUs of this node are switched on.
     Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
-    NVSwitches loses the switches' own adding. Both are for finding faults, and are left behind.
+    NVSwitches loses the reduction inside the switches. Both are set to find faults, and then forgotten.
     Fix: unset the variable; if the job fails without it, it hides a fault that has to be found.
     """
     alive = [gpu.index for gpu in gpus.all if not gpu.lost]
@@ -153,15 +155,15 @@ def p2p_off(
     name = "NCCL_P2P_DISABLE" if closed else "NCCL_P2P_LEVEL"
     closed = closed or (level is not None and read_level(level, version) == "LOC")
     if closed and _nvlinked(nvlinks):
-        yield jobs_warn(name, "keeps GPUs off the NVLinks that join them", evidence(settings, name))
+        yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
     elif closed:
-        yield jobs_note(name, "sends what GPUs exchange through host memory", evidence(settings, name))
+        yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
     if closed and number(settings, "NCCL_SHM_DISABLE", 0) == 1:
         both = evidence(settings, name, "NCCL_SHM_DISABLE")
-        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave GPUs of one node only the network", both)
+        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave only the network between GPUs of one node", both)
     if number(settings, "NCCL_NVLS_ENABLE", 2) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
-        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: the NVSwitches of this node could reduce by themselves", shown)
+        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
@@ -204,4 +206,6 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
         yield tell("libnccl-net.so", message, found[0].path)
     provider = settings.get("FI_PROVIDER")
     if provider and "efa" not in provider.split(","):
-        yield tell("FI_PROVIDER", f"is {provider!r}, which keeps libfabric off EFA", evidence(settings, "FI_PROVIDER"))
+        yield tell(
+            "FI_PROVIDER", f"is {provider!r}, with which libfabric does not use EFA", evidence(settings, "FI_PROVIDER")
+        )

@@ -46,8 +46,8 @@ def forced_algo(
 
     Right: NCCL is free to choose algorithm and protocol.
     Why: NCCL chooses by size, and what is pinned for one size is slow at others. Since 2.24 a collective without an
-    algorithm fails when it is called: NCCL_ALGO=Tree leaves nothing to broadcast, all-gather and reduce-scatter.
-    LL128 pinned by hand, also by excluding others, is used where NCCL would not dare to, and may corrupt data
+    algorithm fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter.
+    LL128 pinned by hand, also by excluding others, is used where NCCL does not consider it safe, and may corrupt data
     (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
@@ -59,16 +59,16 @@ def forced_algo(
             yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name))
         elif pins[name].every_function:
             yield jobs_warn(
-                name, f"{settings.get(name)!r} pins every collective at every size", evidence(settings, name)
+                name,
+                f"{settings.get(name)!r} forces one choice on every collective at every size",
+                evidence(settings, name),
             )
         if pins[name].ignored:
-            yield jobs_warn(name, f"passes over {', '.join(pins[name].ignored)}", evidence(settings, name))
+            yield jobs_warn(name, f"ignores {', '.join(pins[name].ignored)}", evidence(settings, name))
     if any(pin.error for pin in pins.values()):
         return
     if forces_ll128(pins["NCCL_PROTO"]):
-        yield jobs_warn(
-            "NCCL_PROTO", "forces LL128, also where NCCL would not use it", evidence(settings, "NCCL_PROTO")
-        )
+        yield jobs_warn("NCCL_PROTO", "forces LL128 even where NCCL would not use it", evidence(settings, "NCCL_PROTO"))
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
@@ -109,16 +109,20 @@ def danger_knob(settings: Settings) -> Iterator[Finding]:
 
     Right: No setting that can make results wrong or hide a fault is in use.
     Why: NCCL_CHUNK_SIZE from 1 MiB on made all-reduce faster and its sums wrong (nccl#2408). NCCL_IGNORE_DISABLED_P2P
-    lets a job start whose NVLinks the driver refuses to use, and it then crawls.
-    Fix: unset it, and repair what it hides.
+    lets a job start whose NVLinks the driver refuses to use, and then runs slowly.
+    Fix: unset the variable, and repair what it hides.
     """
     size = number(settings, "NCCL_CHUNK_SIZE", 0)
     if size >= _WRONG_RESULTS_BYTES:
-        yield jobs_warn("NCCL_CHUNK_SIZE", f"is {size} bytes: verify the data", evidence(settings, "NCCL_CHUNK_SIZE"))
+        yield jobs_warn(
+            "NCCL_CHUNK_SIZE",
+            f"is {size} bytes: all-reduce may deliver wrong sums",
+            evidence(settings, "NCCL_CHUNK_SIZE"),
+        )
     elif size:
         yield jobs_note(
             "NCCL_CHUNK_SIZE", f"is {size} bytes; it is not documented", evidence(settings, "NCCL_CHUNK_SIZE")
         )
     if number(settings, "NCCL_IGNORE_DISABLED_P2P", 0) > 0:
         shown = evidence(settings, "NCCL_IGNORE_DISABLED_P2P")
-        yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "masks NVLinks over which the driver denies P2P", shown)
+        yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "hides that the driver denies P2P over NVLinks", shown)

@@ -1,4 +1,4 @@
-"""Settings that are right or wrong only beside those of the other nodes."""
+"""Settings that are right or wrong only in comparison with those of the other nodes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S, network
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -126,7 +126,7 @@ def ignore_net_mismatch(
     """Nodes have different numbers of NICs, and NCCL is told not to report it.
 
     Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
-    Why: since 2.30.3 NCCL passes over it by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
+    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
     hung with all GPUs busy (nccl#2428).
     Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job ends at its start instead, until the node is repaired.
     """
@@ -136,11 +136,11 @@ def ignore_net_mismatch(
         for node, each in settings.items()
         if _knows(software.by_node.get(node)) and number(each, _IGNORES, 1)
     }
-    uneven = [vote(part) for part in alike(counts, kinds(machines, gpus))]
+    uneven = [vote(part) for part in of_one_kind(counts, kinds(machines, gpus))]
     for ballot in uneven:
         if silent and not ballot.agreed:
             shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            message = f"lets NCCL start without a word on {told(ballot, '{} NICs'.format)}"
+            message = f"lets NCCL start without a message on {told(ballot, '{} NICs'.format)}"
             yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.odd, evidence=shown)
 
 

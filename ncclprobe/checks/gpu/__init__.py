@@ -35,6 +35,6 @@ def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> I
     """A note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
     why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
     if len(unknown) >= subjects:
-        raise Unlearned(why or "nothing that could be looked at was found")
+        raise Unlearned(why or "no GPU could be looked at")
     if unknown:
         yield note(", ".join(unknown), f"not looked at: {why}", evidence=evidence)

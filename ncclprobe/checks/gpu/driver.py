@@ -29,7 +29,7 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
     normal without persistence mode, so that only a minute without an answer counts. Containers that lack nvidia-smi are
     as well served by NVML, which answers through the same driver.
-    Fix: drain the node and reboot it; look for Xid messages in the kernel log first.
+    Fix: look for Xid messages (`dmesg | grep -i xid`), then drain the node and reboot it.
     """
     if isinstance(smi, Absent):
         if smi.refused != "Missing" or isinstance(gpus, Absent):

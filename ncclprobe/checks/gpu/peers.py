@@ -70,8 +70,9 @@ def p2p(
     Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
     disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
     the speed, where a PCIe switch does.
-    Fix: NVLink: start the fabric manager; look for MIG, confidential computing, a registry key of the driver. PCIe:
-    turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only hides it.
+    Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, a registry key of the
+    driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only
+    hides it.
     """
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:
@@ -87,11 +88,13 @@ def p2p(
         message = f"peer-to-peer access is {_WORDS[denied]} ({denied})"
         path = paths.get((f"GPU{one}", f"GPU{other}"))
         if _joined(peers, one, other) or path is PathType.NVL:
-            yield fail(pair, f"{message}, though NVLink joins them", blame="node", action="repair", evidence=evidence)
+            yield fail(
+                pair, f"{message}, though NVLink connects them", blame="node", action="repair", evidence=evidence
+            )
         elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
-            continue  # NCCL would not use it, or nobody but the hypervisor or the product can change it
+            continue  # NCCL would not use it, or only the hypervisor or the product can change it
         else:
-            far = f"{message}, though one PCIe switch is above both ({path.name})"
+            far = f"{message}, though one PCIe switch connects both ({path.name})"
             yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
     yield from _by_design(gpus, peers)
 
@@ -115,5 +118,5 @@ def _by_design(gpus: Gpus, peers: PeerAccess) -> Iterator[Finding]:
     """One note where no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):
-        message = f"none has peer-to-peer access ({', '.join(sorted(words))}): NCCL goes through the host's memory"
+        message = f"no pair has peer-to-peer access ({', '.join(sorted(words))}): NCCL uses host memory"
         yield note("GPUs", message, evidence="nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)")

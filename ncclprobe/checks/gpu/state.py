@@ -95,7 +95,7 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
     Right: No GPU memory has rows to remap.
     Why: a pending replacement happens at the next reset only, and until then the bad row can end a job with Xid 94 or
     95; a failed one means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
-    Fix: pending: reset the GPU or reboot the node when it is free. Failed: have the GPU replaced.
+    Fix: pending: `nvidia-smi --gpu-reset -i N`, or reboot the node, when it is free. Failed: have the GPU replaced.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -103,10 +103,10 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
             if not unsupported(gpu.remap_failed):
                 unknown[name] = gpu.remap_failed
         elif gpu.remap_failed:
-            message = "a row of its memory could not be replaced"
+            message = "a row of its memory could not be remapped"
             yield fail(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
         elif gpu.remap_pending is True:
-            message = "a row of its memory waits for a reset to be replaced"
+            message = "a row of its memory will be remapped at the next reset"
             yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetRemappedRows")
 
@@ -128,8 +128,9 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.
 
     Right: No GPU is in use.
-    Why: a job then runs out of memory or shares the GPU, and a measurement beside other work says nothing.
-    Fix: wait for, or end, what runs there: your own leftovers, or the job of whoever holds the node.
+    Why: a job then runs out of memory or shares the GPU, and a measurement during other work says nothing.
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
+    another node.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -139,7 +140,7 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         processes = () if isinstance(gpu.processes, Absent) else gpu.processes
         in_use = 0 if isinstance(gpu.memory_used_bytes, Absent) else gpu.memory_used_bytes
         told = sum(nbytes or 0 for nbytes in processes)
-        by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process that NVML shows us"
+        by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process visible to NVML"
         message = f"{size(max(in_use, told))} of its memory are in use, by {by}"
         # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
         shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
@@ -199,7 +200,7 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     unknown = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, Absent)}
     off = [name for name, on in known.items() if not on]
     if off and len(off) < len(known):
-        message = "off, and on for the other GPUs"
+        message = "persistence mode is off, and on for the other GPUs"
         yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
     elif off:
         yield note("GPUs", "persistence mode is off for all", evidence="nvmlDeviceGetPersistenceMode")

@@ -27,9 +27,9 @@ class Meaning(NamedTuple):
 
 
 _MEANINGS = {  # docs.nvidia.com/deploy/xid-errors; the gravity is this project's, as is that of a code not named here
-    "13": Meaning("graphics engine exception: usually the program's own fault"),
-    "31": Meaning("MMU fault: usually the program's own fault"),
-    "43": Meaning("a program was stopped by its own fault"),
+    "13": Meaning("graphics engine exception: usually an error of the program"),
+    "31": Meaning("MMU fault: usually an error of the program"),
+    "43": Meaning("a program was stopped because of its own error"),
     "45": Meaning("a program was ended"),
     "48": Meaning("double-bit ECC error", grave=True),
     "61": Meaning("internal microcontroller breakpoint", risky=True),
@@ -92,8 +92,8 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     Right: The driver has reported no grave error of a GPU or NVSwitch.
     Why: an Xid names the cause where a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
     120 and, on Blackwell, the fatal ones of 144 to 150 leave a GPU that needs a reset at least.
-    Fix: by code, see docs.nvidia.com/deploy/xid-errors; for grave ones drain the node, reset the GPU, and have it
-    repaired if they return.
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
+    (`nvidia-smi --gpu-reset -i N`), and have it repaired if the error returns.
     """
     by_kind: defaultdict[tuple[str, str, str], list[Event]] = defaultdict(list)
     for event in log.events:
@@ -102,7 +102,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     for events in by_kind.values():
         yield _judged(events, log, gpus)
     if log.oldest_s or log.dropped:
-        message = f"begins {_ago(log.uptime_s - log.oldest_s)}: what was before is not known"
+        message = f"begins {_ago(log.uptime_s - log.oldest_s)}: earlier messages are not known"
         yield note("kernel log", message, evidence=log.source)
 
 
@@ -117,7 +117,7 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     evidence = seen(log.source, text)
     subject = f"NVSwitch {last.device}" if last.kind == "sxid" else at(last.device, gpus) if last.device else "a GPU"
     if _recovered(last, log.events):
-        return note(subject, f"{message}; reset since, by the driver's word", evidence=evidence)
+        return note(subject, f"{message}; the driver reports a reset since then", evidence=evidence)
     if not (meaning.grave or meaning.risky):
         return note(subject, message, evidence=evidence)
     recent = log.uptime_s - last.at_s < _DAY_S

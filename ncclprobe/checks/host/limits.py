@@ -67,10 +67,10 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     Right: This node's clock is synchronised.
     Why: no NCCL job breaks by a wrong clock; but logs of several nodes, and timeouts that are set by wall clock, can
     then not be compared, and that is how a hang is found.
-    Fix: start chronyd or systemd-timesyncd, and see chronyc tracking.
+    Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
     """
     if not sync.synchronized:
-        message = "the kernel's clock is not synchronised by any daemon"
+        message = "no service synchronises the kernel's clock"
         yield warn(
             "clock", message, blame="image", action="fix-image", evidence=seen("timedatectl", "NTPSynchronized=no")
         )

@@ -123,8 +123,8 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 
     Right: No files of ended NCCL jobs fill /dev/shm.
     Why: NCCL removes its files in /dev/shm once all peers have them, but a rank that is killed before that leaves its
-    own; they hold memory until somebody deletes them, and the next job runs out (nccl#525).
-    Fix: let their owner, or root, delete /dev/shm/nccl-* while no NCCL job runs on this node.
+    own; they hold memory until they are deleted, and the next job runs out (nccl#525).
+    Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
     """
     if memory.segments is None:
         raise Unlearned("which files of NCCL are in /dev/shm could not be seen")
@@ -168,7 +168,7 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
     tell = fail if memlock.soft_bytes < 64 * MIB else warn
     message = f"{size(memlock.soft_bytes)}, with {len(fabric.devices)} RDMA devices; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
-        message += "; CAP_IPC_LOCK is held, but in a user namespace of its own, where it lifts nothing"
+        message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, blame="image", action="fix-image", evidence="getrlimit(RLIMIT_MEMLOCK)")
 
 
@@ -226,10 +226,11 @@ def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
     Right: Enough memory is free.
     Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
     ranks wait for it.
-    Fix: see who holds it (ps --sort=-rss, and files in /dev/shm), or ask the scheduler for a node of one's own.
+    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what holds it; or ask the scheduler for a
+    whole node (srun --exclusive).
     """
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
-        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} can still be had"
+        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
         yield warn("memory", message, action="retest", evidence=seen("/proc/meminfo", "MemAvailable"))
     swapped = memory.swap_total_bytes - memory.swap_free_bytes
     if swapped > memory.swap_total_bytes / 2:

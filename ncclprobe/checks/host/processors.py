@@ -89,7 +89,7 @@ def _crowded(
     if set(cpus.online) <= set(process.cpus):
         return note(subject, f"{message}: this machine has no more", evidence=evidence)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
-        return note(subject, f"{message}; ranks started like this would have no more", evidence=evidence)
+        return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
     if launch.kind == "none" and count >= ranks:  # a shell: how the job will be started is not known
         return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
@@ -147,7 +147,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         yield warn("cpu quota", message, blame="image", action="fix-image", evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:
-        message = f"has stopped its group in {throttling.throttled} of {throttling.periods} periods so far"
+        message = f"has throttled its group in {throttling.throttled} of {throttling.periods} periods so far"
         yield note("cpu quota", message, evidence=f"{evidence}/cpu.stat")
 
 
@@ -162,7 +162,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy("bind", (1,)), allowed(*LOW, *HIGH), TWO_SOCKETS),
         (MemoryPolicy("bind", (0,)), allowed(0, 1, memory_nodes=(0,)), TINY),
-        (  # memory without processors beside node 0, such as the HBM of Xeon Max
+        (  # memory without processors, apart from node 0, such as the HBM of Xeon Max
             MemoryPolicy("bind", (2,)),
             allowed(*LOW, memory_nodes=(0, 1, 2)),
             Cpus(
@@ -194,7 +194,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
     """The nodes with processors that are nearest to a node's memory: itself, where it has some."""
     node = next((node for node in cpus.numa if node.id == wanted), None)
-    if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: nobody can say it is far
+    if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: it is not known to be far
         return {other.id for other in cpus.numa}
     away = {other.id: far for other, far in zip(cpus.numa, node.distances, strict=True) if other.cpus}
     return {other for other, far in away.items() if far == min(away.values())}
@@ -217,14 +217,14 @@ def governor(scaling: Scaling) -> Iterator[Finding]:
     Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
     Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
     (Documentation/admin-guide/pm/intel_pstate.rst).
-    Fix: cpupower frequency-set -g performance, or a tuned profile that does it at boot.
+    Fix: `cpupower frequency-set -g performance`, or a tuned profile that does it at boot.
     """
     if scaling.governor != "powersave":
         return
     evidence = f"{POLICY}/scaling_governor"
     if scaling.driver in _SAFE_POWERSAVE:
-        message = f"powersave of {scaling.driver} adapts to the load, but slower than performance"
+        message = f"powersave of {scaling.driver} adapts to the load; performance is faster"
         yield note("governor", message, evidence=evidence)
     else:
-        message = f"powersave of {scaling.driver} holds the lowest clock"
+        message = f"powersave of {scaling.driver} keeps the lowest clock"
         yield warn("governor", message, blame="image", action="fix-image", evidence=evidence)

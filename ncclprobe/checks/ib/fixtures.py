@@ -51,9 +51,9 @@ def pci(count: int = 4, far: Collection[int] = (), moved: Collection[int] = ()) 
     for n in range(count):
         bus, numa = f"pci0000:{n + 1:x}0", n * 2 // count
         above = (f"0000:{n + 1:x}0:01.0", f"0000:{n + 1:x}0:02.0", f"0000:{n + 1:x}0:03.0")
-        beside = (f"0000:{n + 1:x}0:09.0",) if n in far or n in moved else above
+        place = (f"0000:{n + 1:x}0:09.0",) if n in far or n in moved else above
         found.append(Device(f"0000:{n + 1:x}1:00.0", _GPU, Place(bus, above), _LINK, numa))
-        nic = Place(f"{bus[:-1]}8" if n in moved else bus, beside)
+        nic = Place(f"{bus[:-1]}8" if n in moved else bus, place)
         found.append(Device(f"0000:{n + 1:x}2:00.0", _NIC, nic, _LINK, 1 - numa if n in moved else numa))
     return Pci({device.address: device for device in found})
 

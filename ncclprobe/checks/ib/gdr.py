@@ -182,11 +182,11 @@ def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Sett
     lost = [gpu for gpu in gpus if _reached(usual, gpu) and not _reached(made, gpu)]
     name = next((name for name in _PREVENT if settings.get(name) is not None), "")
     if lost and name:
-        yield _prevented(settings, name, f"turns GPUDirect RDMA off for {listed(lost)}")
+        yield _prevented(settings, name, f"disables GPUDirect RDMA for {listed(lost)}")
     pairs = zip(made, usual, strict=True)
     staged = {now.gpu for now, before in pairs if before.sends and now.receives and now.sends is False}
     if staged:
-        message = f"stages what {listed(sorted(staged))} send in host memory"
+        message = f"copies what {listed(sorted(staged))} send through host memory"
         yield _prevented(settings, "NCCL_NET_GDR_READ", message)
 
 
@@ -202,7 +202,7 @@ def _too_far(
     """GPUs that are farther from every NIC than the level allows: a fault only where most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
-        message = "how far it is from the NICs cannot be seen, so not whether NCCL uses GPUDirect RDMA"
+        message = "its distance from the NICs is not known, so it is not known whether NCCL uses GPUDirect RDMA"
         yield note(listed(unknown), message, evidence=_ORIGIN)
     far = [gpu for gpu in gpus if _reached(usual, gpu) is False and _reached(made, gpu) is not True]
     near = [gpu for gpu in gpus if _reached(usual, gpu)]
@@ -213,7 +213,7 @@ def _too_far(
             for gpu in names:
                 yield tell(gpu, message, blame="node", action="repair", evidence=_ORIGIN)
         else:
-            built = ". At least half of the GPUs are like that: this is how the machine is built"
+            built = ". At least half of the GPUs have none: this is how the machine is built"
             yield note(listed(names), message + built, evidence=_ORIGIN)
 
 

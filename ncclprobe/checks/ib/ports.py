@@ -33,8 +33,8 @@ from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import Topology
 
 _CAUSES = {
-    "Polling": "no cable, or nothing that answers at its other end",
-    "Disabled": "somebody has switched the port off",
+    "Polling": "no cable, or no answer from its other end",
+    "Disabled": "the port was switched off",
     "LinkUp": "the link is up, but no subnet manager has configured the port",
 }
 _TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")  # drivers/infiniband/core/sysfs.c
@@ -75,7 +75,7 @@ def state(
 
     Right: Every port that should carry the GPUs' data is up.
     Why: NCCL takes active ports only and says nothing of the others (src/transport/net_ib/init.cc): the GPUs of a port
-    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or crawl.
+    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or are slow.
     Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
     have this port; to go on without the port, leave it out with NCCL_IB_HCA on every node, which hides the loss.
     """
@@ -110,7 +110,7 @@ def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., 
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
-    return note, f"is {_seen(port)}, and nothing says that it should be up", "link"
+    return note, f"is {_seen(port)}, and it is not known that it should be up", "link"
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapping[str, bool]:
@@ -256,7 +256,7 @@ def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator
 
     Right: No port went down again and again in the last twelve hours.
     Why: a link that flaps stalls its queue pairs until they time out (NCCL's retries end after minutes), and each time
-    the whole job waits. Older events do not count: a port that was repaired is a good port.
+    the whole job waits. Older events do not count: a repaired port is not reported.
     Fix: clean or replace cable and transceiver; several ports at once point to their switch.
     """
     owners = {device.pci: device.name for device in fabric.devices if isinstance(device.pci, str)}

@@ -29,10 +29,10 @@ _FLUX = Ipv4Settings(1, 0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """The Ethernet ports that are there for the GPUs: no slow ones, and none beside active InfiniBand ports."""
+    """The Ethernet ports that are there for the GPUs: no slow ones, and none where InfiniBand ports are active."""
     ports = active(taken(fabric, settings))
-    beside = any(port.link_layer == "InfiniBand" for port in ports)
-    return () if beside else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
+    infiniband = any(port.link_layer == "InfiniBand" for port in ports)
+    return () if infiniband else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
 
 
 def _interface(port: Port, found: Interfaces) -> Interface | None:
@@ -79,7 +79,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
         if verdicts[each.name] is None:
             yield note(each.name, "its GIDs or their types could not be read", **sources)
         elif each not in rails or single_node(launch):
-            yield note(each.name, "has no routable RoCE v2 GID, and nothing says that it needs one", **sources)
+            yield note(each.name, "has no routable RoCE v2 GID, and it is not known that it needs one", **sources)
         else:
             message = "has no RoCE v2 GID but link-local ones: its interface has no IP address"
             yield tell(each.name, message, blame="node", action="repair", **sources)
@@ -117,7 +117,8 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
     Right: Every RoCE interface's MTU is large enough for packets of 4096 bytes.
     Why: RoCE's packets are the power of two that fits into the interface's MTU: 1024 bytes at 1500, with four times the
     headers and work of 4096. NCCL takes the smaller size of both ends, so one such port slows its peers as well.
-    Fix: MTU 4200 or 9000 on the interface, on all nodes and on the switches between them.
+    Fix: `ip link set dev INTERFACE mtu 9000` (4200 is enough) on all nodes, and the same MTU on the switches between
+    them.
     """
     default = () if isinstance(routes, Absent) else routes.default_interfaces
     rails = [port for port in _rails(fabric, settings) if (gbps(port) or 0) >= 100]
@@ -176,7 +177,8 @@ def same_subnet(
     Right: RoCE interfaces have subnets of their own, or rules that keep their traffic apart.
     Why: Linux answers ARP for an address on any interface and sends by the first route that fits, so packets of one NIC
     arrive at, or leave by, another (nccl#1580); RDMA does not follow them there.
-    Fix: a subnet per NIC; or arp_ignore=1 and arp_announce=2 on these interfaces, or a routing rule per address.
+    Fix: give each NIC a subnet; or set net.ipv4.conf.INTERFACE.arp_ignore=1 and arp_announce=2 for each, or add a
+    routing rule per address (ip rule).
     """
     shared: dict[str, list[str]] = defaultdict(list)
     for each in _rails(fabric, settings):

@@ -26,7 +26,7 @@ _APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
 
 @applies
 def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), where several ranks spoke."""
+    """to jobs on GPUs (--backend nccl), where several ranks reported."""
     return job.backend == "nccl" and len(list(seats.items())) > 1
 
 
@@ -47,8 +47,8 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
     Why: NCCL tells machines apart by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
     share its GPUs and NICs; virtual machines cloned with a boot id are one to NCCL, which then tries shared memory
     between them (nccl-tests#64).
-    Fix: one agent per machine (look at the host file or --nodes); containers of one machine that are meant to be apart
-    need an NCCL_HOSTID each.
+    Fix: start one agent per machine (check the host file or --nodes); give containers that are meant to be separate
+    nodes an NCCL_HOSTID each.
     """
     machines: dict[str, list[str]] = {}
     names: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> 
     Right: All ranks of a machine share memory.
     Why: they have one identity to NCCL, which checks /dev/shm alone before it tries shared memory and CUDA IPC between
     them; across IPC or mount namespaces these fail or crash (nccl#324).
-    Fix: all ranks of a machine in one container, or --ipc=host for all; or an NCCL_HOSTID for each container.
+    Fix: run all ranks of a machine in one container, or give all containers --ipc=host, or each its own NCCL_HOSTID.
     """
     here: dict[str, dict[int, RankSeat]] = {}
     on: dict[str, set[str]] = {}
@@ -168,7 +168,7 @@ def dup_gpu(
     Right: Every rank has a GPU of its own.
     Why: NCCL ends its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is set.
     A rank takes the visible device of its local rank, or the only one that it sees.
-    Fix: one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
+    Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}
     for node, rank, seat in seats.items():

@@ -34,21 +34,21 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "compare `ip route get` with a healthy node's, or give an address of rank 0 that this node has a route to",
     ),
     "refused": (
-        "nobody listens there, or a firewall rejects it",
+        "no process listens there, or a firewall rejects it",
         "job",
         "fix-job",
         "see that the address is rank 0's, that the doctor runs there too and at this port (ss -ltn), and that no "
         "firewall rejects it",
     ),
     "filtered": (
-        "no answer at all: a firewall drops it, the address is nobody's, or that host is down",
+        "no answer at all: a firewall drops it, no host has the address, or that host is down",
         "unknown",
         "retest",
         "see that the address is rank 0's and that the host is up (ping), then let TCP to this port through there and "
         "between",
     ),
     "unreachable": (
-        "the network says that it cannot be reached: nobody has the address, or a router rejects it",
+        "the network says that it cannot be reached: no host has the address, or a router rejects it",
         "unknown",
         "retest",
         "see that the address is rank 0's, and that this interface is on a network that leads there",
@@ -72,13 +72,13 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "see who listens at that port (ss -ltnp on that host); choose another MASTER_PORT if it is none of this job",
     ),
     "silent": (
-        "connected, and nothing was said: the process there is stopped or overloaded, or is something else",
+        "connected, and then no answer: the process there is stopped, overloaded or another program",
         "unknown",
         "retest",
         "see who listens at that port (ss -ltnp on that host) and whether it runs",
     ),
     "foreign": (
-        "something else listens there",
+        "another program listens there",
         "job",
         "fix-job",
         "choose a MASTER_PORT that is free on rank 0's node, or end what listens there (ss -ltnp)",
@@ -89,8 +89,8 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "fix-job",
         "set the same NCCLPROBE_TOKEN on all nodes, or choose another MASTER_PORT if another job has this one",
     ),
-    "too-big": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
-    "garbled": ("the answer is none of ours", "job", "fix-job", _HANDSHAKE),
+    "too-big": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
+    "garbled": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
 }
 
 _AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
@@ -117,8 +117,8 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
 
     Right: This node reaches rank 0.
     Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
-    whether nobody listens, a firewall drops the call, or another program answers.
-    Fix: by how far it came; the finding says it.
+    whether no process listens, a firewall drops the call, or another program answers.
+    Fix: the finding names it, by the step that failed: name, route, connection or answer.
     """
     if reach.outcome == "ok":
         return
@@ -163,8 +163,8 @@ def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iter
     """Several nodes claim to be the same node or rank of the job.
 
     Right: Every node and rank of the job has a number of its own.
-    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and everybody waits
-    for the rank whose number nobody has.
+    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and all ranks wait
+    for the rank whose number is missing.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
     claims: dict[str, dict[str, None]] = {}
@@ -212,7 +212,7 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
 
     Right: Nodes agree on the size of the job and on its port.
     Why: rank 0 waits for as many as it was told; a node that was told otherwise is one too many, or waits itself for
-    ranks that nobody started.
+    ranks that were not started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
@@ -322,12 +322,12 @@ def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[Ro
 
     Right: All ranks that were started on a node reported.
     Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
-    names none. Where any node's further ranks spoke to the first, all nodes' should have.
-    Fix: look at that rank's log and stack (py-spy dump), and its GPU.
+    names none. Where further ranks of any node reported to the first, those of all nodes should have.
+    Fix: look at that rank's log and stack (`py-spy dump --pid PID`), and its GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
     if not called and not any(len(ranks) > 1 for ranks in seats.by_node.values()):
-        raise Unlearned("of each node one rank was heard, and it is not known whether the others live")
+        raise Unlearned("one rank of each node reported, and it is not known whether the others run")
     for node, launch in launches.items():
         spoke = seats.by_node.get(node, {})
         silent = (launch.local_world_size or 0) - len(spoke)
@@ -336,7 +336,7 @@ def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[Ro
         here = {seat.local_rank for seat in spoke.values() if isinstance(seat, RankSeat)}
         numbers = sorted(set(range(launch.local_world_size or 0)) - here)
         which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
-        message = f"of {launch.local_world_size} ranks {silent} said nothing to the one that speaks for {node}"
+        message = f"{silent} of {launch.local_world_size} ranks did not report to local rank 0 of {node}"
         reported = ", ".join(map(str, sorted(n for n in here if n is not None)))
         evidence = seen("local ranks that reported", reported or "none")
         yield fail(f"{node} {which}", message, nodes=(node,), action="retest", evidence=evidence)

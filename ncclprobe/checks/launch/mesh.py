@@ -27,12 +27,12 @@ MOST_CULPRITS = 20  # that are told one by one
 _SAID = {
     "refused": "a firewall there rejects it, or the listener is gone",
     "filtered": "no answer: a firewall drops it, or the network does not lead there",
-    "unreachable": "nobody there has the address, or a router rejects it",
-    "address": "the own address cannot be used",
-    "denied": "the own firewall or policy forbids it",
+    "unreachable": "no host there has the address, or a router rejects it",
+    "address": "this node's own address cannot be used",
+    "denied": "this node's own firewall or policy forbids it",
     "reset": "connected, then closed",
     "silent": "connected, then nothing: the process there is stopped, or larger packets are lost",
-    "wrong-peer": "another node answers: an address that two nodes have",
+    "wrong-peer": "another node answers: two nodes have this address",
     "foreign": "something else answers",
     "stranger": "another run of ncclprobe answers",
 }
@@ -194,8 +194,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     """
     found = _known(paths, gatherings)
     needed = [each for each in found if each.path.road != DEFAULT] or found
-    beside = _connected(each for each in found if each.path.road == DEFAULT)
-    told = list(_findings(needed, lambda each: each.pair not in beside))
+    connected = _connected(each for each in found if each.path.road == DEFAULT)
+    told = list(_findings(needed, lambda each: each.pair not in connected))
     if not told:
         _refuse_gaps(paths)
     yield from told
@@ -224,14 +224,14 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     all nodes have it on one network.
     """
     found = _known(paths, gatherings)
-    beside = _connected(each for each in found if each.path.road == DEFAULT)
-    yield from _findings([each for each in found if each.path.road != DEFAULT], lambda each: each.pair in beside)
+    connected = _connected(each for each in found if each.path.road == DEFAULT)
+    yield from _findings([each for each in found if each.path.road != DEFAULT], lambda each: each.pair in connected)
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
-    """All paths that were tried. Raises Unlearned where none was, though there was somebody to call.
+    """All paths that were tried. Raises Unlearned where none was, though there were nodes to call.
 
-    Nodes that rank 0 lost are sync.node-lost's: nobody reaches them, which says nothing of the network.
+    Nodes that rank 0 lost are sync.node-lost's: they cannot be reached, which says nothing of the network.
     """
     hubs = [each for _, each in gatherings.items() if isinstance(each, Gathering)]
     found = tries(paths, {each.node_rank for hub in hubs for each in hub.lost if each.node_rank is not None})
@@ -248,11 +248,11 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
         raise Unlearned(f"{late} of {every} paths were not tried: the run had no more time")
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
-        raise Unlearned(f"{fold(idle)} had nobody to call, on no interface that others have as well")
+        raise Unlearned(f"{fold(idle)} had no node to call: no other node has the same interfaces")
     deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.doors}
     if deaf:
         why = "; ".join(f"{road}: {reason}" for road, reason in next(iter(deaf.values())).items())
-        raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so nobody called it")
+        raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so no node called it")
 
 
 def _connected(found: Iterable[Try]) -> set[Pair]:
@@ -285,7 +285,7 @@ def _finding(roads: Roads, failed: list[Path]) -> Finding:
     detail = f": {path.detail}" if path.detail else ""
     return fail(
         subject(culprit),
-        f"no connection on {counted(roads, failed)}: {said}: {_SAID.get(main, 'what came is none of ours')}",
+        f"no connection on {counted(roads, failed)}: {said}: {_SAID.get(main, 'the answer is not from ncclprobe')}",
         nodes=culprit.nodes,
         confidence=confirmed(culprit, min(path.tries for path in failed)),
         evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),

@@ -65,8 +65,8 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """MASTER_ADDR does not resolve on this node, or only slowly.
 
     Right: MASTER_ADDR resolves on this node.
-    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and names nothing
-    (pytorch#150532).
+    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and does not name
+    the cause (pytorch#150532).
     Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
     """
     call = f"getaddrinfo({master.name})"
@@ -120,7 +120,7 @@ def fqdn(system: System, names: Names, environment: Environment, job: Job) -> It
     Right: This node's own name resolves to an address that others can reach.
     Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and torchrun announces that name
     for rank 0; where /etc/hosts gives it 127.0.1.1, the other nodes connect to themselves (pytorch#150532). torch makes
-    gloo groups beside NCCL's in many frameworks.
+    gloo groups in addition to NCCL's in many frameworks.
     Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
     """
     entries = names.entries(system.hostname)
@@ -176,7 +176,7 @@ def route(
     Right: The route to MASTER_ADDR leaves by the interface that NCCL uses.
     Why: NCCL's bootstrap takes the first interface that is none of ib*, docker*, lo or virbr* after ib*
     (src/misc/socket.cc:190), so the bridge of a container network may come before the NIC, and no other node can reach
-    it. A network of its own for NCCL beside that of MASTER_ADDR is common, and fine.
+    it. A network of its own for NCCL, apart from that of MASTER_ADDR, is common, and fine.
     Fix: NCCL_SOCKET_IFNAME=<the interface named>, or exclude the other: ^docker,lo,cni.
     """
     if master.failure:
@@ -191,7 +191,7 @@ def route(
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
     if not roads or chosen is None or chosen.name in roads or "" in roads:
         return
-    message = f"is what NCCL takes for its bootstrap, but {master.name} is reached through {', '.join(roads)}"
+    message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(roads)}"
     evidence = seen("/proc/net/route", next(iter(roads.values())))
     if chosen.kind in _OVERLAYS:
         yield warn(
@@ -237,15 +237,13 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
     """This node is node 0 by its number, and MASTER_ADDR is another machine.
 
     Right: MASTER_ADDR is node 0.
-    Why: node 0 listens at MASTER_ADDR; one that listens elsewhere is waited for by nobody and waits for all. The same
+    Why: node 0 listens at MASTER_ADDR; a node 0 elsewhere waits for all others, and they wait for it. The same
     command line pasted on each node does that.
     Fix: give each node its own --node-rank (NODE_RANK), 0 where MASTER_ADDR is.
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
-        message = (
-            f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is called node 0"
-        )
+        message = f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is node 0"
         yield warn(master.name, message, blame="job", action="fix-job", evidence=f"getaddrinfo({master.name})")
 
 
@@ -269,9 +267,9 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
 
     Right: MASTER_ADDR leads to one listener.
     Why: torch's store listens on both families with one socket, and on IPv4 alone where the port is taken in IPv6
-    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to somebody else
+    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to another program
     (strands#2600).
-    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT on which nobody listens.
+    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT that is free for IPv4 and IPv6 (ss -ltn).
     """
     families = {ip_address(address.partition("%")[0]).version for address in master.addresses}
     if len(families) < 2 or launch.master_port is None or not is_master(launch, master, interfaces):

@@ -1,4 +1,4 @@
-"""The port of the rendezvous, and the ports that everything else takes as it comes. Nobody connects to find out."""
+"""The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,7 +48,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
 
     Right: MASTER_PORT is free.
     Why: rank 0 listens there on all addresses, of both families; one other listener on any of them makes that fail
-    with "address already in use", or hands the ranks to the stranger.
+    with "address already in use", or connects the ranks to that program.
     Fix: choose another MASTER_PORT, or end what is left of an earlier job on this node (ss -ltnp).
     """
     port = launch.master_port
@@ -56,7 +56,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
         return
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
-        message = f"{port} is listened on at {', '.join(addresses)}, unless it is this very job that runs already"
+        message = f"{port} already has a listener at {', '.join(addresses)}, unless this job itself runs already"
         evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
 
@@ -77,7 +77,8 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     Why: any connection that starts between now and rank 0's turn may be given this port, and rank 0 then cannot listen
     on it: a job that fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
     Documentation/networking/ip-sysctl.rst; zeekctl#41).
-    Fix: choose a MASTER_PORT below the range, such as 29500, or add it to net.ipv4.ip_local_reserved_ports.
+    Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
+    net.ipv4.ip_local_reserved_ports=PORT`.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
         raise Unlearned(sysctls.ephemeral_ports.why)
@@ -108,7 +109,7 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     Right: The range of ephemeral ports is large enough for a job of this size.
     Why: NCCL lets the kernel choose the port of every listener (src/bootstrap.cc:413, src/transport/net_socket.cc:424),
     and every connection takes one; when they run out, connecting fails with "Cannot assign requested address".
-    Fix: net.ipv4.ip_local_port_range = 32768 60999, the kernel's default, or wider.
+    Fix: `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`, the kernel's default, or wider.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
         raise Unlearned(sysctls.ephemeral_ports.why)
@@ -118,7 +119,9 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     count = last - first + 1 - blocked
     needed = max(_NARROW, _PORTS_PER_PEER * ((launch.world_size or 1) - 1))
     waiting = ports.time_wait if isinstance(ports, Ports) and isinstance(ports.time_wait, int) else 0
-    message = f"{first} to {last} are {count} without the reserved ones; {launch.world_size} ranks may take {needed}"
+    message = (
+        f"{first} to {last} are {count} ports without the reserved ones; {launch.world_size} ranks may need {needed}"
+    )
     evidence = f"{ROOT}/ipv4/ip_local_port_range"
     if count < needed:
         yield warn("ephemeral ports", message, blame="image", action="fix-image", evidence=evidence)
@@ -137,8 +140,8 @@ def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
 
     Right: The kernel's queue of waiting connections is long enough for a job of this size.
     Why: all ranks connect to rank 0 within a moment. NCCL asks for a queue of 16384 (src/misc/socket.cc:148) and gets
-    somaxconn of it; who finds it full is not answered, and tries again a second later, and later.
-    Fix: net.core.somaxconn = 4096, the default since Linux 5.4, or more; it is per network namespace.
+    somaxconn of it; a connection that finds it full gets no answer, and is tried again after a second and more.
+    Fix: `sysctl -w net.core.somaxconn=4096`, the default since Linux 5.4, or more, in the job's network namespace.
     """
     if isinstance(sysctls.somaxconn, Absent):
         raise Unlearned(sysctls.somaxconn.why)

@@ -107,17 +107,17 @@ def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[F
     """torchrun started one rank on a node of several GPUs.
 
     Right: torchrun started a rank for every GPU.
-    Why: --nproc-per-node is 1 where nobody gives it (torch/distributed/run.py), and the other GPUs then stay idle
+    Why: --nproc-per-node is 1 by default (torch/distributed/run.py), and the other GPUs then stay idle
     without a message. The doctor needs no more than one on each of several nodes, and there this is a note; on a single
-    node nobody needs torchrun to start one process.
-    Fix: torchrun --nproc-per-node=gpu.
+    node one process needs no torchrun.
+    Fix: `torchrun --nproc-per-node=gpu`.
     """
     usable = len([gpu for gpu in gpus.all if not gpu.lost])
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         usable = min(usable, len([entry for entry in visible.split(",") if entry.strip()]))
     if launch.local_world_size == 1 and usable > 1:
-        message = f"is 1 on a node of {usable} GPUs: a job started so uses one of them"
+        message = f"is 1 on a node of {usable} GPUs: the job uses one of them"
         details: dict[str, Any] = {
             "evidence": ("environment", "NVML"),
             "remedy": "start the job with --nproc-per-node=gpu",
@@ -133,7 +133,7 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
     if nodes and (launch.nnodes or 1) > nodes:
         yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
     elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:
-        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each runs a job of its own"
+        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each starts a separate job"
     elif launch.kind == "manual" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
         if launch.world_size != outer.world_size:
             yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"

@@ -96,8 +96,8 @@ def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
     Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
-    Fix: wait if it is in progress; else start the fabric manager of the driver's own version (on racks: look at the
-    switch trays), and reboot if the state stays.
+    Fix: wait if it is in progress; else `systemctl start nvidia-fabricmanager`, of the driver's own version (on racks:
+    look at the switch trays), and reboot if the state stays.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -108,7 +108,7 @@ def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
             yield from _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
     fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
-        message = "they are not all of one cluster and clique: NVLink does not join them all"
+        message = "they are not in one cluster and clique: NVLink does not connect them all"
         yield warn("GPUs", message, blame="fabric", action="repair", evidence="nvmlDeviceGetGpuFabricInfo")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
 
@@ -133,7 +133,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
         message = "its cluster UUID is zero, so NCCL does not use NVLink between machines"
         yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
     if isinstance(fabric.troubles, tuple) and fabric.troubles:
-        message = f"the fabric says of it: {', '.join(fabric.troubles)}"
+        message = f"the fabric reports: {', '.join(fabric.troubles)}"
         yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
 
 
@@ -165,7 +165,7 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
 
     Right: The fabric manager runs in the driver's version.
     Why: NVSwitches carry nothing until it has set them up: cudaInit fails with error 802, "system not yet initialized".
-    It refuses to start beside a driver of another version (LlamaFactory#8968).
+    It does not start with a driver of another version (LlamaFactory#8968).
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
     """
     if isinstance(manager.running, Absent):
@@ -177,14 +177,14 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
     if not manager.running and joined:
         message = (
-            f"not seen running here, though all GPUs have joined the fabric: it may run in another container{unlike}"
+            f"does not run in this container, though all GPUs have joined the fabric: it may run in another one{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running:
         message = f"is installed and does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
-        message = f"runs{unlike}: it will not start again"
+        message = f"runs{unlike}: it will fail to restart"
         yield warn("nv-fabricmanager", message, blame="image", action="fix-image", evidence=switches)
 
 

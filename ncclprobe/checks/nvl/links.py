@@ -68,14 +68,15 @@ def links(
     Right: All NVLinks are up.
     Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
     others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
-    Fix: reset the GPUs, or reboot; if the same links stay down, have the GPU, its baseboard or its bridge reseated.
+    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the same links stay down, have the GPU, its baseboard
+    or its bridge reseated.
     """
     seen = look(gpus, links, status)
     virtual = isinstance(machine, Machine) and machine.virtual is True
     for gpu in seen.gpus:
         yield from _short(gpu, seen, virtual)
         if gpu.dozing:
-            message = f"{_listed(gpu.dozing)} asleep or without traffic; NCCL counts active ones only"
+            message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active ones"
             yield note(gpu.name, message, evidence=seen.evidence)
     if seen.unknown:
         yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
@@ -94,16 +95,16 @@ def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
 
 
 def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: Box) -> Finding:
-    """Bridges need not join every GPU, and a GPU of which nobody knows may be bridged too."""
+    """Bridges need not join every GPU, and a GPU that is not known may be bridged too."""
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
     if bridged and not gpu.up:
-        return note(gpu.name, f"{message}: no bridge joins it", evidence=seen.evidence)
+        return note(gpu.name, f"{message}: it has no bridge", evidence=seen.evidence)
     tell = warn if bridged else fail
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
 
 
 def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
-    """All siblings alike have fewer: certain where the board decides, not with bridges or in part of a board."""
+    """All siblings have equally few: certain where the board decides, not with bridges or in part of a board."""
     evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
@@ -143,10 +144,13 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
 
     Right: All NVLinks run at their rate.
     Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
-    Fix: reset the GPUs, or reboot; if the link stays slow, have the GPU, its baseboard or its bridge reseated.
+    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the link stays slow, have the GPU, its baseboard or
+    its bridge reseated.
     """
     seen = look(gpus, links, status)
-    silent = {gpu.name: Absent("NVML does not tell the links' speed") for gpu in seen.gpus if None in gpu.speeds}
+    silent = {
+        gpu.name: Absent("NVML does not report the speed of the links") for gpu in seen.gpus if None in gpu.speeds
+    }
     told = [gpu for gpu in seen.gpus if gpu.name not in silent]
     for gpu in told:
         usual = _usual([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])

@@ -80,8 +80,8 @@ def topology_agree(
     for (seen, said), pairs in differing.items():
         message = f"{seen} by sysfs and NVML, {said} by nvidia-smi"
         more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
-        alike = _means(seen) == _means(said)
-        tell = note if alike or is_virtual(machine) or isinstance(links, Absent) else warn
+        same = _means(seen) == _means(said)
+        tell = note if same or is_virtual(machine) or isinstance(links, Absent) else warn
         yield tell(pairs[0] + more, message, action="retest", evidence=("/sys/bus/pci/devices", "nvidia-smi topo -m"))
 
 

@@ -41,19 +41,19 @@ def _as_nvml(device: Device) -> Gpu:
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
 GRACE = box(replace(HEALTHY, pcie_width=CHIP_TO_CHIP, pcie_max_width=CHIP_TO_CHIP))
-ALIKE, UNLIKE = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
+EQUAL, UNEQUAL = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
 
 
 @applies
 def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs that have a PCIe link (on Grace NVML tells of none)."""
+    """to jobs on GPUs that have a PCIe link (on Grace NVML reports none)."""
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     return job.backend == "nccl" and not (known and all(unsupported(gpu.pcie_width) for gpu in known))
 
 
 @check(
-    bad=[(*UNLIKE, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
-    good=[(*ALIKE, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (ALIKE[0], Pci(), GUEST)],
+    bad=[(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    good=[(*EQUAL, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (EQUAL[0], Pci(), GUEST)],
     required=True,
     requires="gpu.smi-canary",
     applies=on_pcie,
@@ -74,7 +74,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
         elif now < best:
             siblings = max((width for other, width in widths.items() if other != name), default=0)
-            message = f"x{now}, of x{best} that GPU and slot could have together"
+            message = f"x{now}, where GPU and slot support x{best}"
             evidence = f"NVML of {gpu.pci}: current and maximal link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
@@ -88,13 +88,13 @@ def _drives_screens(device: Device | None) -> bool:
     return device is not None and device.identity.class_code >> 8 == 0x0300
 
 
-SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in ALIKE[0].all))
-AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5) for gpu in ALIKE[0].all))
+SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in EQUAL[0].all))
+AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5) for gpu in EQUAL[0].all))
 
 
 @check(
-    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *ALIKE[0].all),), (AT_WORK,)],
-    good=[(ALIKE[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in ALIKE[0].all)),)],
+    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
+    good=[(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     requires="gpu.smi-canary",
     applies=on_pcie,
 )
@@ -115,10 +115,10 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         usual = _usual([i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)])
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
-            message = f"generation {best} at most, {usual} at its siblings"
+            message = f"PCIe generation {best} at most, where its siblings reach {usual}"
             yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
-            message = f"generation {now} of {best}, though it is not idle"
+            message = f"PCIe generation {now} of {best}, though it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
             yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
@@ -186,7 +186,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     for name, (device, ports) in found.items():
         link = device.link
         if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
-            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not report its PCIe link")
             continue
         if (link.gbps or 0) >= 0.999 * (link.max_gbps or 0):
             continue
@@ -200,7 +200,11 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         if wider or (short and (link.width or 0) < (link.max_width or 0)):
             yield fail(name, message, blame="node", action="repair", evidence=evidence)
         else:
-            yield note(name, f"{message}; enough, or what the slot has" if not short else message, evidence=evidence)
+            yield note(
+                name,
+                f"{message}; enough for its ports, or all that the slot has" if not short else message,
+                evidence=evidence,
+            )
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_width")
 
 
@@ -226,7 +230,7 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link carries less than its ports.
 
     Right: Every NIC's PCIe link carries what its ports do.
-    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in any smaller one the port is bought and never used. Two
+    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in a smaller slot the port never reaches its rate. Two
     ports of one card share its slot.
     Fix: move the NIC to a faster slot; else expect the slot's rate, not the port's.
     """
@@ -235,7 +239,7 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     for name, (device, _) in found.items():
         link, card = device.link, same_slot(found, name)
         if isinstance(link, Absent) or link.gbps is None:
-            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not know its PCIe link")
+            unknown[name] = link if isinstance(link, Absent) else Absent("the kernel does not report its PCIe link")
             continue
         ports = [port for other in card for port in found[other][1]]
         rate = sum(map(_rate, ports))

@@ -177,7 +177,7 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
 
     Right: No GPU or NIC has had fatal errors on the PCI bus.
     Why: such an error takes the device off the bus until it is reset, and with it the job; others that are counted,
-    some of them from the boot itself, are told as notes.
+    some of them from the boot itself, are reported as notes.
     Fix: reseat the device, its riser or cable; if the counts go on growing, a repair.
     """
     devices = gpu_devices(pci, gpus)

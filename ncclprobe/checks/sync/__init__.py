@@ -1,4 +1,4 @@
-"""Comparisons: what must be alike on all nodes of a job, or is likelier to be a mistake than meant.
+"""Comparisons: what must be equal on all nodes of a job, or is likelier to be a mistake than meant.
 
 ``counts`` (inventories and kinds of machines), ``software`` (versions), ``settings`` (variables, wherever they come
 from), ``links`` (ports and interfaces), ``addresses``, ``host`` (kernel, limits, layout), ``clock`` and ``roster`` (who
@@ -38,7 +38,7 @@ def told(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
     shown = groups[1 if clear else 0 :]
     parts = [f"{fold(nodes)}: {say(value)}" for value, nodes in shown[:_MOST_GROUPS]]
     if more := sum(len(nodes) for _, nodes in shown[_MOST_GROUPS:]):
-        parts.append(f"{more} more nodes: yet others")
+        parts.append(f"{more} more nodes with other values")
     if not clear:
         return f"no majority among {total} nodes: {'; '.join(parts)}"
     odd = len(ballot.odd)
@@ -66,8 +66,8 @@ def _models(gpus: Gpus | Absent | None) -> str:
     return " and ".join(sorted({gpu.name for gpu in known if gpu.name}))
 
 
-def alike(said: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
-    """What nodes say, apart for each kind of machine; kinds of which there is one node have nobody to differ from."""
+def of_one_kind(said: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
+    """What nodes say, apart for each kind of machine; a kind with one node has nothing to differ from."""
     parts: dict[object, dict[str, T]] = {}
     for node, value in said.items():
         parts.setdefault(kind.get(node), {})[node] = value

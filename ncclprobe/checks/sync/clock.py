@@ -39,14 +39,15 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     Right: The clocks of the nodes are within a second of each other.
     Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
     and files and certificates that one node writes are from the future for another.
-    Fix: start chronyd or systemd-timesyncd on the nodes named, and see chronyc tracking.
+    Fix: on the nodes named `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the
+    offset.
     """
     known = {node: each for node, each in offsets.items() if isinstance(each, ClockOffset)}
     if not known:
         raise Unlearned("no clock was compared with rank 0's")
     ahead = {node: 0.0 for node, each in gatherings.items() if isinstance(each, Gathering)}
     ahead |= {node: each.offset_s for node, each in known.items()}
-    middle = sorted(ahead, key=lambda node: ahead[node])[(len(ahead) - 1) // 2]  # half way between two is nobody's time
+    middle = sorted(ahead, key=lambda node: ahead[node])[(len(ahead) - 1) // 2]  # a mean would be the time of neither
     unsure = dict.fromkeys(ahead, 0.0) | {node: each.rtt_s / 2 for node, each in known.items()}
     apart = {node: s - ahead[middle] for node, s in ahead.items()}
     off = {node: s for node, s in apart.items() if abs(s) > _APART_S + unsure[node] + unsure[middle]}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ncclprobe.checks.env import loaded, number
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.interfaces import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -53,7 +53,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
     Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
-    for part in alike(counted, kinds(machines, Every(dict(gpus.items())))):
+    for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
         ballot = vote(part)
         if ballot.agreed:
             continue
@@ -168,13 +168,13 @@ def nic_count(
 
     Right: Nodes of one kind have the same number of NICs that NCCL can use.
     Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
-    2.30.3 by default goes on without a word (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    2.30.3 by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
     (nccl#2428).
     Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
     or another NCCL_IB_HCA.
     """
     found = network(fabrics, settings, interfaces, software)
-    for part in alike(found, kinds(machines, gpus)):
+    for part in of_one_kind(found, kinds(machines, gpus)):
         ballot = vote({node: len(names) for node, names in part.items()})
         if ballot.agreed:
             continue
@@ -213,7 +213,7 @@ def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], odd: Names) ->
     fewer = bool(odd) and all(len(part[node]) < ballot.usual for node in odd)
     if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in odd):
         asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in odd[:4])
-        message += f"; not usable though present: {asleep} (see what is said of these ports)"
+        message += f"; not usable though present: {asleep} (see the findings on these ports)"
         return warn(named(odd), message, blame="link", action="repair", nodes=odd, evidence=evidence)
     if fewer:
         return fail(named(odd), message, blame="node", action="repair", nodes=odd, evidence=evidence)

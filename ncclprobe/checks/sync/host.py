@@ -8,7 +8,7 @@ from operator import and_
 
 from ncclprobe.checks import several
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -45,10 +45,10 @@ def kernel_cmdline(
     Right: Nodes of one kind were booted with the same options about IOMMU and PCI.
     Why: an IOMMU that translates sends GPUDirect through the processor, and PCI options move or shrink the windows onto
     GPU memory; the one node that was installed otherwise is then slow, or hangs in P2P (nccl#257).
-    Fix: the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
+    Fix: use the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
     """
     said = {node: each.devices for node, each in options.items()}
-    for part in alike(said, kinds(machines, gpus)):
+    for part in of_one_kind(said, kinds(machines, gpus)):
         ballot = vote(part)
         if not ballot.agreed:
             odd = ballot.odd
@@ -106,7 +106,7 @@ def topology(
     devices = {node: _devices(tree) for node, tree in trees.items() if node in cpus.by_node}
     kind = kinds(machines, gpus)
     shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
-    for part in alike(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
+    for part in of_one_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
         # The tree of a virtual machine is what its hypervisor shows.
         tell = note if any(_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
@@ -179,7 +179,8 @@ def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]
     Right: All nodes let their processes lock and share enough memory.
     Why: a job that runs on most nodes then fails on this one alone: ibv_reg_mr with "Cannot allocate memory", or a bus
     error in /dev/shm. slurmd started by hand, or a container without --shm-size, are the usual reasons.
-    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as elsewhere.
+    Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as on the other
+    nodes.
     """
     may_lock = {node: _lockable(each) for node, each in locked.items() if isinstance(each, Memlock)}
     may_share = {node: each.total_bytes for node, each in shared.items() if isinstance(each, SharedMemory)}

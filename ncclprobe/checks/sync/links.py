@@ -9,7 +9,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env import number
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
-from ncclprobe.checks.sync import alike, kinds, named, several_with_gpus, told
+from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.checks.sync.interfaces import roads
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
@@ -73,7 +73,7 @@ def rate(
         for node, ports in _ports(fabrics, settings).items()
         if (rates := [known for port in ports if (known := gbps(port)) is not None])
     }
-    for part in alike(best, kinds(machines, gpus)):
+    for part in of_one_kind(best, kinds(machines, gpus)):
         ballot = vote(part)
         if ballot.agreed:
             continue
@@ -117,7 +117,7 @@ def mtu(
     Why: RoCE takes the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
     segment, so that the node with the smaller MTU slows its peers; if anything between them drops what is too large for
     it, connections open and then stand still (nccl#1524). Whether large messages pass is tried where paths are probed.
-    Fix: the same MTU on this interface of all nodes, 9000 where the switches carry it.
+    Fix: `ip link set dev INTERFACE mtu 9000` on all nodes, or the largest MTU that the switches carry.
     """
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
@@ -156,7 +156,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
 
     Right: InfiniBand ports of all nodes are full members of one partition.
     Why: two queue pairs talk only where the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and at
-    least one is a full member (bit 15); else every message is dropped without a word, and the job ends in retries.
+    least one is a full member (bit 15); else every message is dropped without a message, and the job ends in retries.
     Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
@@ -222,7 +222,7 @@ def subnet_prefix(
     alike_off: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     kind = kinds(machines, gpus)
     for rail, said in rails.items():
-        for ballot in (vote(part) for part in alike(said, kind)):
+        for ballot in (vote(part) for part in of_one_kind(said, kind)):
             if not ballot.agreed:
                 alike_off.setdefault((told(ballot), ballot.odd), []).append(rail)
     for (message, odd), names in alike_off.items():

@@ -61,7 +61,7 @@ _HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of
 
 @applies
 def gathered(gatherings: Every[Gathering | Absent]) -> bool:
-    """where rank 0's node tells whom it waited for."""
+    """where rank 0's node reports which nodes it waited for."""
     return any(isinstance(each, Gathering) for _, each in gatherings.items())
 
 
@@ -106,10 +106,10 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
             evidence = seen("rank 0's listener", f"from {peers}")
         else:
             message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {hub.waited_s:.0f} s"
-            evidence = seen("rank 0's listener", f"no call of theirs; other calls: {strangers or 'none'}")
+            evidence = seen("rank 0's listener", f"no connection from them; other connections: {strangers or 'none'}")
         yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
     if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
-        yield note("MASTER_PORT", f"others called rank 0 as well: {strangers}", evidence="rank 0's listener")
+        yield note("MASTER_PORT", f"other programs connected to rank 0: {strangers}", evidence="rank 0's listener")
 
 
 def _calls(troubles: Collection[Trouble]) -> str:
@@ -144,4 +144,6 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
         message = f"came to rank 0 and was lost: {kind}: {lost[0].detail}"
-        yield fail(fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's talk with {lost[0].peer}")
+        yield fail(
+            fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's connection to {lost[0].peer}"
+        )

@@ -73,7 +73,7 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
     Right: All nodes have the same settings.
     Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them: where
     they disagree, the job hangs, or ends in "message truncated", and neither names the variable. A file such as
-    /etc/nccl.conf, or a shell's profile, differs without anybody having typed anything.
+    /etc/nccl.conf, or a shell's profile, differs without a change by hand.
     Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
     """
     version = _version(software)
@@ -111,7 +111,7 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
 
 
 def _heard(name: str, job: Job) -> bool:
-    """Whether somebody in this job reads the variable."""
+    """Whether a library of this job reads the variable."""
     return job.backend == "nccl" or name.startswith(_GLOOS)
 
 

@@ -20,6 +20,7 @@ from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.judge import part_of
 from ncclprobe.engine.observe import Heard, of_capture
+from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
@@ -46,8 +47,8 @@ async def as_hub(part: Part, own: Own, spool: Path) -> ExitCode:
         theirs = tuple(_replays(hub.guests, names))
         came = tuple(guest.hello.node_rank for guest in hub.guests)
         own.add("gathering", replace(gathering, came=came, lost=_lost(hub.guests)))
-        replays = [own.replay(), *theirs]
-        snapshots = [of_capture(replay, part.collectors) for replay in replays]
+        replays, traces = [own.replay(), *theirs], Traces()
+        snapshots = [of_capture(replay, part.collectors, traces) for replay in replays]
         try:
             report = part.judge(snapshots, missing(snapshots, came), [how(part)])
         except UsageError as error:  # it cannot be written, which the others must not wait to learn

@@ -8,11 +8,9 @@ nccl_log_grammar.md §3.
 A document that declares a DOCTYPE or entities, or is larger than :data:`MOST_BYTES`, is refused unread.
 """
 
-import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, get_args
 
 from ncclprobe.errors import UsageError
@@ -148,61 +146,3 @@ def _lines(text: str) -> Iterator[str]:
         if number >= _MOST_LINES:
             return
         yield match[0][:1024]
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A cell of a printed table: latency in microseconds, algorithm bandwidth in GB/s, 0.0 where not available."""
-
-    function: str
-    algorithm: str
-    protocol: str
-    latency_us: float
-    algbw_GBps: float
-
-
-_HEAD = re.compile(r"Algorithm +\|((?: +\w+ +\|)+)$")
-_OLD_HEAD = re.compile(r"Latency/AlgBw +\|((?: +\w+/ *\w+ +\|)+)$")
-_ROW = re.compile(r"\b(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|((?: *[\d.]{1,12}/ *[\d.]{1,12} \|)+)$")
-_PROTOCOLS = ("LL", "LL128", "Simple")
-
-
-def tuning_table(text: str) -> tuple[Printed, ...]:
-    """The cells of a tuning table in a log of the TUNING subsystem: in blocks of three algorithms, or one wide table.
-
-    Rows whose head is missing are passed over; no table is no cells.
-    """
-    columns: tuple[tuple[str, str], ...] = ()
-    cells: list[Printed] = []
-    for line in map(str.rstrip, _lines(text)):
-        if head := _HEAD.search(line):
-            columns = tuple((name, protocol) for name in _fields(head[1]) for protocol in _PROTOCOLS)
-        elif head := _OLD_HEAD.search(line):
-            columns = tuple(_pair(name) for name in _fields(head[1]))
-        elif row := _ROW.search(line):
-            cells += _cells(row[1], columns, row[2])
-    return tuple(cells)
-
-
-def _fields(text: str) -> list[str]:
-    return [field.strip() for field in text.split("|") if field.strip()]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    one, _, other = text.partition("/")
-    return one.strip(), other.strip()
-
-
-def _cells(function: str, columns: tuple[tuple[str, str], ...], text: str) -> Iterator[Printed]:
-    for (algorithm, protocol), cell in zip(columns, _fields(text), strict=False):
-        latency, bandwidth = (_finite(number) for number in _pair(cell))
-        if latency is not None and bandwidth is not None:
-            yield Printed(function, algorithm, protocol, latency, bandwidth)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -5,7 +5,7 @@ circle method of round-robin tournaments (one player stays, the others turn): n 
 bye each for odd n, every pair exactly once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ALL_PAIRS = 64
@@ -24,15 +24,6 @@ class Match:
 
     first: int
     second: int
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Bytes from `src` to `dst`; `both`: another Transfer runs the other way at the same time."""
-
-    src: int
-    dst: int
-    both: bool = False
 
 
 def tournament(count: int, rounds: int | None = None) -> tuple[Round, ...]:
@@ -70,27 +61,3 @@ def by_rail(nodes: Sequence[Mapping[int, int]], rounds: int | None = None) -> tu
         )
         for matches in tournament(len(nodes), rounds)
     )
-
-
-def waves(matches: Round, at_once: int = AT_ONCE) -> Iterator[Round]:
-    """A round in pieces of no more than `at_once` pairs. Raises ValueError where that is not above zero."""
-    if at_once < 1:
-        raise ValueError(f"{at_once} pairs at once measure nothing")
-    for start in range(0, len(matches), at_once):
-        yield matches[start : start + at_once]
-
-
-def transfers(matches: Round, bidirectional: bool = True) -> Iterator[tuple[Transfer, ...]]:
-    """What one round sends, one tuple after the other: one way, back, and both ways at once (where asked for)."""
-    forth = [(match.first, match.second) for match in matches]
-    back = [(dst, src) for src, dst in forth]
-    yield tuple(Transfer(src, dst) for src, dst in forth)
-    yield tuple(Transfer(src, dst) for src, dst in back)
-    if bidirectional:
-        yield tuple(Transfer(src, dst, both=True) for src, dst in forth + back)
-
-
-def without(rounds: Sequence[Round], aside: Collection[int]) -> tuple[Round, ...]:
-    """The rounds that are left when those set aside no longer play: their partners get byes, empty rounds go."""
-    left = (tuple(match for match in matches if {match.first, match.second}.isdisjoint(aside)) for matches in rounds)
-    return tuple(matches for matches in left if matches)

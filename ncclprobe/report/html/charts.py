@@ -2,7 +2,7 @@
 (``--fail``), which the page's script fills in, so that one figure suits light, dark and paper.
 
 Bandwidth is busbw, of the mean time, which is what is judged. The short bars are the median with its 95 % interval: a
-point beside its bar says that a few slow calls made the mean.
+point next to its bar says that a few slow calls made the mean.
 """
 
 import math
@@ -32,7 +32,7 @@ Curve = Sequence[Measurement]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The two figures of one collective, called `name` in the page. `spoken`: what somebody who cannot see it gets."""
+    """The two figures of one collective, called `name` in the page. `spoken`: its text for screen readers."""
 
     name: str
     op: str
@@ -190,7 +190,7 @@ def _medians(rows: Curve, spread: Spread, number: int) -> Figure:
 
 
 def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
-    """From the smallest acceptable value to the expected one, where somebody expected anything."""
+    """From the smallest acceptable value to the expected one, where there is an expectation."""
     judged = [row for row in rows if row.expectation and _drawn(row.expectation.low) and row.expectation.unit == "GB/s"]
     if not judged:
         return

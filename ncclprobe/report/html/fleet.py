@@ -32,7 +32,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Nodes that look alike: same devices, same paths, same marks."""
+    """Nodes that look the same: same devices, same paths, same marks."""
 
     nodes: str
     number: int
@@ -50,7 +50,7 @@ def _states(report: Report, found: Sequence[Row]) -> list[tuple[str, str]]:
     """Each node with its own state.
 
     A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
-    finding names it, as long as every failure names somebody: otherwise all are red and nobody is seen.
+    finding names it, as long as every failure names a node: otherwise all are red and none stands out.
     """
     named: dict[str, set[str]] = defaultdict(set)
     for row in found:

@@ -15,8 +15,8 @@ from ncclprobe.units import size
 
 MOST_ENDS = 64
 """Rows of a heat map that can be told apart on a screen."""
-BESIDE = 20
-"""Up to that many rows two maps stand beside each other."""
+SIDE_BY_SIDE = 20
+"""Up to that many rows two maps stand side by side."""
 WORST = 20
 _NUMBERS_IN_CELLS = 12
 _SHORT = 8
@@ -66,7 +66,7 @@ def words(found: Localisation) -> Iterator[Words]:
     if found.everything:
         yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
     elif not found.culprits:
-        yield Words("pass", "nobody", f"Nobody is confirmed as slow ({tests}).")
+        yield Words("pass", "none", f"No node, NIC or pair is confirmed as slow ({tests}).")
     yield from (Words("fail", "confirmed", said(each)) for each in found.culprits)
     yield from (Words("warn", "suspected", said(each)) for each in found.suspects if each.confidence > 0.5)
     for each in found.inside[:WORST]:
@@ -124,7 +124,7 @@ def _usual(rows: Sequence[PairRow]) -> dict[bool, float]:
 
 
 def _heat(shown: Sequence[int], rows: Sequence[PairRow], usual: dict[bool, float]) -> dict[str, Any]:
-    """Colours are shares of what is usual, so that a fast road beside slow ones hides nobody."""
+    """Colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
     place = {rank: n for n, rank in enumerate(shown)}
     z: list[list[float | None]] = [[None] * len(shown) for _ in shown]
     text = [[""] * len(shown) for _ in shown]
@@ -202,7 +202,7 @@ def _is_of(end: str, blamed: Blamed) -> bool:
 def _frames(
     shown: Sequence[int], ends: dict[int, str], blamed: Sequence[Blamed], confirmed: Sequence[Blamed]
 ) -> Iterator[dict[str, Any]]:
-    """A frame around each row (what goes out) and column (what comes in) that somebody is blamed for."""
+    """A frame around each row (what goes out) and column (what comes in) to which blame is attached."""
     for each in blamed[:8]:
         line = {"color": "--fail", "width": 3} if each in confirmed else {"color": "--warn", "width": 3, "dash": "dot"}
         yield from ({**frame, "line": line} for frame in _framed(shown, ends, each))

@@ -1,4 +1,4 @@
-"""What NCCL would choose, as rows of a table: nodes that choose alike are told once."""
+"""What NCCL would choose, as rows of a table: nodes with equal choices are shown once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -22,22 +22,24 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """Nodes that choose alike, and what they choose by the rules of NCCL `version`."""
+class EqualChoices:
+    """Nodes with equal choices, and what they choose by the rules of NCCL `version`."""
 
     nodes: str
     version: str
     choices: tuple[Choice, ...]
 
 
-def alike(report: Report) -> tuple[list[Alike], int]:
+def equal_choices(report: Report) -> tuple[list[EqualChoices], int]:
     """The kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
     groups: dict[Choices, list[str]] = defaultdict(list)
     for node, made in report.choices.items():
         groups[made].append(node)
     ranked = sorted(groups.items(), key=lambda each: -len(each[1]))
     left = sum(len(nodes) for _, nodes in ranked[MOST_KINDS:])
-    return [Alike(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]], left
+    return [
+        EqualChoices(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]
+    ], left
 
 
 def _rows(made: Choices) -> Iterable[Choice]:

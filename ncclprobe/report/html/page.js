@@ -60,7 +60,7 @@
     }));
   };
 
-  /* Theme: the system's, until somebody chooses. Paper is always light. */
+  /* Theme: the system's, until the reader chooses. Paper is always light. */
   const button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";

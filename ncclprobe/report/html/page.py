@@ -150,7 +150,7 @@ def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
 
 
 def _unjudged(report: Report) -> list[tuple[int, str, str]]:
-    """Numbers of which nobody can say whether they are good: (how many, what became of them, why)."""
+    """Numbers that could not be judged: (how many, what became of them, why)."""
     words = {
         "unjudged": ("not judged", "no number is known well enough to judge them by"),
         "noise": ("too noisy to judge", "their interval is wider than the band"),
@@ -186,7 +186,7 @@ def _measured(report: Report) -> dict[str, Any]:
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.BESIDE for each in heat),
+        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.SIDE_BY_SIDE for each in heat),
         "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
@@ -201,7 +201,7 @@ def _nodes(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     kinds, more_kinds, more_nodes = fleet.kinds(report, found)
     shown, hidden = fleet.tiles(report, found)
     settings = differences.settings(report.environment)
-    choices, unshown = nccl_selection.alike(report)
+    choices, unshown = nccl_selection.equal_choices(report)
     return {
         "tiles": shown,
         "hidden_tiles": hidden,

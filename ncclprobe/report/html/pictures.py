@@ -54,7 +54,7 @@ def picture(topology: NodeTopology, marks: Marks) -> Markup | None:
 
 def _spoken(topology: NodeTopology) -> str:
     gpus, nics = len(topology.gpus or ()), len(topology.nics or ())
-    return f"{gpus} GPUs and {nics} NICs on {len(topology.numa or ())} NUMA nodes; the table beside it has the paths"
+    return f"{gpus} GPUs and {nics} NICs on {len(topology.numa or ())} NUMA nodes; the table next to it has the paths"
 
 
 def _shapes(topology: NodeTopology, domains: tuple[Domain, ...], marks: Marks, foot: float) -> Iterator[Markup]:

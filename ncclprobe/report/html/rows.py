@@ -1,4 +1,4 @@
-"""The checks as rows of one table: what is alike on many nodes is one row that names them."""
+"""The checks as rows of one table: equal rows of many nodes are one row that names them."""
 
 import re
 from collections import defaultdict
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.pair_results import Blamed
 from ncclprobe.model.report import Report
+from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, plural
 from ncclprobe.report.pairs import said
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
-"""Kinds of row, the loudest first: what nobody looked at comes before what merely costs speed."""
+"""Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
 
 
 _OF_THE_RUN = "run."
@@ -21,7 +22,7 @@ _OF_THE_RUN = "run."
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `nodes`: those on which it was found alike; empty, of the run as a whole.
+    """One line of the table. `nodes`: those on which it was found; empty, of the run as a whole.
 
     `kind` is one of ORDER; `required`: the run is inconclusive without it.
     """
@@ -46,11 +47,11 @@ class Row:
 
 def rows(report: Report) -> list[Row]:
     """All rows, the loudest first, and of these what is on most nodes first."""
-    alike: dict[Row, list[str]] = defaultdict(list)
+    where_found: dict[Row, list[str]] = defaultdict(list)
     for verdict in report.checks:
         for row, names in _said(verdict):
-            alike[row].extend(names)
-    kept = [_on(row, names) for row, names in alike.items()]
+            where_found[row].extend(names)
+    kept = [_on(row, names) for row, names in where_found.items()]
     return sorted(kept, key=lambda row: (ORDER.index(row.kind), not row.required, -len(row.nodes), row.id))
 
 
@@ -66,7 +67,8 @@ def where(row: Row, everywhere: int) -> str:
 def _on(row: Row, names: Sequence[str]) -> Row:
     return Row(
         row.kind, row.id, row.title, tuple(dict.fromkeys(names)), row.subject, row.message, row.evidence, row.remedy,
-        row.blame, row.required, row.see_also,
+        row.blame.replace("this node", "these nodes") if len(set(names)) > 1 else row.blame, row.required,
+        row.see_also,
     )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
 
 
 def _found(verdict: Verdict, finding: Finding) -> Row:
-    blame = "" if finding.severity is Severity.NOTE else f"{finding.blame} ({finding.confidence.how}): {finding.action}"
+    blame = "" if finding.severity is Severity.NOTE else digest.blamed(finding)
     return Row(
         finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.seen,
         finding.remedy, blame, verdict.required, finding.see_also,
@@ -108,7 +110,7 @@ class Step:
 def first_steps(report: Report, found: Sequence[Row], most: int = 3) -> tuple[list[Step], int]:
     """The `most` things to do first, and how many more there are: lost nodes, failures, then what is not known.
 
-    Rows of one check are one thing: whoever replaces one cable looks at the others of the same finding too.
+    Rows of one check are one thing: one visit to a machine serves all findings of a check.
     """
     steps = [_absent(report)] if report.missing_nodes else []
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)

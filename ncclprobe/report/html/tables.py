@@ -1,4 +1,4 @@
-"""What was measured beside collectives and pairs, as tables: copies, groups, steps of training, processors, NICs."""
+"""Tables of what was measured apart from collectives and pairs: copies, groups, training steps, processors, NICs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _nics(roads: Iterable[Road]) -> Iterator[tuple[Road, NicBytes]]:
 def _nic(of: tuple[Road, NicBytes]) -> Iterator[str]:
     road, nic = of
     expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
-    stray = "carries what nobody expected of it" if f"{nic.node} {nic.nic}" in road.stray else ""
+    stray = "carried bytes meant for another NIC" if f"{nic.node} {nic.nic}" in road.stray else ""
     yield from (f"{road.op}, {size(road.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
     yield from ("–" if moved is None else size(moved) for moved in (nic.sent, nic.received))
     yield from ("–" if nic.share is None else f"{nic.share:.0%}", stray or nic.why)

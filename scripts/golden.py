@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the findings of every captured machine, healthy or sick, to tests/captures/golden.
 
-    .venv/bin/python scripts/golden
+    .venv/bin/python scripts/golden.py
 
 Read the difference before committing: is each line true, and of help?
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How well the doctor judges: healthy machines, planted faults, and shapes of machines that people have posted.
 
-    .venv/bin/python scripts/judge [FOLDER]
+    .venv/bin/python scripts/judge.py [FOLDER]
 
 FOLDER holds index.json and the texts that it names; without it, corpus/topo in $NCCLPROBE_SHARED or in `shared` beside
 the checkout, and where that is not there nothing is said of it. Exits with 1 if a planted fault is missed or misnamed,
@@ -21,18 +21,19 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import zoo  # noqa: E402 - found in tests/
-
-from ncclprobe.engine.collect import collect
-from ncclprobe.engine.judge import coverage as count_verdicts, judge
-from ncclprobe.engine.diagnose import MACHINE, every_check  # noqa: E402
-from ncclprobe.facts import ibstat, topo_matrix  # noqa: E402
-from ncclprobe.host import Question
-from ncclprobe.host.capture import Replay  # noqa: E402
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
 from zoo import findings, rebuilt, sick  # noqa: E402
+
+from ncclprobe.engine.collect import collect  # noqa: E402
+from ncclprobe.engine.diagnose import MACHINE, every_check  # noqa: E402
+from ncclprobe.engine.judge import coverage as count_verdicts  # noqa: E402
+from ncclprobe.engine.judge import judge  # noqa: E402
+from ncclprobe.facts import ibstat, topo_matrix  # noqa: E402
+from ncclprobe.host import Question  # noqa: E402
+from ncclprobe.host.capture import Replay  # noqa: E402
+from ncclprobe.model.findings import Finding, Severity  # noqa: E402
+from ncclprobe.model.registry import discover  # noqa: E402
+from ncclprobe.model.rules import Collector  # noqa: E402
+from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
 
 Found = Sequence[tuple[str, Finding]]
 
@@ -63,7 +64,8 @@ WHY_NOT = {
         "003", "014", "028", "058", "103", "104", "119", "120", "125", "126", "180", "182", "183"),
     "a view from inside a job's cgroup: sysfs, which the doctor reads, shows the true places": ("068", "094"),
     "a shape of its own, and no fault of it": ("102", "137"),
-    "GPUs share NICs in pairs, and NVLink relays lead to them (PXN): no GPU is worse off than half of the others": ("056",),
+    "GPUs share NICs in pairs, and NVLink relays lead to them (PXN): no GPU is worse off than half of the others": (
+        "056",),
     "the processors of each GPU come from NVML, not from the matrix": ("027", "044", "110", "111"),
     "NVML tells P2P status; nothing reads a matrix of it": ("064", "124", "134"),
     "a text that must be refused, and is": ("099", "184"),
@@ -112,14 +114,19 @@ def _planted() -> Iterator[str]:
 
 def _corpus(folder: Path) -> None:
     entries = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    said, unsaid, quiet, alarms = [], [], [], []
+    said: list[str] = []
+    unsaid: list[str] = []
+    alarms: list[tuple[str, Found]] = []
+    healthy = looked_at = 0
     reasons = {number: why for why, numbers in WHY_NOT.items() for number in numbers}
     for entry in entries:
         number, found = Path(entry["file"]).name[:3], _judged(folder, entry)
         loud = [pair for pair in found or () if pair[1].severity is not Severity.NOTE]
         hits = [pair for pair in found or () if f"{pair[0]} {pair[1].subject}" == SAYS_SO.get(number)]
         if not entry.get("anomaly"):
-            (alarms if loud else quiet).append((entry["file"], found, loud))
+            healthy += 1
+            looked_at += found is not None
+            alarms += [(entry["file"], loud)] if loud else []
         elif hits:
             said.append(f"  {entry['file']}: {entry['anomaly']}\n      {_line(hits[0])}")
         else:
@@ -128,12 +135,9 @@ def _corpus(folder: Path) -> None:
     print("\n".join(said))
     print(f"no finding says so in {len(unsaid)}")
     print("\n".join(unsaid))
-    looked_at = sum(found is not None for _, found, _ in quiet) + len(alarms)
-    print(
-        f"corpus, {len(quiet) + len(alarms)} texts without: {looked_at} hold what checks look at, {len(alarms)} alarm"
-    )
-    for name, _, loud in alarms:
-        print("\n".join(f"  {name}: {_line(pair)}" for pair in loud))
+    print(f"corpus, {healthy} texts without: {looked_at} hold what checks look at, {len(alarms)} alarm")
+    for name, pairs in alarms:
+        print("\n".join(f"  {name}: {_line(pair)}" for pair in pairs))
         print(f"      {WHY_ALARM.get(Path(name).name[:3], 'not known why')}")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does measuring cost? ncclprobe's measuring loop beside a bare one, and an asked precision beside fixed calls.
 
-    .venv/bin/python scripts/bench [--ranks N] [--pairs N] [--sizes 4K,1M,64M] [--json PATH]
+    .venv/bin/python scripts/bench.py [--ranks N] [--pairs N] [--sizes 4K,1M,64M] [--json PATH]
 
 1. Host time per call on torch's `fake` process group, whose collectives do nothing: ours beside a bare loop.
 2. The time that ncclprobe reports for an all_reduce over gloo, divided by that of a loop written by hand, measured in
@@ -324,7 +324,7 @@ def over_gloo(ranks: int, sizes: list[int], pairs: int) -> Found:
 
 
 def main() -> None:
-    """Run all comparisons and print them, or be one rank of the third (scripts/measure starts those elsewhere)."""
+    """Run all comparisons and print them, or be one rank of the third (scripts/measure.py starts those elsewhere)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=15)

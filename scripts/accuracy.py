@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How near are expectations to published runs, whom do they blame, and how small a loss could they find?
 
-    .venv/bin/python scripts/accuracy PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/expected-accuracy.md]
-    .venv/bin/python scripts/accuracy PUBLISHED.csv --fit      what the factors of expect/correction.py should be
-    .venv/bin/python scripts/accuracy PUBLISHED.csv [--sweeps INDEX.csv] --errors    make expect/tables/errors.csv again
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/expected-accuracy.md]
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv --fit      what the factors of expect/correction.py should be
+    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] --errors  make expect/tables/errors.csv
 
 PUBLISHED.csv: a row per published number, as scripts/published.py reads it. Sources whose name hashes to an even number
 are held back from --fit. Every average over rows is one over sources first, or one long sweep would drown the rest.
@@ -174,7 +174,7 @@ def report(found: Sequence[Row], path: Path) -> Iterator[str]:
     yield "# How near expectations are to published runs"
     yield ""
     yield (
-        f"`scripts/accuracy` over {len(found)} published collectives whose GPU is known, {len(pairs)} predicted "
+        f"`scripts/accuracy.py` over {len(found)} published collectives whose GPU is known, {len(pairs)} predicted "
         f"({len(found) - len(pairs)} go over TCP or say nothing of their NICs). {len(healthy)} are healthy, from "
         f"{len(families)} sources, of which {len(kept)} were held back from the fit of the correction. An error is the "
         "absolute log of predicted by measured bus bandwidth (by time, where it is printed): 0.10 is 10 %. Medians and "

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What ncclprobe measures, held against something else, in the fault lab; each writes a table to reports/. Needs root.
 
-scripts/measure links       bandwidths beside iperf3 over links of 100, 500 and 1000 Mbit/s, in turn
-scripts/measure precision   how long an asked precision takes beside 5 + 20 calls, over loopback and over links
-scripts/measure slow        four hosts with something slow planted, or nothing: is it named? Also writes the pair matrix
-                            of a lab with one bad NIC, and the report of a run in which a rank is stopped in the middle
-scripts/measure training    steps of five strategies on 2 and 4 hosts over shaped links: predicted beside measured; and
-                            the groups of tp=2,dp=2 apart and together
+scripts/measure.py links       bandwidths beside iperf3 over links of 100, 500 and 1000 Mbit/s, in turn
+scripts/measure.py precision   how long an asked precision takes beside 5 + 20 calls, over loopback and over links
+scripts/measure.py slow        four hosts with something slow planted, or nothing: is it named? Also writes the pair
+                               matrix of a lab with one bad NIC, and the report of a run in which a rank is stopped in
+                               the middle
+scripts/measure.py training    steps of five strategies on 2 and 4 hosts over shaped links: predicted beside measured;
+                               and the groups of tp=2,dp=2 apart and together
 
 `links` also needs iperf3. Nothing else should run on the machine: what disturbs these measurements is in their tables.
 """
@@ -45,7 +46,7 @@ def heading(title: str, *words: str) -> Iterator[str]:
     """The top of a report: how it was made, where, and what to know of it."""
     yield from (f"# {title}", "")
     given = [word for before, word in zip(sys.argv, sys.argv[1:], strict=False) if "--out" not in (before, word)]
-    yield f"ncclprobe {__version__}, {machine()}. Made with `scripts/measure {' '.join(given)}`."
+    yield f"ncclprobe {__version__}, {machine()}. Made with `scripts/measure.py {' '.join(given)}`."
     yield from (*words, "")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How well are culprits found? localise.pairs over simulated fleets, and over the recorded pairs of a real cluster.
 
-    .venv/bin/python scripts/localise [--nodes N ...] [--seeds N] [--noise NAME ...] [--recorded CSV]
-                                      [--cells PATH.jsonl] [--cell-s SECONDS] [--out PATH.md]
+    .venv/bin/python scripts/localisation.py [--nodes N ...] [--seeds N] [--noise NAME ...] [--recorded CSV]
+                                             [--cells PATH.jsonl] [--cell-s SECONDS] [--out PATH.md]
 
 1. Healthy fleets: how often is anybody blamed?
 2. One to three planted faults of each kind: how many are named (kind, node, rail and direction right), how many at
@@ -274,7 +274,7 @@ def report(asked: argparse.Namespace, cell: Cell, recorded_pairs: Sequence[str])
     sizes = ", ".join(map(str, asked.nodes)) or "none"
     yield from ("# Localising culprits", "")
     yield f"Fleets of {sizes} nodes with 2 rails, noise {', '.join(asked.noise)}, {asked.seeds} seeds each (0 …)."
-    yield f"Made with `{Path(sys.argv[0]).name} {' '.join(asked.made_with)}`. A row says how many fleets, that is seeds"
+    yield f"Made with `scripts/localisation.py {' '.join(asked.made_with)}`. A row says how many fleets, that is seeds"
     yield from ("from 0 on, it stands on; a row that is missing was not run.", "", "## Healthy fleets", "")
     cases = [(size, noise) for size in asked.nodes for noise in asked.noise]
     yield from table(HEALTHY, there(partial(healthy, cell, Trial(*case, "")) for case in cases))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does each format cost? Time, size and memory to render a report of 1, 64 and 2,048 nodes of 8 ranks.
 
-    .venv/bin/python scripts/render_cost [--nodes N ...] [--write PATH]
+    .venv/bin/python scripts/render_cost.py [--nodes N ...] [--write PATH]
 
 The report: the doctor's verdicts, devices and choices of a captured machine with 8 GPUs and 10 NICs, under as many
 names, of which every sixteenth has lost a GPU; a sweep of 20 sizes with the samples of every rank; and pairs of nodes.
@@ -95,7 +95,7 @@ def preface() -> list[str]:
     how = (__doc__ or "").strip().rpartition("\n\n")[2]
     where = f"{os.cpu_count()} processors, Python {platform.python_version()}"
     return ["# " + about.partition("?")[0] + "?", "", about.partition("? ")[2], "", how, "",
-            f"Made by `scripts/render_cost --write reports/render-cost.md` on {where}.", ""]  # fmt: skip
+            f"Made by `scripts/render_cost.py --write reports/render-cost.md` on {where}.", ""]  # fmt: skip
 
 
 def fleet(count: int) -> Report:

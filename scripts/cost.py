@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does looking cost? A local collection, the replay of a capture, and thousands of nodes in one process.
 
-    .venv/bin/python scripts/cost [--capture PATH] [--nodes N ...] [--runs N]
+    .venv/bin/python scripts/cost.py [--capture PATH] [--nodes N ...] [--runs N]
 
 1. One local collection: questions by kind, files opened and commands started (as sys.addaudithook sees them in this
    process; what commands and the NVML child open themselves is theirs), the longest wait for one answer, and all of it.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Read every text of a corpus of saved outputs, and compare with what its index says is in them.
 
-    scripts/corpus [FOLDER]
+    scripts/corpus.py [FOLDER]
 
 FOLDER holds index.json and the texts that it names; without it, corpus/topo in $NCCLPROBE_SHARED or in `shared`
 beside the checkout. Prints one line per kind of text, the cause of each refusal, and whatever is wrong; exits with 1

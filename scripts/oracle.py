@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does NCCL choose what we predict? Asks the real libnccl of several releases, and compares.
 
-    sudo .venv/bin/python scripts/oracle (--all | RELEASE…) [--cache DIR] [--worlds N] [--cases N] [--offline]
+    sudo .venv/bin/python scripts/oracle.py (--all | RELEASE…) [--cache DIR] [--worlds N] [--cases N] [--offline]
 
 Without a GPU, ncclGetUniqueId reads NCCL's files and variables and looks for its bootstrap interface; what it says of
 that is compared with ncclprobe.nccl and ncclprobe.facts.nccl_conf, in networks and environments made by hypothesis.
@@ -95,8 +95,8 @@ def report(tallies: Sequence[Tally], seconds: float) -> str:
     lines = [
         "# Our predictions beside the real libnccl",
         "",
-        f"Made by `scripts/oracle --all` in {seconds:.0f} s. Every case is one process that asks ncclGetUniqueId of a",
-        "release in a network made for it; compared are the bootstrap interface with its address or the refusal, the",
+        f"Made by `scripts/oracle.py --all` in {seconds:.0f} s. Every case is one process that asks ncclGetUniqueId of",
+        "a release in a network made for it; compared are the bootstrap interface with its address or the refusal, the",
         "whole environment after the configuration files were read, the variables NCCL echoes, and a number as NCCL",
         f"reads it. {REQUIRED[0]} to {REQUIRED[-1]} must agree; a newer release is reported only.",
         "",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make ncclprobe/nccl/parameters.csv from a survey of NCCL's variables.
 
-    scripts/parameters nccl_env.csv > ncclprobe/nccl/parameters.csv
+    scripts/parameters.py nccl_env.csv > ncclprobe/nccl/parameters.csv
 
 The survey has one row per variable and says in prose which values it takes and what became of it (columns
 name, owner, type, allowed, default, since_version, deprecated_or_renamed, scope, hazard, source). The hazards are in

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""A cluster on this machine, by hand: hosts n0, n1, … in network namespaces. Needs root, iproute2 and nftables.
+
+scripts/lab up 4 --nics 2           keeps four hosts until Ctrl-C, or until `scripts/lab down`
+scripts/lab run n1 -- ip address    runs a command on one of them; `ctl` is the switches' side
+scripts/lab clean                   removes what killed runs left
+scripts/lab matrix --select '*MASTER*'      plays rows of the fault matrix; --all at every number of hosts
+scripts/lab matrix --all --write PATH       plays everything, beside torch too, and writes the table
+scripts/lab torch                   plays five faults under the doctor and under torch alone
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+
+import environment  # noqa: E402
+from child import fail, run_script  # noqa: E402
+
+DOWN_S = 10.0
+
+
+def up(options: argparse.Namespace) -> int:
+    """Keep a lab until we are told to stop."""
+    from tests.lab import Lab
+
+    families = {"ipv4": options.family != "6", "ipv6": options.family != "4"}
+    with Lab(hosts=options.hosts, nics=options.nics, **families) as lab:
+        for host in lab.hosts:
+            print(host.name, *(address for nic in range(lab.nics) for address in host.addresses(nic)))
+        print("up; Ctrl-C or `scripts/lab down` ends it", flush=True)
+        while True:
+            signal.pause()
+
+
+def down(options: argparse.Namespace) -> int:
+    """End all labs of `up`, and wait until they are gone."""
+    from tests.lab import outside
+
+    held = {folder: pid for folder in outside.found() if (pid := outside.owner(folder)) is not None}
+    for folder, pid in held.items():
+        if _is_ours(pid):
+            os.kill(pid, signal.SIGTERM)
+            end_s = time.monotonic() + DOWN_S
+            while folder.exists() and time.monotonic() < end_s:
+                time.sleep(0.02)
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Become a command on a host of the newest lab."""
+    from tests.lab import outside
+
+    labs = [folder for folder in outside.found() if outside.owner(folder) is not None]
+    if not labs:
+        fail("no lab is up: scripts/lab up 4")
+    argv, env = outside.entry(labs[-1], options.host)
+    command = options.command[options.command[:1] == ["--"] :] or [os.environ.get("SHELL", "sh")]
+    os.execvpe(argv[0], [*argv, *command], {**os.environ, **env})
+
+
+def clean(options: argparse.Namespace) -> int:
+    """Remove what killed runs left."""
+    from tests.lab import outside
+
+    for folder in outside.clean():
+        print(f"removed {folder}")
+    return 0
+
+
+def matrix(options: argparse.Namespace) -> int:
+    """Play rows of the fault matrix; 1 if one is not as it should be."""
+    from tests.lab import matrix_table as tables
+    from tests.lab.matrix import Outcome
+    from tests.lab.matrix_healthy import HEALTHY
+
+    outcomes: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        print(tables.line(outcome), flush=True)
+
+    if options.write:
+        options.write.write_text(tables.everything(tell, ncclprobe_version()))
+        tables.two_faults(options.write.parent)
+    else:
+        rows = (*tables.ROWS, *HEALTHY)
+        tables.played(tables.chosen(rows, options.select, options.all), tell)
+    return 0 if outcomes and all(each.well for each in outcomes) else 1
+
+
+def torch(options: argparse.Namespace) -> int:
+    """Print what torch says of five faults beside what we say."""
+    from tests.lab import matrix_table as tables
+
+    print(tables.beside_torch())
+    return 0
+
+
+def ncclprobe_version() -> str:
+    """What is being tested."""
+    import ncclprobe
+
+    return ncclprobe.__version__
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it is a `scripts/lab up`, not a test that has a lab of its own."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return any(Path(os.fsdecode(word)).name == Path(__file__).name for word in words[:2]) and b"up" in words
+
+
+def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    """The sub-command and its options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True, metavar="up | down | run | clean | matrix | torch")
+    verb = verbs.add_parser("up", help="keep hosts until Ctrl-C")
+    verb.add_argument("hosts", type=int)
+    verb.add_argument("--nics", type=int, default=1)
+    verb.add_argument("--family", choices=["4", "6", "46"], default="46", help="addresses (default: both)")
+    verb.set_defaults(action=up)
+    verb = verbs.add_parser("run", help="run a command on a host of the newest lab")
+    verb.add_argument("host")
+    verb.add_argument("command", nargs=argparse.REMAINDER)
+    verb.set_defaults(action=run)
+    verbs.add_parser("down", help="end the labs of `up`").set_defaults(action=down)
+    verbs.add_parser("clean", help="remove what killed runs left").set_defaults(action=clean)
+    verb = verbs.add_parser("matrix", help="play the fault matrix")
+    verb.add_argument("--all", action="store_true", help="each row at all its numbers of hosts")
+    verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
+    verb.add_argument("--write", type=Path, metavar="PATH", help="play everything, and write the table there")
+    verb.set_defaults(action=matrix)
+    verbs.add_parser("torch", help="five faults beside torch").set_defaults(action=torch)
+    options = parser.parse_args(argv)
+    return options.action, options
+
+
+def main() -> int:
+    """Run in `.venv`, as all scripts do."""
+    if Path(sys.prefix) != environment.VENV:
+        python = environment.make("test")
+        os.execv(python, [python, __file__, *sys.argv[1:]])
+    from tests.lab import LabError
+
+    action, options = parse(sys.argv[1:])
+    try:
+        return action(options)
+    except LabError as error:
+        fail(str(error))
+
+
+if __name__ == "__main__":
+    run_script(main)
