@@ -112,8 +112,9 @@ exec "$0" -c '
 import asyncio, time
 from ncclprobe.cluster.rendezvous.reach import find
 async def main():
-    for address in ("10.9.0.2", "10.9.0.3", "10.8.0.1", "10.7.0.1", "10.6.0.1"):
-        wire, reach = await find(address, 29500, b"", time.monotonic() + 4, interfaces={"10.9.0.1": "eth0"})
+    addresses, end = ("10.9.0.2", "10.9.0.3", "10.8.0.1", "10.7.0.1", "10.6.0.1"), time.monotonic() + 4
+    tried = [find(address, 29500, b"", end, interfaces={"10.9.0.1": "eth0"}) for address in addresses]
+    for wire, reach in await asyncio.gather(*tried):
         print(reach.outcome, reach.source, reach.interface)
 asyncio.run(main())
 '
