@@ -18,7 +18,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.asked import Asked, Notes, Skipped
-from ncclprobe.facts.run.pairs import Localised, Pairs
+from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
@@ -191,7 +191,7 @@ def sections(run: Facts) -> dict[str, Any]:
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
     return {
         "measurements": rows_of(run),
-        "pairs": _rows(run, Pairs),
+        "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "roads": _rows(run, NicTraffic),
         "copies": _rows(run, Copies),

@@ -10,7 +10,7 @@ from ncclprobe.errors import UsageError
 
 
 def read(path: Path, *, limit: int) -> str:
-    """The text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
+    """Return the text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
 
     A pipe or a device is refused: it could keep its reader waiting, or never end.
     """

@@ -13,7 +13,7 @@ from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _PINNED, _RIGHT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.asked import Asked, Ending, Notes, Skipped
-from ncclprobe.facts.run.pairs import Localised, Pairs
+from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import (
     Arrivals,
     Attendance,
@@ -51,7 +51,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("asked", ASKED)], ASKED),
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
-    ([("pair", PAIR), ("pair", PAIR)], Pairs((PAIR, PAIR))),
+    ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
     ([("localisation", replace(_NOBODY, complete=False)), ("localisation", _NOBODY)], Localised(_NOBODY)),
     ([("participants", Participants("none", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
@@ -114,7 +114,7 @@ def test_what_was_not_measured_is_absent_and_a_sentence_says_so(fact: type, said
 
 
 @pytest.mark.parametrize(
-    "fact", [Skipped(), Notes(), Pairs(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
+    "fact", [Skipped(), Notes(), MeasuredPairs(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
 )
 def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
     assert run_facts(RunLog())[type(fact)] == fact

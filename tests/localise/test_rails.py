@@ -1,6 +1,6 @@
 """Which rail a rank is, and how it is called."""
 
-from ncclprobe.localise.pairs.rails import Nic, seating
+from ncclprobe.localise.pairs.rails import Nic, place_ranks
 from ncclprobe.localise.pairs.samples import End
 
 TWO = ["a", "a", "b", "b"]
@@ -11,38 +11,38 @@ def nic(index: int, stem: str = "mlx5_") -> Nic:
 
 
 def test_a_rail_is_the_number_of_the_nic_where_each_rank_has_its_own() -> None:
-    seats = seating(TWO, [nic(1), nic(0), nic(0), nic(1)])
-    assert seats.ends == (End("a", 1), End("a", 0), End("b", 0), End("b", 1))
-    assert [seats.names[end] for end in seats.ends] == [
+    placement = place_ranks(TWO, [nic(1), nic(0), nic(0), nic(1)])
+    assert placement.ends == (End("a", 1), End("a", 0), End("b", 0), End("b", 1))
+    assert [placement.names[end] for end in placement.ends] == [
         "a rail 1 (mlx5_1)", "a (mlx5_0)", "b (mlx5_0)", "b rail 1 (mlx5_1)"
     ]  # fmt: skip
-    assert seats.layout.rails
-    assert seats.rails == {"a": [1, 0], "b": [0, 1]}
-    assert not seats.note
+    assert placement.layout.rails
+    assert placement.rails == {"a": [1, 0], "b": [0, 1]}
+    assert not placement.note
 
 
 def test_ranks_that_share_a_nic_are_told_apart_by_their_place_and_no_plane_is_suspected() -> None:
-    seats = seating(TWO, [nic(0, "eth")] * 4)
-    assert seats.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
-    assert seats.names[End("b", 1)] == "b rail 1 (eth0)"
-    assert not seats.layout.rails
-    assert "share NICs" in seats.note
+    placement = place_ranks(TWO, [nic(0, "eth")] * 4)
+    assert placement.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+    assert placement.names[End("b", 1)] == "b rail 1 (eth0)"
+    assert not placement.layout.rails
+    assert "share NICs" in placement.note
 
 
 def test_nodes_whose_nics_have_other_numbers_could_never_meet_so_places_count() -> None:
-    seats = seating(TWO, [nic(0), nic(1), nic(2), nic(3)])
-    assert seats.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+    placement = place_ranks(TWO, [nic(0), nic(1), nic(2), nic(3)])
+    assert placement.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
 
 
 def test_a_rank_whose_nic_nobody_knows_is_called_by_node_and_rail_alone() -> None:
-    seats = seating(TWO, [nic(0), None, nic(0), nic(1)])
-    assert seats.names[End("a", 1)] == "a rail 1"
-    assert seats.names[End("b", 1)] == "b rail 1 (mlx5_1)"
+    placement = place_ranks(TWO, [nic(0), None, nic(0), nic(1)])
+    assert placement.names[End("a", 1)] == "a rail 1"
+    assert placement.names[End("b", 1)] == "b rail 1 (mlx5_1)"
 
 
 def test_on_a_single_node_every_rank_plays_for_itself() -> None:
-    seats = seating(["h", "h"], [nic(0), nic(1)])
-    assert seats.ends == (End("rank 0"), End("rank 1"))
-    assert seats.single
-    assert seats.names[End("rank 1")] == "rank 1"
-    assert seats.nodes == {"h": [0, 1]}
+    placement = place_ranks(["h", "h"], [nic(0), nic(1)])
+    assert placement.ends == (End("rank 0"), End("rank 1"))
+    assert placement.single
+    assert placement.names[End("rank 1")] == "rank 1"
+    assert placement.nodes == {"h": [0, 1]}
