@@ -31,7 +31,7 @@ class Run:
         self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
         for own in self.trails:
             own.phase("all_reduce 1 MiB in place batch 2 of 5")
-        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, road=False)
+        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, transport=False)
         self.environment = monkeypatch
         with monkeypatch.context() as patch:
             patch.setenv(rank_files.FOLDER, str(self.folder))
