@@ -16,8 +16,13 @@ from ncclprobe.model.findings import ExitCode
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 
 COMMANDS = {
+    "accept": "is this node, or job, good? doctor, all_reduce, pairs and copies in one launch and one report",
     "doctor": "is this machine, or a captured one, fit for an NCCL job?",
     "bandwidth": "measure collectives across ranks and judge the numbers",
+    "pairs": "send-recv between all pairs of ranks: which node, NIC, direction or pair is slow",
+    "copies": "what the links between host and GPU, and between GPUs, carry inside a node",
+    "affinity": "what the ranks' processors cost, and how to bind them",
+    "workload": "the collectives of one training step, and the groups of a hybrid-parallel job",
     "capture": "write what was asked and answered on this machine, to be judged anywhere",
     "topo": "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file",
     "expect": "what this machine, a named or a captured one should reach, why, and what a fault costs",

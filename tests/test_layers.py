@@ -20,7 +20,9 @@ ROWS = {
     **dict.fromkeys(("report", "cluster"), 6),
     "session": 7,
     "commands": 8,
-    **dict.fromkeys(("__init__", "__main__", "bandwidth", "doctor"), 9),
+    **dict.fromkeys(
+        ("__init__", "__main__", "accept", "affinity", "bandwidth", "copies", "doctor", "pairs", "workload"), 9
+    ),
 }
 IN_ORDER = ("topology", "nccl", "nccl_tests", "training", "expect", "localise")
 """Rooms of row 3, each of which may import those before it."""

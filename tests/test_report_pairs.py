@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.pairs import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import (
@@ -92,14 +92,12 @@ def test_nothing_is_shown_of_pairs_that_nobody_asked_for() -> None:
 
 
 def test_pairs_have_a_latencys_size_and_a_bandwidths() -> None:
-    assert parse(["--pairs"]).pairs == 0
-    assert parse(["--pairs"]).sizes == (8,)
-    asked = parse(["--pairs", "3", "-b", "16", "-e", "1M"])
-    assert (asked.pairs, asked.sizes, asked.remarks) == (3, (16, 1 << 20), ())
-    assert parse([]).pairs is None
+    assert (parse([]).rounds, parse([]).pair_sizes) == (None, (8,))
+    asked = parse(["--rounds", "3", "-b", "16", "-e", "1M"])
+    assert (asked.rounds, asked.pair_sizes, asked.remarks) == (3, (16, 1 << 20), ())
 
 
-@pytest.mark.parametrize("argv", [["--pairs", "0"], ["--pairs", "-1"], ["--pairs", "x"], ["--pairs", "-b", "0"]])
+@pytest.mark.parametrize("argv", [["--rounds", "0"], ["--rounds", "-1"], ["--rounds", "x"], ["-b", "0"]])
 def test_no_rounds_and_no_bytes_are_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)

@@ -23,7 +23,7 @@ def play(lab: Lab, path: Path, *options: str) -> tuple[list[int], Report]:
     for host in lab.hosts:
         seat = {"RANK": str(host.number - 1), "WORLD_SIZE": str(HOSTS), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         env = seat | {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
-        own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--pairs", "--json", str(path), *options]
+        own = ["-m", "ncclprobe", "pairs", "--backend", "gloo", "--json", str(path), *options]
         jobs[host.name] = host.start([sys.executable, *own], env)
     done = ended(jobs, time.monotonic() + DEADLINE_S)
     assert not any(each.timed_out for each in done.values()), {name: each.err for name, each in done.items()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands.measuring import parse as options
+from ncclprobe.commands.bandwidth import parse as options
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import rows_of
 from ncclprobe.facts.run.ranks import Participants
