@@ -97,7 +97,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
         add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
     add("-q", "--quiet", action="store_true", help="one line only")
     add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
-    add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
+    add("--no-color", action="store_true", help="plain text (also NO_COLOR; FORCE_COLOR is its opposite)")
 
 
 def selection(parser: argparse.ArgumentParser) -> None:
