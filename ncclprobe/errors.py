@@ -15,10 +15,10 @@
     ├─ Unlearned       a check cannot tell: its facts do not say      judge(): UNKNOWN, with the reason
     ├─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
     ├─ WireError       a conversation with another process failed    its kind becomes an outcome: Reach, Path, Trouble
-    ├─ Impostor        another node answers at an address            walk_path(): the outcome wrong-peer
-    ├─ Refused         rank 0 does not want this node                as_spoke(): this node is judged alone
-    ├─ CannotListen    rank 0 cannot have the port                   as_hub(): this node is judged alone
-    └─ StoreError      torchrun's store did not serve                as_hub(), as_spoke(): this node is judged alone
+    ├─ WrongPeer       another node answers at an address            walk_path(): the outcome wrong-peer
+    ├─ Refused         rank 0 does not want this node                run_worker(): this node is judged alone
+    ├─ CannotListen    rank 0 cannot have the port                   run_coordinator(): this node is judged alone
+    └─ StoreError      torchrun's store did not serve                run_coordinator(), run_worker(): judged alone
 
 The last five live where they are raised: ``wire``, ``mesh.probe`` and ``rendezvous``.
 

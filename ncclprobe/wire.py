@@ -1,9 +1,9 @@
-"""Framed, bounded, authenticated JSON between two processes of one run, each wait with a deadline.
+"""Exchange framed, bounded, authenticated JSON between two processes of one run; each wait has a deadline.
 
-The caller says ``ncclprobe/1 NONCE``, the answerer the same with a nonce of its own, 16 random bytes each. Whatever
+The caller sends ``ncclprobe/1 NONCE``, the answerer the same with a nonce of its own, 16 random bytes each. All that
 follows is frames: length (4 bytes, big-endian), HMAC-SHA256, body (a JSON object, deflated). The HMAC is keyed with the
-run's token and covers who speaks, both nonces and the number of the frame, so that no frame can be forged, replayed,
-reordered or sent back. Each side proves the token before the other believes a word. Nothing is encrypted.
+run's token and covers the speaker, both nonces and the number of the frame, so that no frame can be forged, replayed,
+reordered or sent back. Each side proves the token before the other trusts a message. Nothing is encrypted.
 
 A deadline is a time.monotonic(). Sizes are limited before anything is allocated, decompressed or parsed.
 """
@@ -41,7 +41,7 @@ Kind = Literal[
 ]
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Of one message's JSON text: a capture of a node with 8 GPUs is below 1 MiB."""
+"""The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""
 
 SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
@@ -66,12 +66,13 @@ _BY_ERRNO: dict[int, Kind] = {
 
 
 class WireError(NcclprobeError):
-    """A conversation that failed. ``kind`` says in which way, the message in words, and quotes what was heard.
+    """A connection that failed. ``kind`` says in which way, the message in words, and quotes what was received.
 
-    refused: nobody listens, or a firewall says so. filtered: no answer at all to connecting. unreachable: no route, or
-    a router says so. address: this side's own address is unusable. denied: this host's own firewall or policy. reset:
-    connected, then closed by the other side. silent: connected, then nothing until the deadline. foreign: something
-    else answers. stranger: another run of ncclprobe, with another token. too-big, garbled: what came is none of ours.
+    refused: no process listens, or a firewall says so. filtered: no answer at all to connecting. unreachable: no route,
+    or a router says so. address: this side's own address is unusable. denied: this host's own firewall or policy.
+    reset: connected, then closed by the other side. silent: connected, then nothing until the deadline. foreign:
+    something else answers. stranger: another run of ncclprobe, with another token. too-big, garbled: the message is
+    none of ours.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -80,7 +81,7 @@ class WireError(NcclprobeError):
 
 
 class Wire:
-    """One authenticated conversation. Not for two tasks at once in one direction."""
+    """One authenticated connection. Not for two tasks at once in one direction."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes], token: bytes
@@ -90,15 +91,15 @@ class Wire:
         self._sent = self._received = 0
 
     def option(self, level: int, name: int, nbytes: int) -> bytes | None:
-        """getsockopt(2), for what the kernel knows of the connection; None where it does not say."""
+        """Return getsockopt(2), the kernel's view of the connection; None where the kernel does not say."""
         try:
-            said: bytes = self._writer.get_extra_info("socket").getsockopt(level, name, nbytes)
+            value: bytes = self._writer.get_extra_info("socket").getsockopt(level, name, nbytes)
         except (OSError, AttributeError):
             return None
-        return said
+        return value
 
     async def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """Say `message`. Raises WireError: reset, silent where the other side takes nothing more."""
+        """Send `message`. Raises WireError: reset; silent where the other side takes nothing more."""
         body = zlib.compress(json.dumps(message, allow_nan=False).encode(), 1)
         mac = self._mac(self._out, self._sent, body)
         self._sent += 1
@@ -106,7 +107,7 @@ class Wire:
         await _by(deadline, self._writer.drain(), "took nothing more")
 
     async def receive(self, deadline: float, limit: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-        """The next message, of at most `limit` bytes of JSON. Raises WireError."""
+        """Return the next message, of at most `limit` bytes of JSON. Raises WireError."""
         head = await _by(deadline, self._reader.readexactly(4 + _MAC_BYTES), "said nothing")
         nbytes = int.from_bytes(head[:4], "big")
         if nbytes > limit:
@@ -119,13 +120,13 @@ class Wire:
         self._received += 1
         return _message(body, limit)
 
-    async def pour(self, filler: bytes, deadline: float) -> None:
-        """Send bytes that mean nothing, outside any frame, to one who was told how many to :meth:`swallow`."""
+    async def send_filler(self, filler: bytes, deadline: float) -> None:
+        """Send meaningless bytes outside any frame; the other side must :meth:`discard` as many."""
         self._writer.write(filler)
         await _by(deadline, self._writer.drain(), "took nothing more")
 
-    async def swallow(self, nbytes: int, deadline: float) -> None:
-        """Take `nbytes` that the other side pours, and throw them away: nothing is kept or looked at."""
+    async def discard(self, nbytes: int, deadline: float) -> None:
+        """Receive and discard `nbytes` of filler."""
         while nbytes > 0:
             taken = await _by(deadline, self._reader.read(min(nbytes, 1 << 20)), f"stopped {nbytes} bytes early")
             if not taken:
@@ -145,7 +146,7 @@ class Wire:
 async def connect(
     address: str, port: int, token: bytes, deadline: float, source: str = "", *, small: bool = False
 ) -> Wire:
-    """Call `address`, from `source` if given, and come to an understanding. Raises WireError of any kind.
+    """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
     `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost.
     """
@@ -153,7 +154,7 @@ async def connect(
 
 
 async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, deadline: float) -> Wire:
-    """The caller's half, over a connection that was made. Raises WireError, and has hung up then."""
+    """Authenticate as the caller, over an open connection. On failure close it and raise WireError."""
     try:
         nonce = secrets.token_hex(_NONCE_BYTES).encode()
         writer.write(_GREETING + nonce + b"\n")
@@ -169,7 +170,7 @@ async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, deadline: float) -> Wire:
-    """The answerer's half, over a connection that was accepted. Raises WireError, and has hung up then."""
+    """Authenticate as the answerer, over an accepted connection. On failure close it and raise WireError."""
     try:
         theirs = await _greeting(reader, deadline)
         nonce = secrets.token_hex(_NONCE_BYTES).encode()
@@ -212,23 +213,23 @@ async def _call(
 
 
 def keep_small(sock: socket.socket) -> None:
-    """Have both sides of what `sock` connects to, or accepts, send small packets: TCP_MAXSEG, tcp(7)."""
+    """Make both sides of what `sock` connects to, or accepts, send small packets: TCP_MAXSEG, tcp(7)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
 
 
 async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """The nonce of the other side's first line."""
-    heard = b""
-    while len(heard) < _GREETING_BYTES and heard[: len(_GREETING)] == _GREETING[: len(heard)]:
-        more = await _by(deadline, reader.read(_GREETING_BYTES - len(heard)), "said nothing")
+    """Return the nonce of the other side's first line."""
+    line = b""
+    while len(line) < _GREETING_BYTES and line[: len(_GREETING)] == _GREETING[: len(line)]:
+        more = await _by(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
         if not more:
             break
-        heard += more
-    if match := re.fullmatch(_GREETING + rb"([0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), heard):
+        line += more
+    if match := re.fullmatch(_GREETING + rb"([0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
         return match[1]
-    if not heard:
+    if not line:
         raise WireError("reset", "hung up without a word")
-    raise WireError("foreign", f"is not ncclprobe: it says {heard.decode(errors='replace')!a}")
+    raise WireError("foreign", f"is not ncclprobe: it says {line.decode(errors='replace')!a}")
 
 
 def _wire(
@@ -275,7 +276,7 @@ def _int(text: str) -> int:
 
 
 async def _by(deadline: float, work: Awaitable[T], trouble: str) -> T:
-    """What `work` returns. Raises WireError: silent at the deadline, reset where the other side hung up."""
+    """Return what `work` returns. Raises WireError: silent at the deadline, reset where the other side hung up."""
     try:
         return await asyncio.wait_for(work, _left(deadline))
     except (TimeoutError, asyncio.TimeoutError):

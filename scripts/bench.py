@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from ncclprobe import stats, units  # noqa: E402
 from ncclprobe.host.live import LiveHost  # noqa: E402
 from ncclprobe.model.measurement import Measurement  # noqa: E402
-from ncclprobe.probes import Slot  # noqa: E402
+from ncclprobe.probes import BufferView  # noqa: E402
 from ncclprobe.probes.clock import CpuClock, time_batch  # noqa: E402
 from ncclprobe.probes.collectives import all_reduce  # noqa: E402
 from ncclprobe.probes.plan import Plan  # noqa: E402
@@ -117,7 +117,7 @@ def overhead(calls: int = 2000, rounds: int = 41) -> Overhead:
 
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     tensor = torch.zeros(1024)
-    bound = all_reduce.run(Slot(tensor, tensor, 0, 2, dist.ReduceOp.SUM))
+    bound = all_reduce.run(BufferView(tensor, tensor, 0, 2, dist.ReduceOp.SUM))
     prepared, clock = [bound] * calls, CpuClock()
     bare, ours = [], []
     for _ in range(rounds):

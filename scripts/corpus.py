@@ -136,8 +136,8 @@ def read_ibstat(entry: Mapping[str, Any], text: str) -> Pairs:
     return pairs
 
 
-def _port(port: ibstat.Port) -> tuple[object, ...]:
-    return tuple(getattr(port, name) for name in ibstat.Port.__slots__)
+def _port(port: ibstat.IbstatPort) -> tuple[object, ...]:
+    return tuple(getattr(port, name) for name in ibstat.IbstatPort.__slots__)
 
 
 def _wanted(port: Mapping[str, Any]) -> tuple[object, ...]:
@@ -160,7 +160,7 @@ def read_ibv_devinfo(entry: Mapping[str, Any], text: str) -> Pairs:
     wanted = entry["expected"]["hcas"]
     pairs: Pairs = {"devices": ([device.name for device in seen], [want["hca_id"] for want in wanted])}
     for got, want in zip(seen, wanted, strict=False):
-        port = got.ports[0] if got.ports else ibv_devinfo.Port(0, None, None, None)
+        port = got.ports[0] if got.ports else ibv_devinfo.IbvPort(0, None, None, None)
         mtu = None if port.active_mtu is None else str(port.active_mtu)
         about = {"transport": got.transport, "fw_ver": got.firmware, "node_guid": got.node_guid, "state": port.state,
                  "vendor_part_id": got.part, "board_id": got.board, "port": str(port.number or "") or None,

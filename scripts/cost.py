@@ -5,19 +5,24 @@
 
 1. One local collection: questions by kind, files opened and commands started (as sys.addaudithook sees them in this
    process; what commands and the NVML child open themselves is theirs), the longest wait for one answer, and all of it.
-2. Milliseconds to replay the capture (default: 8 GPUs and 10 NICs) through all collectors and all checks of the doctor.
-3. Seconds, processor time and peak memory to replay and judge so many nodes, each of its own name. Each number of nodes
-   has a process of its own: a process never gives its peak back. The ratio is that of processor times: what else
-   runs on this machine does not count.
+2. Milliseconds to replay the capture (default: 8 GPUs and 10 NICs) through all collectors and all checks of the doctor;
+   its rows are remembered from the first reading, as a fleet's are.
+3. Seconds, processor time and peak memory to read, replay and judge so many nodes: tests/fleets makes a capture of
+   each, with a name, addresses, UUIDs and GUIDs of its own. Each number of nodes has a process of its own: a process
+   never gives its peak back. The ratio is that of processor times: what else runs on this machine does not count.
+4. How many times the processor time of an interpreter with json and argparse `ncclprobe doctor --backend gloo -q`
+   takes, the processes that it starts included: medians of runs taken by turns, with byte code written before.
 """
 
 import argparse
+import compileall
 import json
 import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +30,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from fleets import captures  # noqa: E402
 
 from ncclprobe.engine import diagnose, observe  # noqa: E402
 from ncclprobe.engine.collect import collect  # noqa: E402
@@ -41,6 +48,8 @@ CAPTURE = ROOT / "tests" / "captures" / "hgx-h200.jsonl"
 COLLECTORS = discover("ncclprobe.facts", Collector)
 CHECKS = diagnose.every_check(diagnose.MACHINE)
 CHILD_S = 600.0
+BARE = (sys.executable, "-c", "import json, argparse")
+DOCTOR = (sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "-q")
 
 
 class Stopwatch:
@@ -65,13 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--capture", type=Path, default=CAPTURE, metavar="PATH", help="(default: %(default)s)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[1024, 2048], metavar="N", help="(default: 1024 2048)")
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="replays to time (default: %(default)s)")
-    parser.add_argument("--many", type=int, help=argparse.SUPPRESS)  # in a child: this many nodes, printed as JSON
+    parser.add_argument("--many", type=Path, help=argparse.SUPPRESS)  # in a child: this folder's nodes, as JSON
     options = parser.parse_args(argv)
     if options.many:
-        print(json.dumps(many(options.capture, options.many)))
+        print(json.dumps(many(options.many)))
         return 0
     local()
     one(options.capture, options.runs)
+    starting(options.runs)
     children = [child(options.capture, count) for count in options.nodes]
     for count, seen in zip(options.nodes, children, strict=True):
         times = f"{seen['seconds']:.1f} s, {seen['cpu_s']:.1f} s of processor time"
@@ -134,10 +144,31 @@ def one(capture: Path, runs: int) -> None:
     print(f"replay of {capture.name}: {sum(medians):.1f} ms ({told}; medians of {runs})")
 
 
-def many(capture: Path, count: int) -> dict[str, float]:
-    """Replay and judge `count` nodes, each capture read from its file as rank 0 would get it."""
+def starting(runs: int) -> None:
+    """Print what the doctor's start costs beside the interpreter's own."""
+    compileall.compile_dir(ROOT / "ncclprobe", quiet=2)
+    bare: list[float] = []
+    doctor: list[float] = []
+    for _ in range(runs):
+        bare.append(processor_s(BARE))
+        doctor.append(processor_s(DOCTOR))
+    ratio = statistics.median(doctor) / statistics.median(bare)
+    told = f"{statistics.median(doctor) * 1e3:.0f} ms of processor time, an interpreter"
+    print(f"doctor --backend gloo: {told} {statistics.median(bare) * 1e3:.0f} ms: {ratio:.1f} times as much")
+
+
+def processor_s(command: Sequence[str]) -> float:
+    """The processor time of a command and of what it waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, timeout=CHILD_S)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def many(folder: Path) -> dict[str, float]:
+    """Read, replay and judge the captures in `folder`."""
     started, cpu_s = time.perf_counter(), time.process_time()
-    snapshots = [Snapshot(f"node{n}", collect(load(capture), COLLECTORS)) for n in range(count)]
+    snapshots = observe.replayed(sorted(folder.iterdir()), COLLECTORS)
     verdicts = judge(snapshots, CHECKS, Job())
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_s
@@ -145,9 +176,11 @@ def many(capture: Path, count: int) -> dict[str, float]:
 
 
 def child(capture: Path, count: int) -> dict[str, float]:
-    """The same in a fresh process."""
-    command = [sys.executable, __file__, "--capture", str(capture), "--many", str(count)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=CHILD_S, check=True)
+    """The same of `count` nodes, in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        captures.write(capture, count, Path(folder))
+        command = [sys.executable, __file__, "--many", folder]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=CHILD_S, check=True)
     seen: dict[str, float] = json.loads(done.stdout)
     return seen
 

@@ -65,7 +65,7 @@ class Sample:
         return self.basis, self.path, evidence.decade(self.nbytes)
 
 
-Cells = Mapping[tuple[str, str, int], evidence.Cell]
+Cells = Mapping[tuple[str, str, int], evidence.ErrorCell]
 
 
 def measured(row: Row, nbytes: int) -> float:
@@ -183,13 +183,13 @@ def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, lis
     return dict(sorted(groups.items()))
 
 
-def _cell(key: tuple[str, str, int], own: Mapping[str, Sequence[float]]) -> evidence.Cell:
+def _cell(key: tuple[str, str, int], own: Mapping[str, Sequence[float]]) -> evidence.ErrorCell:
     errors = [sorted(abs(math.log(each)) for each in values) for values in own.values()]
     rows = sum(map(len, errors))
     median = statistics.fmean(statistics.median(each) for each in errors)
     ninety = statistics.fmean(each[min(len(each) - 1, math.ceil(0.9 * len(each)) - 1)] for each in errors)
     mark = mark_of([min(each) for each in own.values()]) if evidence.enough(len(own), rows) else None
-    return evidence.Cell(*key, len(own), rows, round(median, 3), round(ninety, 3), mark)
+    return evidence.ErrorCell(*key, len(own), rows, round(median, 3), round(ninety, 3), mark)
 
 
 def mark_of(lowest: Sequence[float]) -> float:

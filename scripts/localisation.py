@@ -45,9 +45,9 @@ from fleets.fleet import NOISES  # noqa: E402
 from fleets.trials import DEFAULT, ECMP, PER_LEAF, Outcome, Tally, Trial, play, tally  # noqa: E402
 from tables import table  # noqa: E402
 
-from ncclprobe.localise.pairs.retests import Meetings  # noqa: E402
+from ncclprobe.localise.pairs.retests import PairRound  # noqa: E402
 from ncclprobe.localise.pairs.samples import Result, Rules, Sample  # noqa: E402
-from ncclprobe.localise.pairs.search import inquire  # noqa: E402
+from ncclprobe.localise.pairs.search import localise_slowness  # noqa: E402
 from ncclprobe.localise.pairs.suspects import Localisation  # noqa: E402
 
 RATIOS = (0.97, 0.95, 0.92, 0.9, 0.85, 0.8, 0.7, 0.6)
@@ -160,7 +160,7 @@ def there(makers: Iterable[Callable[[], tuple[object, ...]]]) -> Iterator[tuple[
 def healthy(cell: Cell, trial: Trial) -> tuple[object, ...]:
     """A row of fleets in which nothing is planted."""
     seen = cell(trial)
-    rounds = (seen.tournament + seen.retests) / seen.fleets
+    rounds = (seen.round_robin + seen.retests) / seen.fleets
     blamed = (seen.alarms, share(seen.alarms, seen.fleets), interval(seen.alarms, seen.fleets))
     return (trial.nodes, trial.noise, seen.fleets, *blamed, seen.unsure, f"{rounds:.1f}")
 
@@ -177,7 +177,7 @@ def planted(cell: Cell, trial: Trial) -> tuple[object, ...]:
         share(seen.named, seen.planted),
         share(seen.placed, seen.planted),
         share(seen.just, seen.blamed),
-        f"{seen.tournament / seen.fleets:.0f}",
+        f"{seen.round_robin / seen.fleets:.0f}",
         f"{seen.retests / seen.fleets:.1f}",
         f"{seen.seconds / seen.fleets:.2g}",
     )
@@ -226,12 +226,12 @@ def recorded(path: Path, left: float) -> Iterator[str]:
 def replay(pairs: Pairs, left: float) -> tuple[object, ...]:
     """The cells of one set."""
     nodes = sorted({node for pair in pairs for node in pair})
-    as_is = [str(culprit.cause) for culprit in ask(pairs, nodes, frozenset(), left).culprits]
+    as_is = [str(suspect.cause) for suspect in ask(pairs, nodes, frozenset(), left).confirmed]
     tried = [(f"{node}", frozenset({node})) for node in nodes]
     tried += [(" with ".join(pair), frozenset(pair)) for pair in combinations(nodes, 2)]
     named, others = Counter[int](), 0
     for name, slow in tried:
-        causes = {str(culprit.cause) for culprit in ask(pairs, nodes, slow, left).culprits}
+        causes = {str(suspect.cause) for suspect in ask(pairs, nodes, slow, left).confirmed}
         named[len(slow)] += name in causes
         others += len(causes - {name})
     return (
@@ -250,12 +250,12 @@ def ask(pairs: Pairs, nodes: Sequence[str], slow: frozenset[str], left: float) -
         usual = pairs[one, other] if (one, other) in pairs else pairs[other, one]
         return usual * (left if slow and slow <= {one, other} else 1)
 
-    def measure(meetings: Meetings, step: int) -> Iterator[Result]:
+    def measure(meetings: PairRound, step: int) -> Iterator[Result]:
         for one, other in meetings:
             for src, dst in ((one, other), (other, one)):
                 yield Sample(src, dst, rate(one.node, other.node), step=step)
 
-    return inquire(dict.fromkeys(nodes, (0,)), measure)
+    return localise_slowness(dict.fromkeys(nodes, (0,)), measure)
 
 
 HEALTHY = ("nodes", "noise", "fleets", "somebody blamed", "share", "95 % interval", "left unsure", "rounds, mean")

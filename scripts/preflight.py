@@ -24,7 +24,7 @@ WORSE = (0, 3, 2, 4, 1)  # each code is worse than those before it
 
 # Up to where NCCL's curve is flat. Gloo's says nothing about a network: it is to show that the way works.
 NCCL_SWEEP = ("-b", "1K", "-e", "1G", "-f", "4")
-GLOO_SWEEP = ("-b", "1K", "-e", "16M", "-f", "4", "--backend", "gloo", "--report-only")
+GLOO_SWEEP = ("-b", "1K", "-e", "16M", "-f", "4", "--backend", "gloo")
 
 
 class Torch(NamedTuple):

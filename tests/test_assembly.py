@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.cluster.gather import Times, _by_rank, _name
-from ncclprobe.cluster.gather.coordinator import _different, _lost, _replays
-from ncclprobe.cluster.rendezvous.coordinator import Guest
+from ncclprobe.cluster.gather import Times, _name, _parse_rank_answers
+from ncclprobe.cluster.gather.coordinator import _lost, _replays, _unique_names
+from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host.capture import dump
 from ncclprobe.model.snapshot import Snapshot
 
 
-def guest(name: str, rank: int, capture: Path = Path(), **details: Any) -> Guest:
+def peer(name: str, rank: int, capture: Path = Path(), **details: Any) -> Peer:
     wire: Any = None
-    return Guest(
+    return Peer(
         Hello(f"{name}/{rank}", rank, name), wire, f"10.0.0.{rank}", capture, details.pop("extra", False), **details
     )
 
@@ -28,10 +28,10 @@ def test_every_part_of_a_run_ends_before_the_run() -> None:
 
 
 def test_nodes_of_one_name_are_told_apart() -> None:
-    names = _different("n0", [guest("n0", 1), guest("n1", 2), guest("n3", 3)])
+    names = _unique_names("n0", [peer("n0", 1), peer("n1", 2), peer("n3", 3)])
     assert set(names.values()) == {"n0#1", "n1", "n3"}
-    twins = [guest("n1", 2), Guest(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
-    assert len(set(_different("n0", twins).values())) == 2
+    twins = [peer("n1", 2), Peer(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
+    assert len(set(_unique_names("n0", twins).values())) == 2
 
 
 def test_the_scheduler_knows_a_node_by_a_better_name() -> None:
@@ -41,12 +41,12 @@ def test_the_scheduler_knows_a_node_by_a_better_name() -> None:
 
 def test_ranks_call_themselves_by_their_number_in_the_job() -> None:
     told = {1: dump({("read", "/a"): "one"}, "rank 12"), 2: dump({}, "rank None"), 3: "no capture"}
-    assert _by_rank(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
+    assert _parse_rank_answers(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
 
 
 def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
-    told = guest("n1", 1, samples={"paths": {}})
-    lost, mute = _lost([told, guest("n2", 2, lost="reset: hung up: at once"), guest("n3", 3)])
+    told = peer("n1", 1, samples={"paths": {}})
+    lost, mute = _lost([told, peer("n2", 2, lost="reset: hung up: at once"), peer("n3", 3)])
     assert (lost.peer, lost.kind, lost.detail, lost.node_rank) == ("10.0.0.2", "reset", "hung up: at once", 2)
     assert (mute.kind, mute.node_rank) == ("silent", 3)
 
@@ -65,7 +65,7 @@ def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
 ) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(text)
-    one = guest("n1", 1, path)
+    one = peer("n1", 1, path)
     (replay,) = _replays([one], {one.hello.id: "n1"})
     assert one.lost.startswith(lost)
     assert replay.node == "n1"

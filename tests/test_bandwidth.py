@@ -16,7 +16,6 @@ from ncclprobe.commands import bandwidth
 from ncclprobe.commands.measuring import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import from_toml
-from ncclprobe.report import json as as_json
 from ncclprobe.session.ranks.identity import Devices
 
 LAUNCHERS = (
@@ -144,41 +143,49 @@ def test_a_rank_that_lets_rank_zero_speak_leaves_when_torchrun_ends_it(monkeypat
     assert bandwidth.main(["-f", "1"]) == 2
 
 
-@pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo", "--report-only"]])
-def test_one_rank_measures_nothing_and_says_so(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo"]])
+def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(0))
-    assert bandwidth.main(argv) == 3
-    said = capsys.readouterr().out
-    assert "there was nothing to measure" in said
-    assert "GPU" not in said
-    assert "unknown " not in said
+    with pytest.raises(UsageError, match="one rank moves no byte between ranks") as said:
+        bandwidth.main(argv)
+    assert "GPU" not in str(said.value)
 
 
 @pytest.mark.parametrize(
     ("argv", "gpus", "words"),
     [
-        ([], 8, "ncclprobe bandwidth --nproc 8"),
-        ([], 8, "torchrun --nproc-per-node=gpu"),
+        (["--nproc", "1"], 8, "ncclprobe bandwidth --nproc 8"),
+        (["--nproc", "1"], 8, "torchrun --nproc-per-node=gpu"),
         ([], 1, "several nodes"),
         (["--backend", "nccl"], 0, "none can be seen"),
         (["--backend", "gloo"], 8, "--backend gloo --nproc 2"),
     ],
 )
 def test_one_rank_is_told_how_to_be_more(
-    argv: list[str], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(gpus))
-    assert bandwidth.main(argv) == 3
-    assert words in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(UsageError, match=words):
+        bandwidth.main(argv)
 
 
-def test_of_one_rank_no_check_is_asked(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    bandwidth.main(["--json", str(path)])
-    report = as_json.read(str(path))
-    assert (report.exit_code, report.checks, len(report.remarks)) == (3, (), 1)
+def test_of_one_rank_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(0))
+    with pytest.raises(UsageError):
+        bandwidth.main(["--json", str(tmp_path / "report.json"), "--keep", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_gpus_are_a_rank_each_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(8))
+    monkeypatch.setattr(bandwidth, "choose_backend", lambda *_: ("nccl", ""))
+    monkeypatch.setattr(bandwidth.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
+    assert bandwidth.main([]) == 0
+    assert started == [8]
+    assert "starting one on each of 8 GPUs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

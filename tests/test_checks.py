@@ -103,7 +103,7 @@ def test_a_function_becomes_a_check_by_its_signature_and_docstring() -> None:
         """
         yield from ()
 
-    rule = check(bad=[], good=[])(odd_)
+    rule = check(bad=tuple, good=tuple)(odd_)
     assert (rule.id, rule.title, rule.right, rule.why, rule.fix) == (
         "test_checks.odd",
         "The job is odd",

@@ -48,7 +48,7 @@ def rule(**details: Any) -> Any:
         if tell:
             yield tell("wall", "is " + colour.name)
 
-    return check(bad=[], good=[], **details)(colour)
+    return check(bad=tuple, good=tuple, **details)(colour)
 
 
 def verdict(name: str | Absent, **details: Any) -> Any:
@@ -106,7 +106,7 @@ def test_a_check_that_raises_is_unknown_and_alone() -> None:
 
 
 def test_a_check_whose_facts_do_not_say_is_unknown() -> None:
-    @check(bad=[], good=[], required=True)
+    @check(bad=tuple, good=tuple, required=True)
     def silent(colour: Colour) -> Iterator[Finding]:
         """Says nothing.
 

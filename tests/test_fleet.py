@@ -30,7 +30,7 @@ def comparison(annotation: Any = Every[Count], **details: Any) -> Any:
         if len(set(said)) > 1:
             yield fail("count", f"{said}", nodes=("n1",))
 
-    return check(bad=[], good=[], **details)(counts)
+    return check(bad=tuple, good=tuple, **details)(counts)
 
 
 def fleet(*counts: int | Absent) -> list[Snapshot]:
@@ -93,7 +93,7 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
         """
         yield fail("count", "differs as well")
 
-    late_check = check(bad=[], good=[], requires=cause.id)(late)
+    late_check = check(bad=tuple, good=tuple, requires=cause.id)(late)
     assert [v.status for v in judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
 
 

@@ -117,10 +117,51 @@ def test_the_tree_of_errors_names_every_public_one() -> None:
     assert {name for name in own if not name.startswith("_")} == told
 
 
+TWO_OWNERS = {
+    *("Change", "Confidence", "Difference", "Fabric", "Gpu", "Key", "Link", "Links", "Machine", "Road"),
+    *("System", "Verdict", "Version"),
+}
+"""Type names of `expect/` that another module of the three rooms has as well. May only shrink."""
+
+
+def types(path: Path) -> set[str]:
+    """Public classes and type aliases that a module makes: an alias is a capitalised name, not a constant's."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for name in targets if isinstance(name, ast.Name) and not name.id.isupper()}
+    return {name for name in found if name[0].isupper()}
+
+
+def test_a_public_type_name_of_model_facts_and_expect_is_one_thing() -> None:
+    owners: dict[str, list[Path]] = {}
+    for path in FILES:
+        for name in types(path) if room(path) in ("model", "facts", "expect") else ():
+            owners.setdefault(name, []).append(path)
+    twice = {name: paths for name, paths in owners.items() if len(paths) > 1}
+    assert set(twice) == TWO_OWNERS
+    for name, paths in twice.items():
+        assert sum(room(path) != "expect" for path in paths) <= 1, name
+
+
 def test_nothing_dangerous_is_called() -> None:
     pattern = re.compile(r"\bpickle\b|(?<![\w.])eval\(|shell=True|gather_object\(|object_list\(")
     for path in FILES:
         assert not pattern.search(path.read_text()), path
+
+
+def test_a_report_is_made_in_one_place() -> None:
+    """All else reads one, or changes a copy of it."""
+    made = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Report"
+    ]
+    assert made == ["engine/diagnose.py"]
 
 
 def test_everything_but_one_judge_and_the_command_catches_what_it_names() -> None:

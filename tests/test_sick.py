@@ -32,7 +32,9 @@ def above_a_note(name: str) -> set[str]:
 @every_plant
 def test_the_capture_is_what_the_table_says(plant: Plant) -> None:
     path = sick.CAPTURES / f"{plant.name}.jsonl"
-    assert path.read_text(encoding="utf-8") == sick.capture(plant), "run scripts/captures.py, and read the difference"
+    assert path.read_text(encoding="utf-8") == sick.capture(plant), (
+        "run scripts/write_captures.py, and read the difference"
+    )
 
 
 def test_there_are_many_faults_and_no_capture_of_an_unknown_one() -> None:

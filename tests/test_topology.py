@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, Place, pci
+from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.topology.paths import PathType, Topology, of_machine, topology, tree_word
 
@@ -22,7 +22,7 @@ LEGEND = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": PHB, "SYS": SYS}
 
 
 def device(
-    address: str, class_code: int, place: Place | Absent, numa: int | Absent = 0, vendor: int = 0x10DE
+    address: str, class_code: int, place: PciPosition | Absent, numa: int | Absent = 0, vendor: int = 0x10DE
 ) -> Device:
     return Device(address, Identity(class_code, vendor, 0), place, NOT_READ, numa)
 
@@ -35,7 +35,7 @@ def flat(gpus: int, per_socket: int, nics: int = 0) -> tuple[Pci, dict[str, str]
     """GPUs, each with its own root bus, and `nics` NICs, NIC n behind one switch with GPU n."""
     names, cards, found = {}, {}, []
     for n in range(gpus):
-        place, numa = Place(f"pci{n:04x}:00", (f"r{n}", f"u{n}", f"d{n}")), n // per_socket
+        place, numa = PciPosition(f"pci{n:04x}:00", (f"r{n}", f"u{n}", f"d{n}")), n // per_socket
         found.append(device(f"g{n}", GPU_3D, place, numa))
         names[f"GPU{n}"] = f"g{n}"
         if n < nics:
@@ -67,13 +67,13 @@ def test_a_tree_on_disk_gives_both_sets_of_words(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_shows_one_flat_bus_is_phb_everywhere() -> None:
-    found = [device(f"0000:00:0{n}.0", GPU_3D, Place("pci0000:00"), -1) for n in (5, 6)]
+    found = [device(f"0000:00:0{n}.0", GPU_3D, PciPosition("pci0000:00"), -1) for n in (5, 6)]
     seen = topology(machine(*found), {"GPU0": found[0].address, "GPU1": found[1].address}, {})
     assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "PHB/PHB"}
 
 
 def test_two_functions_of_one_card_share_every_bridge() -> None:
-    place = Place("pci0000:00", ("r", "u", "d"))
+    place = PciPosition("pci0000:00", ("r", "u", "d"))
     found = [device(f"c.{n}", INFINIBAND, place, vendor=0x15B3) for n in range(2)]
     assert topology(machine(*found), {}, {"mlx5_0": "c.0", "mlx5_1": "c.1"}).smi["mlx5_0", "mlx5_1"] == "PIX"
 
@@ -104,7 +104,7 @@ def test_a_cube_mesh_relays_over_one_gpu_but_no_further() -> None:
 
 
 def test_power9_reaches_its_cpu_over_nvlink_and_the_other_socket_over_both() -> None:
-    npu = device("npu", 0x068001, Place("pci0004:00"), vendor=0x1014)
+    npu = device("npu", 0x068001, PciPosition("pci0004:00"), vendor=0x1014)
     tree, gpus, _ = flat(3, 2)
     seen = topology(machine(*tree.devices.values(), npu), gpus, {}, dict.fromkeys(gpus.values(), ("npu",) * 3))
     assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU1": "NVL/NODE", "GPU2": "SYS/SYS"}
@@ -135,13 +135,13 @@ def test_without_nvlink_there_is_no_relay() -> None:
 
 def test_a_gpu_too_far_from_the_nic_is_no_relay() -> None:
     tree, gpus, nics = flat(2, 2, nics=1)
-    lone = replace(tree.devices["n0"], place=Place("pci00ff:00", ("r",)))
+    lone = replace(tree.devices["n0"], place=PciPosition("pci00ff:00", ("r",)))
     seen = topology(machine(*{**tree.devices, "n0": lone}.values()), gpus, nics, nvswitched(gpus))
     assert (seen.relays, seen.path("GPU0", "mlx5_0")) == ({}, PHB)
 
 
 def test_a_gpu_that_shares_a_switch_with_the_nic_needs_no_relay() -> None:
-    near, deep = Place("pci0000:00", ("r", "u", "d")), Place("pci0000:00", ("r", "u", "e", "v", "f"))
+    near, deep = PciPosition("pci0000:00", ("r", "u", "d")), PciPosition("pci0000:00", ("r", "u", "e", "v", "f"))
     found = [device("g0", GPU_3D, near), device("g1", GPU_3D, deep), device("n", INFINIBAND, near, vendor=0x15B3)]
     gpus = {"GPU0": "g0", "GPU1": "g1"}
     seen = topology(machine(*found), gpus, {"mlx5_0": "n"}, nvswitched(gpus))
@@ -155,7 +155,7 @@ def test_a_nic_behind_the_gpus_own_switch_is_nearer_than_chip_to_chip() -> None:
 
 def test_chip_to_chip_links_bring_the_cpus_nics_near() -> None:
     tree, gpus, _ = flat(2, 1)
-    cards = [device(f"n{n}", INFINIBAND, Place(f"pci00f{n}:00", ("r",)), n, 0x15B3) for n in range(2)]
+    cards = [device(f"n{n}", INFINIBAND, PciPosition(f"pci00f{n}:00", ("r",)), n, 0x15B3) for n in range(2)]
     nics = {"mlx5_0": "n0", "mlx5_1": "n1"}
     seen = topology(machine(*tree.devices.values(), *cards), gpus, nics, c2c=gpus.values())
     assert [seen.paths["GPU0", nic] for nic in nics] == [P2C, SYS]
@@ -179,7 +179,9 @@ def broadcom(address: str, chip: int, board: int) -> Bridge:
 def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl(
     upper: tuple[int, int], lower: tuple[int, int], path: PathType
 ) -> None:
-    found = [device(name, GPU_3D, Place("pci0000:00", ("r", "u", f"d{name}", f"v{name}", f"e{name}"))) for name in "ab"]
+    found = [
+        device(name, GPU_3D, PciPosition("pci0000:00", ("r", "u", f"d{name}", f"v{name}", f"e{name}"))) for name in "ab"
+    ]
     bridges = [broadcom("u", *upper), *(broadcom(f"v{name}", *lower) for name in "ab")]
     seen = topology(machine(*found, bridges=bridges), {"GPU0": "a", "GPU1": "b"}, {})
     assert (seen.paths["GPU0", "GPU1"], seen.smi["GPU0", "GPU1"]) == (path, "PXB")
@@ -187,7 +189,10 @@ def test_broadcom_switches_that_only_look_like_two_levels_are_one_to_nccl(
 
 def test_a_third_level_of_broadcom_switches_stays_a_level() -> None:
     chain = ("r", "u", "d", "v", "e", "w", "f")
-    found = [device("a", GPU_3D, Place("pci0000:00", chain)), device("b", GPU_3D, Place("pci0000:00", chain[:5]))]
+    found = [
+        device("a", GPU_3D, PciPosition("pci0000:00", chain)),
+        device("b", GPU_3D, PciPosition("pci0000:00", chain[:5])),
+    ]
     seen = topology(machine(*found, bridges=[broadcom(n, 0xC010, 0xA096) for n in "uvw"]), {"A": "a", "B": "b"}, {})
     assert seen.paths["A", "B"] is PXB
 
@@ -203,7 +208,7 @@ def test_a_third_level_of_broadcom_switches_stays_a_level() -> None:
     ],
 )
 def test_bridges_below_the_last_shared_one_are_counted(one: tuple[str, ...], other: tuple[str, ...], word: str) -> None:
-    pair = [device("x", GPU_3D, Place("pci0000:00", bridges)) for bridges in (one, other)]
+    pair = [device("x", GPU_3D, PciPosition("pci0000:00", bridges)) for bridges in (one, other)]
     assert tree_word(*pair) == word
 
 
@@ -256,9 +261,9 @@ def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
         for port in [*ports, f"end{n}"] if ports else []:
             bridges += [f"{way}u", f"{way}u{port}"]
             way = f"{way}u{port}"
-        found.append(device(f"g{n}", GPU_3D, Place(f"pci{socket}.{root}", tuple(bridges)), socket))
+        found.append(device(f"g{n}", GPU_3D, PciPosition(f"pci{socket}.{root}", tuple(bridges)), socket))
         if not ports:  # alone below a root port of its own
-            found[n] = replace(found[n], place=Place(f"pci{socket}.{root}", (f"{way}.{n}",)))
+            found[n] = replace(found[n], place=PciPosition(f"pci{socket}.{root}", (f"{way}.{n}",)))
     gpus = {d.address.upper(): d.address for d in found}
     seen = topology(machine(*found), gpus, {})
     for (one, other), path in seen.paths.items():
@@ -269,9 +274,9 @@ def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
 
 
 def test_a_machines_facts_give_names_links_and_chip_to_chip() -> None:
-    card = device("0000:01:00.0", GPU_3D, Place("pci0009:00", ("r",)))
-    nic = device("0000:02:00.0", INFINIBAND, Place("pci0000:00", ("s",)), vendor=0x15B3)
-    other = device("0000:03:00.0", GPU_3D, Place("pci0008:00", ("t",)), numa=1)
+    card = device("0000:01:00.0", GPU_3D, PciPosition("pci0009:00", ("r",)))
+    nic = device("0000:02:00.0", INFINIBAND, PciPosition("pci0000:00", ("s",)), vendor=0x15B3)
+    other = device("0000:03:00.0", GPU_3D, PciPosition("pci0008:00", ("t",)), numa=1)
     boards = (Gpu(0, "NVIDIA GB200", pci="00000000:01:00.0"), Gpu(1, lost="gone"), Gpu(2, pci="00000000:03:00.0"))
     gpus = Gpus(boards, "570", (12, 8))
     switched = (NvLink(0, "active", remote="switch", remote_pci=NOT_READ), NvLink(1, "inactive"))

@@ -97,7 +97,7 @@ def absences(value: Any, where: str = "") -> Iterator[tuple[str, Absent]]:
 
 @every_description
 def test_the_committed_capture_is_what_the_generator_makes(machine: Description) -> None:
-    """`scripts/captures.py` writes it again, which a collector that asks something new makes necessary."""
+    """`scripts/write_captures.py` writes it again, which a collector that asks something new makes necessary."""
     committed = (zoo.CAPTURES / f"{machine.name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert committed == zoo.capture(machine).splitlines()
 

@@ -24,7 +24,7 @@ from ncclprobe.checks.launch.mesh import (
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Culprit, lossy
+from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
@@ -59,11 +59,11 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT),
         (_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS),
     ],
-    good=[(HEALTHY, _NICS), (_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
+    good=lambda: [(HEALTHY, _NICS), (_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -81,9 +81,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     tried: dict[str, set[Pair]] = {}
     for each in tries(paths):
         for pair, stalls in _large(each):
-            tried.setdefault(each.path.road, set()).add(pair)
+            tried.setdefault(each.path.role, set()).add(pair)
             if stalls:
-                failed.setdefault(each.path.road, {})[pair] = each.path
+                failed.setdefault(each.path.role, {})[pair] = each.path
     _refuse_gaps(paths, tried)
     for roads, bad in _explained(tried, failed):
         culprit = one_of(roads)
@@ -106,12 +106,12 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS),
         (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
         (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT),
     ],
-    good=[
+    good=lambda: [
         (HEALTHY, _TEN_GIGABIT),
         (_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS),
         (_with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None), _NICS),  # path.loss says it
@@ -148,11 +148,11 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS),
         (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS),
     ],
-    good=[
+    good=lambda: [
         (HEALTHY, _NICS),
         (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
         (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
@@ -192,11 +192,11 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),),
         (_with(lambda one, to: {"rtt_s": 0.02}),),
     ],
-    good=[
+    good=lambda: [
         (HEALTHY,),
         (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
         (_with(lambda one, to: {"rtt_s": 4e-3}),),
@@ -254,7 +254,7 @@ def _explained(
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Culprit[str], message: str, evidence: Sources, action: str, times: int
+    severity: Callable[..., Finding], culprit: Suspect[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
     """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
     return severity(
@@ -268,7 +268,7 @@ def _tell(
     )
 
 
-def _beyond_one_path(culprit: Culprit[str]) -> bool:
+def _beyond_one_path(culprit: Suspect[str]) -> bool:
     """Whether several paths agree."""
     return culprit.kind not in ("pair", "direction")
 

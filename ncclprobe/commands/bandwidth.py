@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site import bands
 from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.host import Host, files
+from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Job
-from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.rank import Rank, devices
@@ -31,7 +29,6 @@ from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import Backend, choose_backend, take_seat
 
-_MAX_EXPECT_BYTES = 1 << 20
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 
@@ -44,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         question = ask(options, (options.command, *argv), Job(), MEASURED)
         if log := os.environ.get(LOG):
             return _report_on(Path(log), options, question)
-        expected = _expected(options.expect, options.tolerance)
+        expected = expected_bands(options.expect, options.tolerance)
         _readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
             return _start_ranks(options, question, options.nproc, launch)
@@ -69,16 +66,6 @@ def _let_rank_zero_speak() -> None:
         signal.sigtimedwait(ends, _FIRST_WORD_S)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _expected(path: str | None, tolerance: float) -> tuple[Band, ...]:
-    """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
-    if path is None:
-        return ()
-    text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)
-    if text.lstrip().startswith("{"):
-        return bands.from_report(as_json.read(path), path, tolerance)
-    return bands.from_toml(text, path, tolerance)
 
 
 def _readable(baseline: str | None) -> None:

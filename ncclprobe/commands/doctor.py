@@ -10,19 +10,21 @@ from pathlib import Path
 
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
-from ncclprobe.engine import diagnose
+from ncclprobe.commands.run_files import expected_bands
+from ncclprobe.engine import diagnose, measured
 from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import dump
+from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import MAX_NAMES
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
@@ -36,6 +38,12 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.keep and options.captures:
+        raise UsageError("--keep and captures exclude each other: they are kept already")
+    if logs := [path for path in options.captures if is_run_log(path)]:
+        return _judge_run(options, argv, logs)
+    if options.expect or options.rejudge:
+        raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -46,8 +54,6 @@ def main(argv: Sequence[str]) -> int:
         delivery.deliver(report, options)
         return report
 
-    if options.keep and options.captures:
-        raise UsageError("--keep and captures exclude each other: they are kept already")
     if options.captures:
         snapshots = replayed(options.captures, collectors)
         absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
@@ -73,6 +79,23 @@ def main(argv: Sequence[str]) -> int:
     token = run_token(os.environ, launch.run_id, launch.master_port or 0)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
+    """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
+    if len(logs) > 1:
+        raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
+    question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
+    run = measured.run_facts(RunLog.read(logs[0]))
+    captures = [path for path in options.captures if path not in logs]
+    snapshots = replayed(captures, discover("ncclprobe.facts", Collector, diagnose.MACHINE))
+    if options.expect:
+        run = measured.expecting(run, expected_bands(options.expect), options.expect)
+    elif options.rejudge:
+        run = measured.rejudged(run, snapshots)
+    report = diagnose.diagnose(question, snapshots, run)
+    delivery.deliver(report, options)
+    return report.exit_code
 
 
 def _below(limit: int) -> Callable[[str], int]:
@@ -150,6 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep", type=Path, metavar="DIR", help="also leave every node's capture in this folder (of node 0)")
     add("--expect-gpus", type=arguments.count, metavar="N", help="fail with fewer usable GPUs than this")
     arguments.selection(parser)
+    add("--expect", metavar="FILE", help="judge the run in a run.jsonl by this TOML file or earlier report instead")
+    add("--rejudge", action="store_true", help="judge the run in a run.jsonl by what its nodes should reach by now")
     add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
     arguments.arguments(parser)
     return parser

@@ -15,7 +15,7 @@ from ncclprobe.expect.context import Situation, situation
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import Shape, Version
-from ncclprobe.expect.table import Asked, lines
+from ncclprobe.expect.table import TableRequest, lines
 from ncclprobe.expect.tables import faq, links, machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.graphs import Graphs
@@ -170,7 +170,7 @@ def _judge(options: argparse.Namespace, here: Situation) -> int:
     said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
     settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
     machine = None if plain else here.machine
-    place = elsewhere.Place(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
+    place = elsewhere.Setup(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
     found = elsewhere.judge(rows, place)
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
@@ -214,12 +214,12 @@ def _change(options: argparse.Namespace) -> Change:
     )
 
 
-def _asked(options: argparse.Namespace, here: Situation) -> Asked:
+def _asked(options: argparse.Namespace, here: Situation) -> TableRequest:
     assert not isinstance(here.system, Absent)
     steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
     if len(steps) > _MOST_SIZES:
         raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {_MOST_SIZES} sizes")
-    asked = Asked(
+    asked = TableRequest(
         system=here.system,
         shape=_shape(options, here.system.gpus),
         ops=_ops(options.op),

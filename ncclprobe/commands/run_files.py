@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
+from ncclprobe.expect.site import bands
 from ncclprobe.host import files
+from ncclprobe.model.measurement import Band
 from ncclprobe.nccl_tests import Run, parse_json, parse_text
 from ncclprobe.units import printable
 
 MAX_BYTES = 64 << 20
+_MAX_EXPECT_BYTES = 1 << 20
 
 
 def read_runs(path: str) -> tuple[Run, ...]:
@@ -42,3 +45,15 @@ def schema_of(text: str, path: str) -> str:
 def printable_lines(lines: Sequence[str]) -> str:
     """`lines` with whatever a file may have smuggled into them escaped."""
     return "\n".join(map(printable, lines))
+
+
+def expected_bands(path: str | None, tolerance: float = bands.TOLERANCE) -> tuple[Band, ...]:
+    """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
+    if path is None:
+        return ()
+    text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)
+    if not text.lstrip().startswith("{"):
+        return bands.from_toml(text, path, tolerance)
+    from ncclprobe.report import json as as_json
+
+    return bands.from_report(as_json.read(path), path, tolerance)

@@ -5,23 +5,26 @@ is node, link or job, but not where it is about a device that the run did not us
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
+from ncclprobe.expect import of_run
 from ncclprobe.expect.site.bands import judge_rows
+from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.asked import Asked, Notes, Skipped
-from ncclprobe.facts.run.pairs import Localised, Pairs
+from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
 from ncclprobe.host import Host
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Band, Measurement
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
@@ -38,6 +41,27 @@ _USED_SHARE = 0.1
 def run_facts(log: Host) -> Facts:
     """The facts that the samples of a run make."""
     return collect(log, discover("ncclprobe.facts", Collector, {"run"}))
+
+
+def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
+    """`run` judged by `bands` of the file `path`, and not by what it expected of itself."""
+    asked = run.get(Asked)
+    by_file: Facts = {Asked: replace(asked, expect=path, baseline=None)} if isinstance(asked, Asked) else {}
+    return {**run, **by_file, Expected: Expected(tuple(bands))}
+
+
+def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
+    """`run` judged by what its nodes are now known to reach; of gloo, for which links were measured, as it was."""
+    asked, who = run.get(Asked), run.get(Participants)
+    if not isinstance(asked, Asked) or not isinstance(who, Participants) or who.backend != "nccl":
+        return run
+    shape = Shape(tuple(Counter(who.hosts).values()))
+    nodes = {s.node: of_run.describe(s.facts) for s in snapshots if s.node in who.hosts}
+    missing = {host: of_run.Described(None, why="there is no capture of it") for host in who.hosts if host not in nodes}
+    found = of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
+    told = run.get(Notes)
+    texts = told.texts if isinstance(told, Notes) else ()
+    return {**run, Expected: Expected(found.bands), Notes: Notes((*texts, f"judged again: {found.note}"))}
 
 
 def job_of(run: Facts, job: Job) -> Job:
@@ -167,7 +191,7 @@ def sections(run: Facts) -> dict[str, Any]:
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
     return {
         "measurements": rows_of(run),
-        "pairs": _rows(run, Pairs),
+        "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "roads": _rows(run, NicTraffic),
         "copies": _rows(run, Copies),

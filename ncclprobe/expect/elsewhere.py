@@ -20,7 +20,7 @@ _MOST_NODES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Setup:
     """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
 
     `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
@@ -40,7 +40,7 @@ def environment(text: str) -> dict[str, str | None]:
     return {name: value.rstrip(".") for name, value in _SET.findall(text)}
 
 
-def judge(rows: Sequence[Measurement], place: Place) -> tuple[Measurement, ...]:
+def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
     """Each row with its expectation and verdict; a row with wrong data fails whatever its speed.
 
     Where no interval is known, as in nccl-tests' tables, the mean is all there is, and is taken as it stands. Baselines
@@ -49,7 +49,7 @@ def judge(rows: Sequence[Measurement], place: Place) -> tuple[Measurement, ...]:
     return tuple(_judged(row, place) for row in rows)
 
 
-def _judged(row: Measurement, place: Place) -> Measurement:
+def _judged(row: Measurement, place: Setup) -> Measurement:
     interval = row.interval_us or (row.time_us.mean, row.time_us.mean)
     plain = replace(row, expectation=None, status="unjudged", doubt="", interval_us=interval)
     said = judged(plain, list(_band(row, place)))
@@ -58,7 +58,7 @@ def _judged(row: Measurement, place: Place) -> Measurement:
     return said
 
 
-def _band(row: Measurement, place: Place) -> Iterator[Band]:
+def _band(row: Measurement, place: Setup) -> Iterator[Band]:
     shape = shape_of(row, place)
     if row.backend != "nccl" or shape is None or max(shape.gpus) > place.system.gpus:
         return
@@ -75,7 +75,7 @@ def _band(row: Measurement, place: Place) -> Iterator[Band]:
         yield Band(row.op, row.nbytes, row.nbytes, found)
 
 
-def shape_of(row: Measurement, place: Place) -> Shape | None:
+def shape_of(row: Measurement, place: Setup) -> Shape | None:
     """How the ranks of `row` are spread: evenly; None where they cannot be."""
     nodes = place.nodes or row.nodes
     if not 0 < nodes <= min(row.ranks, _MOST_NODES) or row.ranks % nodes:
@@ -88,7 +88,7 @@ def _version(text: str) -> Version:
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
 
 
-def exit_code(rows: Sequence[Measurement], place: Place) -> ExitCode:
+def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
     """4 where a row fails, 3 where one is too noisy to say or the run failed, else 0, also where none was judged."""
     states = {row.status for row in rows}
     if "fail" in states:
@@ -106,12 +106,12 @@ def headline(rows: Sequence[Measurement]) -> str:
     return f"{count}, {len(rows) - shown} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
 
 
-def as_text(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> str:
+def as_text(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> str:
     """A line per row, below them each source and reason once."""
     return "\n".join(_text(rows, place, sources))
 
 
-def _text(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> Iterator[str]:
+def _text(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> Iterator[str]:
     name = place.machine.name if place.machine else place.system.name
     yield f"{headline(rows)}; {', '.join(sources)} against {name}" + (
         f" with {place.settings}" if place.settings else ""
@@ -127,7 +127,7 @@ def _text(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> 
         yield f"[{number}] {note}"
 
 
-def _line(row: Measurement, place: Place, notes: dict[str, int]) -> str:
+def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
     ranks = f"{row.ranks} on {nodes}"
     value = f"{found.value:9.4g}" if found else f"{'-':>9}"
@@ -138,7 +138,7 @@ def _line(row: Measurement, place: Place, notes: dict[str, int]) -> str:
     return f"{cells} {row.status:<9} {' '.join([basis, *marks])}".rstrip()
 
 
-def _notes(row: Measurement, place: Place) -> Iterator[str]:
+def _notes(row: Measurement, place: Setup) -> Iterator[str]:
     found = row.expectation
     if row.doubt:
         yield row.doubt
@@ -149,7 +149,7 @@ def _notes(row: Measurement, place: Place) -> Iterator[str]:
     yield f"{found.basis}: {found.source}"
 
 
-def _nothing(row: Measurement, place: Place) -> str:
+def _nothing(row: Measurement, place: Setup) -> str:
     if row.backend != "nccl":
         return f"not judged: nothing is expected of {row.backend}"
     shape = shape_of(row, place)
@@ -160,7 +160,7 @@ def _nothing(row: Measurement, place: Place) -> str:
     return f"not judged: nothing is known of {row.op} here"
 
 
-def as_json(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -> dict[str, Any]:
+def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> dict[str, Any]:
     """The same as data."""
     return {
         "files": list(sources),
@@ -173,7 +173,7 @@ def as_json(rows: Sequence[Measurement], place: Place, sources: Sequence[str]) -
     }
 
 
-def _row(row: Measurement, place: Place) -> Mapping[str, Any]:
+def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
     return {
         "op": row.op,
         "nbytes": row.nbytes,

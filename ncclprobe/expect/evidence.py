@@ -21,11 +21,11 @@ from ncclprobe.expect.system import Shape, System
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.units import size
 
-Path = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
+PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
 """Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
 nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or over a network that is
 not known."""
-WORDS: Mapping[Path, str] = MappingProxyType(
+WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
         "mnnvl": "over NVLink between nodes",
@@ -36,7 +36,7 @@ WORDS: Mapping[Path, str] = MappingProxyType(
         "unknown": "over a network that is not known",
     }
 )
-_BETWEEN: frozenset[Path] = frozenset(("racks", "rdma", "tcp", "unknown"))
+_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcp", "unknown"))
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
 """Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
@@ -51,7 +51,7 @@ _NO_FAIL_BETWEEN_NODES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ErrorCell:
     """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
 
     `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share
@@ -81,7 +81,7 @@ def path_of(system: System, shape: Shape, op: str) -> str:
     return f"{found} pairs" if op in direct.OPS else found
 
 
-def _path(system: System, shape: Shape) -> Path:
+def _path(system: System, shape: Shape) -> PathClass:
     if domains(system, shape).count > 1:
         if system.domain_gpus > system.gpus:
             return "racks"
@@ -99,17 +99,17 @@ def decade(nbytes: int) -> int:
 
 
 @cache
-def table() -> Mapping[tuple[str, str, int], Cell]:
+def table() -> Mapping[tuple[str, str, int], ErrorCell]:
     """Every cell that comes with ncclprobe, by basis, path and decade."""
     text = resources.files("ncclprobe.expect.tables").joinpath("errors.csv").read_text(encoding="utf-8")
     cells = (_cell(row) for row in csv.DictReader(text.splitlines()))
     return MappingProxyType({(cell.basis, cell.path, cell.decade): cell for cell in cells})
 
 
-def _cell(row: Mapping[str, str]) -> Cell:
+def _cell(row: Mapping[str, str]) -> ErrorCell:
     mark = float(row["mark"]) if row["mark"] else None
     counts = int(row["decade"]), int(row["sources"]), int(row["rows"])
-    return Cell(row["basis"], row["path"], *counts, float(row["median"]), float(row["p90"]), mark)
+    return ErrorCell(row["basis"], row["path"], *counts, float(row["median"]), float(row["p90"]), mark)
 
 
 def weighed(
@@ -120,7 +120,7 @@ def weighed(
     nbytes: int,
     *,
     by_time: bool = False,
-    cells: Mapping[tuple[str, str, int], Cell] | None = None,
+    cells: Mapping[tuple[str, str, int], ErrorCell] | None = None,
 ) -> Expectation:
     """`found` with the threshold that the evidence gives it, and the worst verdict that it may cause.
 
@@ -145,7 +145,7 @@ def unjudged(found: Expectation, why: str) -> Expectation:
     return replace(found, low=0.0, worst="unjudged", known=why)
 
 
-def _too_little(cell: Cell | None, basis: str, where: str) -> str:
+def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:
     have = f"from {cell.sources} sources and {cell.rows} rows" if cell else "from no source"
     return (
         f"not judged: how far {basis} expectations {where} are off is known {have}, and it takes {FEWEST_SOURCES} and "
@@ -156,5 +156,5 @@ def _too_little(cell: Cell | None, basis: str, where: str) -> str:
 def _words(path: str) -> str:
     """The class as a reader has it: ``over NVLink in a node (hopper)``."""
     base, *rest = path.split()
-    words = next(WORDS[each] for each in get_args(Path) if each == base)
+    words = next(WORDS[each] for each in get_args(PathClass) if each == base)
     return f"{words} ({', '.join(rest)})" if rest else words

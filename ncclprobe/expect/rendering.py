@@ -7,7 +7,7 @@ from typing import Any
 
 from ncclprobe.expect.context import Situation
 from ncclprobe.expect.system import System
-from ncclprobe.expect.table import Asked, Line
+from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
 from ncclprobe.expect.tables.links import Link
 from ncclprobe.expect.tables.machine_types import Machine
@@ -20,12 +20,12 @@ _ABOVE = (
 )
 
 
-def as_text(asked: Asked, here: Situation, found: Sequence[Line]) -> str:
+def as_text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> str:
     """The table of each operation, and the reasons below it."""
     return "\n".join(_text(asked, here, found))
 
 
-def _text(asked: Asked, here: Situation, found: Sequence[Line]) -> Iterator[str]:
+def _text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
     version = ".".join(map(str, asked.version))
     yield f"{system.name}: {_ranks(asked)}, NCCL {version}"
@@ -50,7 +50,7 @@ def _text(asked: Asked, here: Situation, found: Sequence[Line]) -> Iterator[str]
         yield "what NICs these nodes have is not known"
 
 
-def _ranks(asked: Asked) -> str:
+def _ranks(asked: TableRequest) -> str:
     shape = asked.shape
     per_node = ",".join(map(str, shape.gpus[:8])) + (",…" if shape.nodes > 8 else "")
     same = len(set(shape.gpus)) == 1
@@ -58,12 +58,12 @@ def _ranks(asked: Asked) -> str:
     return f"{each} {asked.system.gpu}"
 
 
-def _change(asked: Asked) -> str:
+def _change(asked: TableRequest) -> str:
     version = f"NCCL {'.'.join(map(str, asked.changed_version))}" if asked.changed_version else ""
     return ", ".join(filter(None, (str(asked.change), version)))
 
 
-def links(asked: Asked) -> str:
+def links(asked: TableRequest) -> str:
     """The links of a machine in a few words."""
     system = asked.system
     parts = [_inside(system)]
@@ -105,7 +105,7 @@ def _row(line: Line, top: float, ranks: int, faulty: bool) -> str:
     return f"{cells}{fault} {bar}"
 
 
-def _reasons(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
+def _reasons(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
     """Each reason once, with the sizes that it is for."""
     reasons: dict[tuple[str, str, str], list[Line]] = {}
     for line in rows:
@@ -135,7 +135,7 @@ def _span(of: Sequence[Line]) -> str:
     return size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
 
 
-def _above(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
+def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
     from ncclprobe.expect.predict import predict
 
     high = [
@@ -151,7 +151,7 @@ def _above(rows: Sequence[Line], asked: Asked) -> Iterator[str]:
         yield "  " + _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
 
 
-def as_json(asked: Asked, here: Situation, found: Sequence[Line]) -> dict[str, Any]:
+def as_json(asked: TableRequest, here: Situation, found: Sequence[Line]) -> dict[str, Any]:
     """Everything of the table, with real types."""
     return {
         "machine": asked.machine.name if asked.machine else None,

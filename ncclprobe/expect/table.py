@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TableRequest:
     """For what numbers are asked: links, as many of them, what of, and what if."""
 
     system: System
@@ -56,7 +56,7 @@ class Asked:
     settings: Pinned = NOT_SET
 
 
-def lines(asked: Asked) -> tuple[Line, ...]:
+def lines(asked: TableRequest) -> tuple[Line, ...]:
     """A line per operation and size of which anything can be said. Sizes are rounded as nccl-tests rounds float32."""
     rows = ((op, nbytes) for op in asked.ops for nbytes in printed(op, asked.sizes, asked.shape.ranks))
     return tuple(line for op, nbytes in rows if (line := _line(asked, op, nbytes)))
@@ -68,7 +68,7 @@ def printed(op: str, sizes: Sequence[int], ranks: int, itemsize: int = 4) -> Ite
     return (nbytes for nbytes in dict.fromkeys(rounded) if nbytes)
 
 
-def _line(asked: Asked, op: str, nbytes: int) -> Line | None:
+def _line(asked: TableRequest, op: str, nbytes: int) -> Line | None:
     system, shape = asked.system, asked.shape
     settings, graphs = asked.settings, asked.graphs
     found = expectation(

@@ -11,12 +11,14 @@ _REMARK = re.compile(r"\s{2,}|\s*(?://|←)")
 
 
 def lines(text: str) -> list[str]:
-    """The lines that say anything, without blanks and quotation marks around them."""
+    """Return the lines that say anything, without blanks and quotation marks around them."""
     return [line for line in (raw.lstrip(_QUOTE).rstrip() for raw in text.splitlines()) if line]
 
 
 def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
-    """Each line that is a `heading` with the lines below it, up to the next. What stands above all is left out."""
+    """Return each line that is a `heading` with the lines below it, up to the next. What stands above all is
+    left out.
+    """
     found: list[tuple[re.Match[str], list[str]]] = []
     for line in lines:
         if match := heading.fullmatch(line):
@@ -27,7 +29,7 @@ def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Matc
 
 
 def fields(lines: Sequence[str]) -> dict[str, str]:
-    """The lines of the form ``key: value``, the first of each key; wide blanks and ``//`` begin somebody's remark."""
+    """Return the lines of the form ``key: value``, the first of each key; wide blanks and ``//`` begin a remark."""
     found: dict[str, str] = {}
     for line in lines:
         key, colon, value = line.partition(":")

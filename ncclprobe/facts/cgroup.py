@@ -55,7 +55,7 @@ class Cgroup:
     memory: MemoryLimit | Absent | None
 
 
-class Names(NamedTuple):
+class CgroupNames(NamedTuple):
     """What one version of control groups calls its files."""
 
     quota: str
@@ -64,23 +64,23 @@ class Names(NamedTuple):
     used: str
 
 
-V1 = Names("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
-V2 = Names("cpu.max", "", "memory.max", "memory.current")
+V1 = CgroupNames("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
+V2 = CgroupNames("cpu.max", "", "memory.max", "memory.current")
 
 
-class Place(NamedTuple):
+class CgroupFolders(NamedTuple):
     """One controller's folders, from this process's own group up to the topmost that is mounted here."""
 
-    names: Names
+    names: CgroupNames
     folders: tuple[str, ...]
 
 
-NOWHERE = Place(V2, ())
+NOWHERE = CgroupFolders(V2, ())
 
 
 @collector
 def cgroup(host: Host) -> Cgroup:
-    """/proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
+    """Read /proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
     where = places(host.ask("read", "/proc/self/cgroup"), host.ask("read", "/proc/self/mountinfo"))
     return Cgroup(
         attempt(lambda: _quota(host, where["cpu"])),
@@ -88,11 +88,12 @@ def cgroup(host: Host) -> Cgroup:
     )
 
 
-def places(groups: str, mounts: str) -> dict[str, Place]:
-    """Where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under /proc/self.
+def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
+    """Return where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under
+    /proc/self.
 
-    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers.
-    Raises ParseError.
+    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises
+    ParseError.
     """
     own = _groups(groups)
     found = dict.fromkeys(("cpu", "memory"), NOWHERE)
@@ -102,12 +103,12 @@ def places(groups: str, mounts: str) -> dict[str, Place]:
             group = own.get(controller if names is V1 else "")
             wanted = controller in controllers if names is V1 else controller not in own
             if wanted and group and found[controller] is NOWHERE:
-                found[controller] = Place(names, tuple(_upwards(point, _below(root, group))))
+                found[controller] = CgroupFolders(names, tuple(_upwards(point, _below(root, group))))
     return found
 
 
 def _groups(text: str) -> dict[str, str]:
-    """The group of each controller; that of version 2 under the empty name."""
+    """Return the group of each controller; that of version 2 under the empty name."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         match = re.fullmatch(r"\d+:([^:]*):(/.*)", line)
@@ -118,7 +119,7 @@ def _groups(text: str) -> dict[str, str]:
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
+    """Yield root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
     for line in text.splitlines():
         place, dash, device = line.partition(" - ")
         fields, super_fields = place.split(" "), device.split(" ")
@@ -129,7 +130,9 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _below(root: str, group: str) -> str:
-    """The group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies elsewhere."""
+    """Return the group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies
+    elsewhere.
+    """
     try:
         return str(PurePosixPath(group).relative_to(root))
     except ValueError:  # docker without a cgroup namespace: its group is what is mounted
@@ -144,8 +147,8 @@ def _upwards(point: str, group: str) -> Iterator[str]:
             return
 
 
-def _quota(host: Host, place: Place) -> Quota | None:
-    """The level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
+def _quota(host: Host, place: CgroupFolders) -> Quota | None:
+    """Return the level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "cpu")
     found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
     if not found:
@@ -154,12 +157,12 @@ def _quota(host: Host, place: Place) -> Quota | None:
     return Quota(cpus, folder, attempt(lambda: throttling(host.ask("read", f"{folder}/cpu.stat"))))
 
 
-def _demand(place: Place, controller: str) -> None:
+def _demand(place: CgroupFolders, controller: str) -> None:
     if not place.folders:
         raise Missing(f"control group of {controller}: not mounted here, so its limits cannot be seen")
 
 
-def _cpus(host: Host, names: Names, folder: str) -> float | None:
+def _cpus(host: Host, names: CgroupNames, folder: str) -> float | None:
     try:
         text = host.ask("read", f"{folder}/{names.quota}")
         return quota(text, host.ask("read", f"{folder}/{names.period}") if names.period else "")
@@ -168,7 +171,9 @@ def _cpus(host: Host, names: Names, folder: str) -> float | None:
 
 
 def quota(text: str, period: str = "") -> float | None:
-    """How many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises ParseError."""
+    """Return how many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises
+    ParseError.
+    """
     words = f"{text} {period}".split()
     if words[:1] in (["max"], ["-1"]):
         return None
@@ -178,7 +183,7 @@ def quota(text: str, period: str = "") -> float | None:
 
 
 def throttling(text: str) -> Throttling:
-    """What ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
+    """Return what ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
     found = counters(text)
     try:
         seconds = found["throttled_usec"] / 1e6 if "throttled_usec" in found else found["throttled_time"] / 1e9
@@ -188,12 +193,12 @@ def throttling(text: str) -> Throttling:
 
 
 def counters(text: str) -> Mapping[str, int]:
-    """Lines of a name and a number."""
+    """Return lines of a name and a number."""
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d{1,20})$", text, re.MULTILINE | re.ASCII)}
 
 
-def _memory(host: Host, place: Place) -> MemoryLimit | None:
-    """The level with the least memory, if any has a limit. Raises Missing where none can be seen."""
+def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
+    """Return the level with the least memory, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "memory")
     found = []
     for folder in place.folders:
@@ -210,7 +215,7 @@ def _memory(host: Host, place: Place) -> MemoryLimit | None:
 
 
 def nbytes(text: str) -> int | None:
-    """A number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
+    """Return a number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
     if text.strip() == "max":
         return None
     if not re.fullmatch(r"\d{1,20}\s*", text, re.ASCII):

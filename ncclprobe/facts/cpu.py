@@ -31,7 +31,7 @@ class Cpus:
 
 @collector
 def cpu(host: Host) -> Cpus:
-    """What the kernel says of processors and NUMA nodes."""
+    """Read what the kernel says of processors and NUMA nodes."""
     online = cpu_list(host.ask("read", f"{ROOT}/cpu/online"))
     try:
         entries = json.loads(host.ask("list", f"{ROOT}/node"))
@@ -48,7 +48,7 @@ def _node(host: Host, number: int) -> NumaNode:
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """The kernel's list format, ``0-3,8,10-11``; empty is a node with memory only."""
+    """Return the kernel's list format, ``0-3,8,10-11``; empty is a node with memory only."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
@@ -62,6 +62,6 @@ def cpu_list(text: str) -> tuple[int, ...]:
 
 
 def model_name(text: str) -> str:
-    """The first processor's name in /proc/cpuinfo: "model name" on x86, "cpu" on POWER; Arm gives none."""
+    """Return the first processor's name in /proc/cpuinfo: "model name" on x86, "cpu" on POWER; Arm gives none."""
     match = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else ""

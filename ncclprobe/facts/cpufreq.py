@@ -11,7 +11,7 @@ POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The driver and the governor of the first processor, for which every tool sets all alike.
+    """The driver and the governor of the first processor, for every tool sets all to the same.
 
     Both empty: this kernel does not set the clock; firmware or a hypervisor does.
     """
@@ -22,7 +22,7 @@ class Scaling:
 
 @collector
 def cpufreq(host: Host) -> Scaling:
-    """Two files of the first processor, open to every user."""
+    """Read two files of the first processor, open to every user."""
     try:
         return Scaling(
             host.ask("read", f"{POLICY}/scaling_driver").strip(), host.ask("read", f"{POLICY}/scaling_governor").strip()

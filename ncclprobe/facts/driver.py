@@ -36,15 +36,17 @@ class FabricManager:
 
 @collector
 def driver(host: Host) -> Driver:
-    """/proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden from us."""
+    """Read /proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden
+    from us.
+    """
     return loaded(host.ask("read", VERSION))
 
 
 def loaded(text: str) -> Driver:
-    """The "NVRM version" line, of which there are two forms. Raises ParseError.
+    """Return the "NVRM version" line, of which there are two forms. Raises ParseError.
 
-    ``NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug …`` and ``NVIDIA UNIX Open Kernel Module for x86_64
-    570.158.01  Release Build  (…)``.
+    ``NVIDIA UNIX x86_64 Kernel Module 535.104.05 Sat Aug …`` and ``NVIDIA UNIX Open Kernel Module for x86_64 570.158.01
+    Release Build (…)``.
     """
     match = re.search(r"^NVRM version: (NVIDIA UNIX .*?)\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE | re.ASCII)
     if not match:
@@ -54,13 +56,15 @@ def loaded(text: str) -> Driver:
 
 @collector
 def fabric_manager(host: Host) -> FabricManager:
-    """``nv-fabricmanager --version`` and the process that its pid file names; for every user, but in no container."""
+    """Read ``nv-fabricmanager --version`` and the process that its pid file names; for every user, but in no
+    container.
+    """
     version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
     return FabricManager(version, attempt(lambda: _running(host)))
 
 
 def fabric_manager_version(text: str) -> str:
-    """``Fabric Manager version is : 535.104.05``. Raises ParseError."""
+    """Parse ``Fabric Manager version is : 535.104.05``. Raises ParseError."""
     match = re.search(r"Fabric Manager version is\s*:\s*(\d+(?:\.\d+)+)", text, re.ASCII)
     if not match:
         raise ParseError(f"nv-fabricmanager --version: {text[:120]!r}")
@@ -68,7 +72,7 @@ def fabric_manager_version(text: str) -> str:
 
 
 def _running(host: Host) -> bool:
-    """Whether the process of the pid file is there and is the fabric manager. No file: it was not started."""
+    """Return whether the process of the pid file is there and is the fabric manager. No file: it was not started."""
     try:
         pid = int(host.ask("read", PID_FILE))
     except Missing:

@@ -16,12 +16,12 @@ class Environment:
     variables: Mapping[str, str | None] = field(default_factory=dict)
 
     def get(self, name: str) -> str | None:
-        """The value, or None where it is unset or withheld."""
+        """Return the value, or None where it is unset or withheld."""
         return self.variables.get(name)
 
 
 def parse(text: str) -> Environment:
-    """The host's answer: one JSON object of name to value or null. Raises ParseError."""
+    """Return the host's answer: one JSON object of name to value or null. Raises ParseError."""
     try:
         variables = json.loads(text)
     except ValueError:
@@ -33,5 +33,5 @@ def parse(text: str) -> Environment:
 
 @collector
 def environment(host: Host) -> Environment:
-    """This process's variables, as far as they may be recorded."""
+    """Read this process's variables, as far as they may be recorded."""
     return parse(host.ask("env"))

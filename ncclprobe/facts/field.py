@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def attempt(work: Callable[[], T]) -> T | Absent:
-    """What `work` returns, or the reason why it could not: a refusal of the host or a text not understood."""
+    """Return what `work` returns, or the reason why it could not: a refusal of the host or a text not understood."""
     try:
         return work()
     except (HostError, ParseError) as error:
@@ -19,10 +19,10 @@ def attempt(work: Callable[[], T]) -> T | Absent:
 
 
 def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
-    """What `parse` makes of the answer to one question, or the reason why there is none."""
+    """Return what `parse` makes of the answer to one question, or the reason why there is none."""
     return attempt(lambda: parse(host.ask(*question)))
 
 
 def missing(field: object) -> bool:
-    """Whether `field` is absent because there is no such file: often knowledge, where a refusal is none."""
+    """Return whether `field` is absent because there is no such file: often knowledge, where a refusal is none."""
     return isinstance(field, Absent) and field.refused == Missing.__name__

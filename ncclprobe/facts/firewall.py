@@ -31,8 +31,8 @@ class Chain:
 class Firewall:
     """What filters. `chains` are nftables' base chains, `legacy` the tables iptables has loaded, as ``ipv4/filter``.
 
-    That there is a chain says no more than that somebody filters: its rules are not read. A policy of ``drop`` closes
-    every port that no rule opens.
+    That there is a chain says no more than that packets are filtered: its rules are not read. A policy of ``drop``
+    closes every port that no rule opens.
     """
 
     chains: tuple[Chain, ...] | Absent
@@ -41,7 +41,7 @@ class Firewall:
 
 @collector
 def firewall(host: Host, process: Process) -> Firewall:
-    """One command and two files. Needs CAP_NET_ADMIN (root)."""
+    """Read one command and two files. Needs CAP_NET_ADMIN (root)."""
     if "net_admin" not in process.capabilities:
         raise Denied("firewall: only root (CAP_NET_ADMIN) may see the rules")
     legacy = attempt(lambda: _legacy(host))
@@ -59,7 +59,7 @@ def _legacy(host: Host) -> tuple[str, ...]:
 
 
 def chains(text: str) -> tuple[Chain, ...]:
-    """The base chains of ``nft -j list chains`` (libnftables-json(5)). Raises ParseError."""
+    """Return the base chains of ``nft -j list chains`` (libnftables-json(5)). Raises ParseError."""
     try:
         items = json.loads(text)["nftables"]
         found = [item["chain"] for item in items if "chain" in item]

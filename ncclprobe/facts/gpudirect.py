@@ -48,7 +48,7 @@ class GpuDirect:
 
     @property
     def dma_buf(self) -> bool | None:
-        """Whether kernel and driver are such that DMA-BUF can work. None: not known, as on an older kernel.
+        """Return whether kernel and driver are such that DMA-BUF can work. None: not known, as on an older kernel.
 
         Of an older kernel the number does not tell what its distribution has carried back.
         """
@@ -61,7 +61,7 @@ class GpuDirect:
 
 @collector
 def gpudirect(host: Host, system: System | Absent) -> GpuDirect:
-    """Modules, kernel and driver."""
+    """Read modules, kernel and driver."""
     driver = learn(host, flavour, "read", DRIVER)
     nodes = learn(host, json.loads, "list", "/dev/infiniband")
     return GpuDirect(
@@ -74,12 +74,12 @@ def gpudirect(host: Host, system: System | Absent) -> GpuDirect:
 
 def _peer_memory(host: Host) -> Mapping[str, str] | Absent:
     found = {path: learn(host, str.strip, "read", path) for path in PATHS}
-    refused = [said for said in found.values() if isinstance(said, Absent) and not missing(said)]
-    return refused[0] if refused else {path: said for path, said in found.items() if isinstance(said, str)}
+    refused = [reported for reported in found.values() if isinstance(reported, Absent) and not missing(reported)]
+    return refused[0] if refused else {path: reported for path, reported in found.items() if isinstance(reported, str)}
 
 
 def flavour(text: str) -> Flavour:
-    """/proc/driver/nvidia/version: ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15 …``."""
+    """Return /proc/driver/nvidia/version: ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 570.86.15 …``."""
     match = re.search(r"^NVRM version:\s+NVIDIA UNIX (.*?)Kernel Module\b", text, re.MULTILINE)
     if not match:
         raise ParseError(f"{DRIVER}: {text[:80]!r}")
@@ -87,7 +87,7 @@ def flavour(text: str) -> Flavour:
 
 
 def kernel_version(text: str) -> tuple[int, int]:
-    """Major and minor of a release such as ``5.15.0-1053-nvidia``."""
+    """Return major and minor of a release such as ``5.15.0-1053-nvidia``."""
     match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})\b", text)
     if not match:
         raise ParseError(f"kernel release: {text[:40]!r}")

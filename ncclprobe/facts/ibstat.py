@@ -15,7 +15,7 @@ _NUMBERED = re.compile(r"[0-9]+: ")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class IbstatPort:
     """One port; None is what the text does not say. States are worded as printed: ibstat's Active is ibstatus' ACTIVE.
 
     The rate of a port that is down is not zero, so it proves nothing.
@@ -35,7 +35,7 @@ class Adapter:
     """One device with its ports. ibstatus tells neither type nor firmware."""
 
     name: str
-    ports: tuple[Port, ...]
+    ports: tuple[IbstatPort, ...]
     type: str | None = None
     firmware: str | None = None
 
@@ -50,11 +50,11 @@ class Ibstat:
 
 
 def parse(text: str) -> Ibstat:
-    """What either tool says. Raises ParseError where it names no device, or one twice."""
-    said = lines(text)
-    found = [(m[1], body, blocks(body, _PORT)) for m, body in blocks(said, _ADAPTER)]
-    adapters = [_adapter(name, body, ports) for name, body, ports in found] or _of_ibstatus(said)
-    failures = tuple(line for line in said if line.startswith("ibpanic:"))
+    """Return what either tool says. Raises ParseError where it names no device, or one twice."""
+    reported_lines = lines(text)
+    found = [(m[1], body, blocks(body, _PORT)) for m, body in blocks(reported_lines, _ADAPTER)]
+    adapters = [_adapter(name, body, ports) for name, body, ports in found] or _of_ibstatus(reported_lines)
+    failures = tuple(line for line in reported_lines if line.startswith("ibpanic:"))
     if not adapters:
         raise ParseError(f"not the output of ibstat: {(*failures, text.strip())[0][:120]!r}")
     if len({adapter.name for adapter in adapters}) < len(adapters):
@@ -70,24 +70,24 @@ def _adapter(name: str, body: Sequence[str], ports: Sequence[tuple[re.Match[str]
     )
 
 
-def _of_ibstatus(said: Sequence[str]) -> list[Adapter]:
-    ports: dict[str, list[Port]] = {}
-    for match, body in blocks(said, _STATUS):
+def _of_ibstatus(reported_lines: Sequence[str]) -> list[Adapter]:
+    ports: dict[str, list[IbstatPort]] = {}
+    for match, body in blocks(reported_lines, _STATUS):
         ports.setdefault(match[1], []).append(_port(match[2], body))
     return [Adapter(name, tuple(own)) for name, own in ports.items()]
 
 
-def _port(number: str, body: Sequence[str]) -> Port:
-    said = {key.replace("_", " "): _NUMBERED.sub("", value, count=1) for key, value in fields(body).items()}
-    base_lid, sm_lid = _number(said.get("base lid")), _number(said.get("sm lid"))
-    return Port(
+def _port(number: str, body: Sequence[str]) -> IbstatPort:
+    reported_lines = {key.replace("_", " "): _NUMBERED.sub("", value, count=1) for key, value in fields(body).items()}
+    base_lid, sm_lid = _number(reported_lines.get("base lid")), _number(reported_lines.get("sm lid"))
+    return IbstatPort(
         number=int(number),
-        state=said.get("state"),
-        physical_state=said.get("physical state", said.get("phys state")),
-        rate_gbps=_number(said.get("rate")),
+        state=reported_lines.get("state"),
+        physical_state=reported_lines.get("physical state", reported_lines.get("phys state")),
+        rate_gbps=_number(reported_lines.get("rate")),
         base_lid=None if base_lid is None else int(base_lid),
         sm_lid=None if sm_lid is None else int(sm_lid),
-        link_layer=said.get("link layer"),
+        link_layer=reported_lines.get("link layer"),
     )
 
 
@@ -99,12 +99,12 @@ def _number(text: str | None) -> float | None:
 
 
 def _lacking(adapters: Sequence[Adapter], counts: Mapping[str, str | None]) -> list[str]:
-    """What every device has and the text lacks: it was cut there."""
+    """Return what every device has and the text lacks: it was cut there."""
     found = []
     for adapter in adapters:
         if counts.get(adapter.name, str(len(adapter.ports))) != str(len(adapter.ports)):
             found.append(f"{adapter.name}: {len(adapter.ports)} ports of {counts[adapter.name]}")
         for port in adapter.ports:
-            names = [name for name in Port.__slots__ if getattr(port, name) is None]
+            names = [name for name in IbstatPort.__slots__ if getattr(port, name) is None]
             found += [f"{adapter.name} port {port.number}: {', '.join(names)}"] if names else []
     return found

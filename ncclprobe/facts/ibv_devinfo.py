@@ -16,7 +16,7 @@ _CODE = re.compile(r" \([0-9-]{1,4}\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class IbvPort:
     """One port; None is what the text does not say. `state` is PORT_ACTIVE, PORT_DOWN …"""
 
     number: int
@@ -26,7 +26,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class IbvDevice:
     """One device; of a mere list, the name alone. EFA has the transport "unspecified" and GUIDs of zeros."""
 
     name: str
@@ -35,25 +35,25 @@ class Device:
     node_guid: str | None = None
     part: str | None = None
     board: str | None = None
-    ports: tuple[Port, ...] = ()
+    ports: tuple[IbvPort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class IbvDevices:
     """All devices in the order of the text; `incomplete` says how many are missing of those announced."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[IbvDevice, ...]
     incomplete: tuple[str, ...] = ()
 
 
 def parse(text: str) -> IbvDevices:
-    """What the tool says. Raises ParseError where it names no device, or one twice."""
-    said = lines(text)
-    devices = [_device(match[1], body) for match, body in blocks(said, _DEVICE)]
+    """Return what the tool says. Raises ParseError where it names no device, or one twice."""
+    reported_lines = lines(text)
+    devices = [_device(match[1], body) for match, body in blocks(reported_lines, _DEVICE)]
     incomplete: tuple[str, ...] = ()
-    for match, body in blocks(said, _COUNT):
+    for match, body in blocks(reported_lines, _COUNT):
         names = [line for line in body[: int(match[1])] if _NAME.fullmatch(line)]
-        devices += [Device(name) for name in names]
+        devices += [IbvDevice(name) for name in names]
         incomplete += (f"{len(names)} devices of {match[1]}",) if len(names) < int(match[1]) else ()
     if not devices:
         raise ParseError(f"not the output of ibv_devinfo: {text.strip()[:120]!r}")
@@ -62,9 +62,9 @@ def parse(text: str) -> IbvDevices:
     return IbvDevices(tuple(devices), incomplete)
 
 
-def _device(name: str, body: Sequence[str]) -> Device:
+def _device(name: str, body: Sequence[str]) -> IbvDevice:
     about = {key: _CODE.sub("", value) for key, value in fields(body).items()}
-    return Device(
+    return IbvDevice(
         name=name,
         transport=about.get("transport"),
         firmware=about.get("fw_ver"),
@@ -75,9 +75,11 @@ def _device(name: str, body: Sequence[str]) -> Device:
     )
 
 
-def _port(heading: re.Match[str], body: Sequence[str]) -> Port:
-    """A port's block; people condense it to ``port 1: PORT_ACTIVE, max_mtu=4096``."""
+def _port(heading: re.Match[str], body: Sequence[str]) -> IbvPort:
+    """Return a port's block; people condense it to ``port 1: PORT_ACTIVE, max_mtu=4096``."""
     about = fields(body)
     state = about.get("state", (heading[2] or "").partition(",")[0]) or None
     mtu = _MTU.fullmatch(about.get("active_mtu", ""))
-    return Port(int(heading[1]), state and _CODE.sub("", state), int(mtu[1]) if mtu else None, about.get("link_layer"))
+    return IbvPort(
+        int(heading[1]), state and _CODE.sub("", state), int(mtu[1]) if mtu else None, about.get("link_layer")
+    )

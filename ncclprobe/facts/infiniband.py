@@ -1,9 +1,4 @@
-"""RDMA devices, InfiniBand and RoCE alike, as the kernel shows them under /sys/class/infiniband.
-
-All of it is readable to everyone; opening /dev/infiniband/uverbs* takes the node's permissions and, in a container, a
-device cgroup that allows it. The formats are those of drivers/infiniband/core/sysfs.c. The active MTU is not among
-them: RoCE's follows from the MTU of the GID's interface.
-"""
+"""RDMA devices, both InfiniBand and RoCE, as the kernel shows them under /sys/class/infiniband."""
 
 import json
 import re
@@ -50,12 +45,12 @@ class Gid:
 
     @property
     def link_local(self) -> bool:
-        """Within fe80::/10: good for one subnet only."""
+        """Return whether the GID is within fe80::/10: good for one subnet only."""
         return self.address.is_link_local
 
     @property
     def ipv4(self) -> bool:
-        """An IPv4 address in IPv6's clothes, ``::ffff:a.b.c.d``: what NCCL looks for first."""
+        """Return an IPv4 address in IPv6's clothes, ``::ffff:a.b.c.d``: what NCCL looks for first."""
         return self.address.ipv4_mapped is not None
 
 
@@ -84,7 +79,7 @@ class Port:
 
     @property
     def name(self) -> str:
-        """Device and number."""
+        """Return device and number."""
         return f"{self.device}:{self.number}"
 
 
@@ -115,13 +110,13 @@ class Fabric:
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        """The ports of all devices."""
+        """Return the ports of all devices."""
         return tuple(port for device in self.devices for port in device.ports)
 
 
 @collector
 def infiniband(host: Host) -> Fabric:
-    """Every device the kernel shows, each counter read once."""
+    """Read every device the kernel shows, each counter read once."""
     try:
         names = json.loads(host.ask("list", ROOT))
     except Missing:  # no ib_core module: known to be empty, not unknown
@@ -131,7 +126,7 @@ def infiniband(host: Host) -> Fabric:
 
 
 def _nodes(host: Host) -> dict[str, str] | Absent:
-    """Device to ``uverbsN``."""
+    """Return device to ``uverbsN``."""
     entries = learn(host, json.loads, "list", VERBS)
     if isinstance(entries, Absent):
         return {} if missing(entries) else entries
@@ -208,13 +203,13 @@ def _gids(host: Host, folder: str) -> tuple[Gid, ...] | Absent:
 
 
 def _attribute(host: Host, path: str) -> str | None:
-    said = learn(host, str.strip, "read", path)
-    return None if isinstance(said, Absent) else said
+    reported = learn(host, str.strip, "read", path)
+    return None if isinstance(reported, Absent) else reported
 
 
 @lru_cache(1024)
 def parent(text: str) -> str | None:
-    """The PCI address that a device's link ends in; None where the parent is no PCI function."""
+    """Return the PCI address that a device's link ends in; None where the parent is no PCI function."""
     try:
         return normal(text.strip().rpartition("/")[2])
     except ParseError:
@@ -223,7 +218,7 @@ def parent(text: str) -> str | None:
 
 @lru_cache(1024)
 def state(text: str) -> str:
-    """The word in ``4: ACTIVE``."""
+    """Return the word in ``4: ACTIVE``."""
     match = re.fullmatch(r"[0-9]+: *(\S.*)", text.strip())
     if not match:
         raise ParseError(f"port state: {text[:40]!r}")
@@ -232,7 +227,7 @@ def state(text: str) -> str:
 
 @lru_cache(1024)
 def rate(text: str) -> Rate:
-    """``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
+    """Parse ``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9])?) Gb/sec \(([0-9]{1,3})X(?: (\w+))?\)", text.strip())
     if not match:
         raise ParseError(f"port rate: {text[:40]!r}")
@@ -241,42 +236,42 @@ def rate(text: str) -> Rate:
 
 @lru_cache(1024)
 def hexadecimal(text: str) -> int:
-    """``0x1a``."""
+    """Parse ``0x1a``."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text.strip()):
         raise ParseError(f"hexadecimal number: {text[:40]!r}")
     return int(text, 16)
 
 
 def gids(text: str) -> dict[int, IPv6Address]:
-    """The GIDs of a host's answer to ``files``, by index."""
+    """Return the GIDs of a host's answer to ``files``, by index."""
     try:
-        return {index: IPv6Address(said) for index, said in _table(text)}
+        return {index: IPv6Address(reported) for index, reported in _table(text)}
     except ValueError:
         raise ParseError(f"GID table: {text[:120]!r}") from None
 
 
 @lru_cache(1024)
 def pkeys(text: str) -> Mapping[int, int]:
-    """The P_Keys of a host's answer to ``files``, by index."""
-    return {index: hexadecimal(said) for index, said in _table(text)}
+    """Return the P_Keys of a host's answer to ``files``, by index."""
+    return {index: hexadecimal(reported) for index, reported in _table(text)}
 
 
 def _table(text: str) -> list[tuple[int, str]]:
-    """Entries by index. Older kernels refuse to read an empty one; where all are refused, nothing is known."""
-    rows = {int(name): said for name, said in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
+    """Return entries by index. Older kernels refuse to read an empty one; where all are refused, nothing is known."""
+    rows = {int(name): reported for name, reported in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
     if rows and not any(rows.values()):
         raise Failed(f"none of {len(rows)} entries could be read")
-    return sorted((index, said) for index, said in rows.items() if said)
+    return sorted((index, reported) for index, reported in rows.items() if reported)
 
 
 @lru_cache(1024)
 def counters(text: str) -> Mapping[str, int]:
-    """The numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
+    """Return the numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
 
     ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.
     """
-    said = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
-    return {name: int(count) for name, count in said.items() if re.fullmatch("[0-9]{1,20}", count)}
+    reported = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
+    return {name: int(count) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count)}
 
 
 def _files(text: str) -> dict[str, str | None]:
@@ -284,6 +279,6 @@ def _files(text: str) -> dict[str, str | None]:
         rows = json.loads(text)
     except (ValueError, RecursionError):
         raise ParseError(f"folder of files: {text[:80]!r}") from None
-    if not isinstance(rows, dict) or not all(isinstance(said, str | None) for said in rows.values()):
+    if not isinstance(rows, dict) or not all(isinstance(reported, str | None) for reported in rows.values()):
         raise ParseError(f"folder of files: {text[:80]!r}")
     return rows

@@ -62,12 +62,12 @@ class Interface:
 
     @property
     def running(self) -> bool:
-        """IFF_RUNNING: what NCCL demands of an interface since 2.28.3."""
+        """Return IFF_RUNNING: what NCCL demands of an interface since 2.28.3."""
         return "running" in self.flags
 
     @property
     def loopback(self) -> bool:
-        """IFF_LOOPBACK."""
+        """Return IFF_LOOPBACK."""
         return "loopback" in self.flags
 
 
@@ -79,18 +79,18 @@ class Interfaces:
 
     @property
     def addresses(self) -> list[Address]:
-        """Every address as getifaddrs(3) lists them: all IPv4 ones by interface, then all IPv6 ones."""
+        """Return every address as getifaddrs(3) lists them: all IPv4 ones by interface, then all IPv6 ones."""
         listed = [address for interface in self.all for address in interface.addresses]
         return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
 
     def members(self, name: str) -> tuple[str, ...]:
-        """The interfaces that belong to the bond or bridge `name`."""
+        """Return the interfaces that belong to the bond or bridge `name`."""
         return tuple(interface.name for interface in self.all if interface.master == name)
 
 
 @collector
 def interfaces(host: Host) -> Interfaces:
-    """Every interface of this network namespace; open to every user."""
+    """Read every interface of this network namespace; open to every user."""
     addresses = json.loads(host.ask("psutil", "net_if_addrs"))
     stats = json.loads(host.ask("psutil", "net_if_stats"))
     found = []
@@ -128,7 +128,8 @@ def _place(found: tuple[bool, str] | Absent) -> tuple[bool | None, str]:
 
 
 def place(target: str) -> tuple[bool, str]:
-    """Whether an interface is virtual, and the PCI function behind it, from where its link in /sys/class/net points.
+    """Return whether an interface is virtual, and the PCI function behind it, from where its link in /sys/class/net
+    points.
 
     ``../../devices/virtual/net/lo``, ``../../devices/pci0000:00/0000:00:1c.0/0000:02:00.0/net/eth0``.
     """
@@ -137,7 +138,7 @@ def place(target: str) -> tuple[bool, str]:
 
 
 def device_type(uevent: str) -> str:
-    """What kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty where the driver does not say."""
+    """Return what kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty where the driver does not say."""
     match = re.search(r"^DEVTYPE=(.+)$", uevent, re.MULTILINE)
     return match[1].strip() if match else ""
 
@@ -154,7 +155,7 @@ def _optional(host: Host, *question: str) -> str:
 
 
 def parse_address(name: str, row: dict[str, Any], running: bool) -> Address:
-    """One IPv4 or IPv6 row of psutil's net_if_addrs. A missing netmask is empty. Raises ParseError."""
+    """Return one IPv4 or IPv6 row of psutil's net_if_addrs. A missing netmask is empty. Raises ParseError."""
     address, netmask = row["address"], row["netmask"] or ""
     try:
         ip_address(address)

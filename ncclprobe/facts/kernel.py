@@ -22,11 +22,13 @@ class KernelOptions:
 
 @collector
 def kernel_options(host: Host) -> KernelOptions:
-    """/proc/cmdline, open to every user; in a container it is the machine's."""
+    """Read /proc/cmdline, open to every user; in a container it is the machine's."""
     return KernelOptions(device_options(host.ask("read", CMDLINE)))
 
 
 def device_options(text: str) -> tuple[str, ...]:
-    """The words of a kernel command line that are about IOMMU and PCI, each once. What follows ``--`` is init's."""
+    """Return the words of a kernel command line that are about IOMMU and PCI, each once. What follows ``--``
+    is init's.
+    """
     words = re.split(r"(?:^|\s)--(?:\s|$)", text.strip(), maxsplit=1)[0].split()
     return tuple(sorted({word for word in words if _OPTION.fullmatch(word)}))

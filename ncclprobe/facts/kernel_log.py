@@ -1,7 +1,7 @@
 """What the kernel's log of this boot says of GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
 
 Open to root, to everyone where kernel.dmesg_restrict is 0, and to members of adm or systemd-journal; in a container
-usually to nobody. Then nothing is known, which is not that nothing happened.
+usually to no user. Then nothing is known, which is not that nothing happened.
 """
 
 import json
@@ -14,7 +14,7 @@ from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
-Kind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
+KernelEventKind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 
 WANTED = r"NVRM: .*(Xid|fallen off the bus)|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
 """The lines that are asked for: a superset of what is understood here, and nothing that speaks of users' programs."""
@@ -57,7 +57,7 @@ class Event:
     """
 
     at_s: float
-    kind: Kind
+    kind: KernelEventKind
     device: str
     code: str
     text: str = ""
@@ -80,7 +80,9 @@ class KernelLog:
 
 @collector
 def kernel_log(host: Host) -> KernelLog:
-    """/dev/kmsg, else ``journalctl -k``; and /proc/uptime. Needs root, dmesg_restrict=0, or adm or systemd-journal."""
+    """Read /dev/kmsg, else ``journalctl -k``; and /proc/uptime. Needs root, dmesg_restrict=0, or adm or
+    systemd-journal.
+    """
     seen = json.loads(host.ask("kernel_log", WANTED))
     lines = [(float(at), str(text)) for at, text in seen["lines"]]
     return KernelLog(
@@ -93,7 +95,7 @@ def kernel_log(host: Host) -> KernelLog:
 
 
 def uptime(text: str) -> float:
-    """Seconds since boot. Raises ParseError."""
+    """Return seconds since boot. Raises ParseError."""
     match = re.match(r"(\d{1,12}\.\d+) ", text, re.ASCII)
     if not match:
         raise ParseError(f"/proc/uptime: {text[:40]!r}")
@@ -101,7 +103,7 @@ def uptime(text: str) -> float:
 
 
 def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
-    """What these lines, each with its time, mean; a line that means nothing to us gives nothing."""
+    """Yield what these lines, each with its time, mean; a line that means nothing to us gives nothing."""
     for at, text in lines:
         event = _driver(at, text[:_LONGEST]) or _network(at, text[:_LONGEST])
         if event:
@@ -121,7 +123,9 @@ def _driver(at: float, text: str) -> Event | None:
 
 
 def _fatal(text: str) -> bool | None:
-    """Whether the text says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
+    """Return whether the text says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal,
+    Link 44``.
+    """
     match = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
     return None if match is None else match[1] is None
 

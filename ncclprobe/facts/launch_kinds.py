@@ -7,12 +7,12 @@ Sources:
   has one of the ids above any real one (slurm.h: SLURM_INTERACTIVE_STEP 0xfffffffa … SLURM_PENDING_STEP 0xfffffffd).
 - Open MPI sets OMPI_COMM_WORLD_*, and up to 4.1 OMPI_MCA_orte_num_nodes and OMPI_MCA_ess_base_jobid; 5 sets
   PMIX_NAMESPACE. MPICH and PMI-2 set PMI_RANK and PMI_SIZE, and the mpiexec of MPICH and Intel MPI MPI_LOCALRANKID
-  and MPI_LOCALNRANKS beside them.
+  and MPI_LOCALNRANKS as well.
 - A PyTorchJob's pod has RANK (the pod's index) and WORLD_SIZE (pods, since 1.7 times the processes of each); both it
   and Trainer v2, which sets no RANK, give torchrun its defaults as PET_* (kubeflow/training-operator
   pkg/controller.v1/pytorch/{envvar,master,elastic}.go at ee1162919; kubeflow/trainer
   pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` where
-  elastic, and then nobody but torchrun numbers the pods.
+  elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
   MASTER_ADDR and no RANK where several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
@@ -42,7 +42,7 @@ READS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VariableSource:
     """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
 
     kind: str
@@ -50,42 +50,44 @@ class Source:
     fixed: Mapping[str, int] = field(default_factory=dict)
 
 
-def recognise(variables: Variables) -> Source:
-    """The innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
+def recognise(variables: Variables) -> VariableSource:
+    """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
     if _is_pod(variables):
         node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
         nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
         names = {"rank": node, "world_size": nodes, "node_rank": node, "nnodes": nodes}
-        return Source("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
+        return VariableSource("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
     if any(variables.get(name) for name in TORCH):
         return _torch(variables)
     if variables.get("OMPI_COMM_WORLD_RANK"):
         tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         names = {name: f"OMPI_COMM_WORLD_{tail}" for name, tail in zip(_RANKS, tails, strict=True)}
-        return Source("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
+        return VariableSource("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
     if variables.get("SLURM_PROCID") and is_task(variables):
         step = "SLURM_STEP_NUM_TASKS" if variables.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
         nodes = "SLURM_STEP_NUM_NODES" if variables.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
         names = {"rank": "SLURM_PROCID", "world_size": step, "local_rank": "SLURM_LOCALID"}
-        return Source("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
+        return VariableSource("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
     if variables.get("PMI_RANK"):
         names = {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
-        return Source("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
-    return Source("none")
+        return VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
+    return VariableSource("none")
 
 
-def _torch(variables: Variables) -> Source:
+def _torch(variables: Variables) -> VariableSource:
     names = dict(zip(_RANKS, TORCH, strict=True))
     if variables.get("TORCHELASTIC_RUN_ID"):
-        return Source("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
+        return VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
     if variables.get("CROSS_RANK") and variables.get("CROSS_SIZE"):
         deepspeed = {"local_world_size": "LOCAL_SIZE", "nnodes": "CROSS_SIZE", "node_rank": "CROSS_RANK"}
-        return Source("manual", names | deepspeed)
-    return Source("manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
+        return VariableSource("manual", names | deepspeed)
+    return VariableSource("manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
 
 
 def _is_pod(variables: Variables) -> bool:
-    """Whether this is the one process that Kubeflow starts in a pod, and nothing in between has started ranks."""
+    """Return whether this is the one process that Kubeflow starts in a pod, and nothing in between has started
+    ranks.
+    """
     if any(variables.get(name) for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK")):
         return False
     if variables.get("PET_NNODES"):
@@ -95,7 +97,7 @@ def _is_pod(variables: Variables) -> bool:
 
 
 def is_task(variables: Variables) -> bool:
-    """Whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
+    """Return whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
     step = variables.get("SLURM_STEP_ID")
     if not step or (step.isdecimal() and int(step[:10]) >= _FIRST_SPECIAL_STEP):
         return False
@@ -103,7 +105,7 @@ def is_task(variables: Variables) -> bool:
 
 
 def run_id(kind: str, variables: Variables) -> str:
-    """What the launcher calls this very run, the same for all its ranks; empty where it has no name.
+    """Return what the launcher calls this very run, the same for all its ranks; empty where it has no name.
 
     Only of variables that all ranks share: under Slurm, mpirun's first ranks are no tasks of a step and the others are.
     """
@@ -125,7 +127,7 @@ def run_id(kind: str, variables: Variables) -> str:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
+    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,5})\))?", part)

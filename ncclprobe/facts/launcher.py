@@ -12,7 +12,7 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.launch_kinds import READS, Source, Variables, counts, is_task, recognise, run_id
+from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, counts, is_task, recognise, run_id
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import collector
@@ -26,7 +26,7 @@ _WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_ran
 class Problem:
     """One thing that is missing from, or contradictory in, the launcher's variables.
 
-    `remedy` where it is not "set all or none of them"; `harmless` to whoever means this process alone.
+    `remedy` where it is not "set all or none of them"; `harmless` where this process alone is meant.
     """
 
     subject: str
@@ -46,7 +46,7 @@ class Flags:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that were given, by field."""
+        """Return those that were given, by field."""
         fields = ("nnodes", "node_rank", "master_addr", "master_port")
         return {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
 
@@ -78,20 +78,20 @@ class Launch:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether the job is known to span more than one node."""
+        """Return whether the job is known to span more than one node."""
         if self.nnodes is None:
             return (self.world_size or 0) > (self.local_world_size or self.world_size or 0)
         return self.nnodes > 1
 
     @property
     def speaks_for_node(self) -> bool:
-        """Whether this is the one of its node's ranks that speaks for the node."""
+        """Return whether this is the one of its node's ranks that speaks for the node."""
         return self.local_rank in (None, 0)
 
 
 @collector
 def launcher(host: Host, environment: Environment) -> Launch:
-    """Which launcher started this process, and what its command line said of it."""
+    """Read which launcher started this process, and what its command line said of it."""
     try:
         flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
     except HostError:
@@ -104,24 +104,24 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
     launch = _meeting(_of_environment(variables), variables)
     if flags is None or not flags.given:
         return launch
-    told = {name: f"--{name.replace('_', '-')}" for name in flags.given}
+    origins_of = {name: f"--{name.replace('_', '-')}" for name in flags.given}
     if launch.kind == "none" or (launch.problems and not half_given(flags, variables)):
         alone = Launch("flags", flags.node_rank, flags.nnodes, 0, 1, flags.nnodes, flags.node_rank)
         if flags.nnodes == 1:
             alone = replace(alone, rank=0, node_rank=0)
-        told = {**told, "rank": "--node-rank", "world_size": "--nnodes"}
+        origins_of = {**origins_of, "rank": "--node-rank", "world_size": "--nnodes"}
         meeting: dict[str, Any] = {"master_addr": launch.master_addr, "master_port": launch.master_port}
         old = {name: source for name, source in launch.origins if name in meeting}
         launch = replace(alone, **(meeting | flags.given))
     else:
         old = dict(launch.origins)
         launch = replace(launch, **flags.given)
-    launch = replace(launch, origins=tuple((old | told).items()))
+    launch = replace(launch, origins=tuple((old | origins_of).items()))
     return replace(launch, problems=tuple(dict.fromkeys((*launch.problems, *_contradictions(launch)))))
 
 
 def half_given(flags: Flags, variables: Variables) -> str:
-    """What is wrong with the flags in these variables, as a sentence for the user; empty where nothing is."""
+    """Return what is wrong with the flags in these variables, as a sentence for the user; empty where nothing is."""
     launch = _of_environment(variables)
     started = launch.kind not in ("none", "manual", "pytorchjob") and not launch.problems
     nodes, rank = flags.nnodes, flags.node_rank
@@ -141,7 +141,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
 
 
 def no_master(launch: Launch) -> Problem | None:
-    """What whoever wants the nodes of `launch` to meet must be told; None where nothing is missing."""
+    """Return what is missing for the nodes of `launch` to meet; None where nothing is."""
     if not launch.several_nodes or launch.master_addr:
         return None
     message = f"is not set and {launch.kind} started ranks on {launch.nnodes or 'several'} nodes"
@@ -149,7 +149,7 @@ def no_master(launch: Launch) -> Problem | None:
 
 
 def _of_environment(variables: Variables) -> Launch:
-    """Everything but what is derived: where the ranks meet, and how many nodes there are if nobody said."""
+    """Return everything but what is derived: where the ranks meet, and how many nodes there are by default."""
     source = recognise(variables)
     given = {field: name for field, name in source.names.items() if variables.get(name)}
     numbers: dict[str, Any] = {field: _integer(variables[name]) for field, name in given.items()}
@@ -174,7 +174,7 @@ def _of_environment(variables: Variables) -> Launch:
 
 
 def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
-    """The number of nodes and the node's rank, where the other numbers leave no choice but even nodes."""
+    """Return the number of nodes and the node's rank, where the other numbers leave no choice but even nodes."""
     world, local = launch.world_size, launch.local_world_size
     if launch.nnodes is None and world and local and world % local == 0:
         launch, origins["nnodes"] = replace(launch, nnodes=world // local), "as many ranks on each node as here"
@@ -187,7 +187,7 @@ def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
 
 
 def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
-    """Field, variable and value of what says where rank 0 is, the best first."""
+    """Return field, variable and value of what says where rank 0 is, the best first."""
     pod = ("PET_",) if kind == "pytorchjob" else ()
     for prefix in ("", *pod):
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -201,7 +201,7 @@ def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
 
 
 def _meeting(launch: Launch, variables: Variables) -> Launch:
-    """With the nodes' names, and where the ranks meet: on Slurm's first node, at a port that all ranks derive alike.
+    """Return the launch with the nodes' names, and where the ranks meet: on Slurm's first node, at a derived port.
 
     20000-29999 lies below Linux' ephemeral ports (32768 and up), which the job's own connections use.
     """
@@ -221,7 +221,7 @@ def _meeting(launch: Launch, variables: Variables) -> Launch:
 
 
 def derived_port(run: str) -> int:
-    """A port that every rank of the run `run` derives alike and another run on the node hardly shares: 20000-29999."""
+    """Return a port that all ranks of the run `run` derive and another run on the node hardly shares: 20000-29999."""
     return 20000 + zlib.crc32(run.encode()) % 10000
 
 
@@ -232,7 +232,7 @@ def _names(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _problems(launch: Launch, source: Source, variables: Variables) -> Iterator[Problem]:
+def _problems(launch: Launch, source: VariableSource, variables: Variables) -> Iterator[Problem]:
     for field, name in source.names.items():
         text = variables.get(name)
         if text and _integer(text) is None and not _elastic(name, text):
@@ -276,12 +276,12 @@ def _contradictions(launch: Launch) -> Iterator[Problem]:
 
 
 def _short(names: Mapping[str, str], field: str) -> str:
-    """The variable or flag that `field` comes from; the field itself where that is a rule."""
+    """Return the variable or flag that `field` comes from; the field itself where that is a rule."""
     return names[field] if " " not in names[field] else field
 
 
 def _no_task(variables: Variables) -> Iterator[Problem]:
-    """The body of an sbatch script has a job but no step, salloc's shell none of tasks: each runs once, on one node."""
+    """Yield what tells an sbatch script or salloc's shell: each runs once, on one node, without a step."""
     step, context = variables.get("SLURM_STEP_ID"), variables.get("SLURM_SCRIPT_CONTEXT") or ""
     tasks, *nodes = (_integer(variables.get(f"SLURM_{name}")) or 1 for name in ("NTASKS", "NNODES", "JOB_NUM_NODES"))
     several = f"{max(nodes)} nodes" if max(nodes) > 1 else f"{tasks} tasks"
@@ -293,7 +293,7 @@ def _no_task(variables: Variables) -> Iterator[Problem]:
 
 
 def _accelerate(variables: Variables) -> Iterator[Problem]:
-    """accelerate's simple launcher starts one process, and tells it where several would meet."""
+    """Correct accelerate's simple launcher: it starts one process, and names where several would meet."""
     if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
         message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
         yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
@@ -304,6 +304,6 @@ def _elastic(name: str, text: str) -> bool:
 
 
 def _integer(text: str | None) -> int | None:
-    """The number; of torchrun's range of nodes, ``2:2``, the one that it leaves."""
+    """Return the number; of torchrun's range of nodes, ``2:2``, the one that it leaves."""
     match = re.fullmatch(r"(-?[0-9]{1,9})(?::\1)?", text or "")
     return int(match[1]) if match else None

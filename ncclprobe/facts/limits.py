@@ -60,7 +60,7 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceNode:
     """A device node, and whether its permissions let this process read and write it. A device cgroup still may not."""
 
     path: str
@@ -71,21 +71,21 @@ class Node:
 class Devices:
     """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and the RDMA nodes under /dev/infiniband."""
 
-    nvidia: tuple[Node, ...] | Absent
-    imex_channels: tuple[Node, ...] | Absent
-    infiniband: tuple[Node, ...] | Absent
+    nvidia: tuple[DeviceNode, ...] | Absent
+    imex_channels: tuple[DeviceNode, ...] | Absent
+    infiniband: tuple[DeviceNode, ...] | Absent
 
 
 @collector
 def memlock(host: Host, process: Process) -> Memlock:
-    """The limit, and whether a capability in the first user namespace makes it moot; open to every user."""
+    """Read the limit, and whether a capability in the first user namespace makes it moot; open to every user."""
     soft, _hard = json.loads(host.ask("rlimit", "RLIMIT_MEMLOCK"))
     return Memlock(soft, exempt="ipc_lock" in process.capabilities and process.first_user_namespace)
 
 
 @collector
 def shared_memory(host: Host) -> SharedMemory:
-    """statvfs(3) and stat(2) of /dev/shm, and NCCL's files in it. Whether others' are in use takes root to see."""
+    """Read statvfs(3) and stat(2) of /dev/shm, and NCCL's files in it. Whether others' are in use takes root to see."""
     seen = json.loads(host.ask("statvfs", SHM))
     device = learn(host, lambda text: int(json.loads(text)["device"]), "stat", SHM)
     segments = attempt(lambda: _segments(host))
@@ -113,7 +113,7 @@ def _segments(host: Host) -> tuple[Segment, ...]:
 
 
 def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bool | None:
-    """Whether a process has `path` mapped, given what could be seen of all of them.
+    """Return whether a process has `path` mapped, given what could be seen of all of them.
 
     `everyone`: the processes of all containers can be seen from here. Of one's own file the other users' hidden
     processes do not matter: NCCL makes it for its owner alone (mkstemp(3): mode 0600).
@@ -125,7 +125,7 @@ def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bo
 
 @collector
 def devices(host: Host) -> Devices:
-    """Names in three folders and access(2) to each, for every user. None is opened: that may wake a GPU."""
+    """Read names in three folders and access(2) to each, for every user. None is opened: that may wake a GPU."""
     return Devices(
         nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", "nvidia-caps-imex-channels"))),
         imex_channels=attempt(lambda: _nodes(host, "/dev/nvidia-caps-imex-channels", "channel*", most=_MOST_CHANNELS)),
@@ -133,7 +133,7 @@ def devices(host: Host) -> Devices:
     )
 
 
-def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most: int = 256) -> tuple[Node, ...]:
+def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most: int = 256) -> tuple[DeviceNode, ...]:
     try:
         names = [name for name in json.loads(host.ask("list", folder, pattern)) if name not in but]
     except Missing:  # known to have none
@@ -141,5 +141,5 @@ def _nodes(host: Host, folder: str, pattern: str, but: Sequence[str] = (), most:
     found = []
     for path in (f"{folder}/{name}" for name in names[:most]):
         may = json.loads(host.ask("access", path))
-        found.append(Node(path, usable=may["read"] and may["write"]))
+        found.append(DeviceNode(path, usable=may["read"] and may["write"]))
     return tuple(found)

@@ -46,7 +46,7 @@ class Loader:
     cached: tuple[tuple[str, str], ...] | Absent = ()
 
     def folders(self) -> tuple[str, ...]:
-        """Every folder in which it finds a library of NCCL by its bare name, in order."""
+        """Return every folder in which it finds a library of NCCL by its bare name, in order."""
         files = () if isinstance(self.cached, Absent) else self.cached
         own = [str(PurePosixPath(file).parent) for name, file in files if name.startswith("libnccl")]
         return tuple(dict.fromkeys(map(usr, (*self.library_path, *own, *DEFAULT_FOLDERS))))
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 
 @collector
 def loader(host: Host, environment: Environment | Absent) -> Loader:
-    """Two variables and /etc/ld.so.cache, open to every user."""
+    """Read two variables and /etc/ld.so.cache, open to every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     return Loader(
         preload=tuple(filter(None, re.split(r"[\s:]+", variables.get("LD_PRELOAD") or ""))),
@@ -83,7 +83,7 @@ def _cached(host: Host) -> tuple[tuple[str, str], ...]:
 
 
 def elf(text: str, path: str) -> Elf:
-    """The host's answer for the library at `path`, with ``$ORIGIN`` written out. Raises ParseError."""
+    """Return the host's answer for the library at `path`, with ``$ORIGIN`` written out. Raises ParseError."""
     try:
         seen = json.loads(text)
         paths = [tuple(_origin(folder, path) for folder in filter(None, seen[key].split(":"))) for key in _PATHS]
@@ -96,7 +96,7 @@ _PATHS = ("rpath", "runpath")
 
 
 def _origin(folder: str, path: str) -> str:
-    """A folder of a library's own search path, relative to where that library lies."""
+    """Return a folder of a library's own search path, relative to where that library lies."""
     origin = str(PurePosixPath(path).parent)
     parts: list[str] = []
     for part in re.sub(r"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder).split("/"):
@@ -108,7 +108,7 @@ def _origin(folder: str, path: str) -> str:
 
 
 def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
-    """Where the loader looks for what `needer` needs (None: a program without a path of its own), in order.
+    """Return where the loader looks for what `needer` needs (None: a program without a path of its own), in order.
 
     A DT_RPATH comes before LD_LIBRARY_PATH, and is void where there is a DT_RUNPATH, which comes after.
     """
@@ -121,7 +121,7 @@ def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
 
 
 def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> tuple[str, str] | None:
-    """The file that the loader maps for `name`, a library of NCCL, and what makes it; None where it finds none.
+    """Return the file that the loader maps for `name`, a library of NCCL, and what makes it; None where it finds none.
 
     Raises the HostError of a folder that does not answer: the loader would wait for it, too.
     """
@@ -142,12 +142,12 @@ def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> 
 
 
 def usr(path: str) -> str:
-    """One name for a folder that has two since /lib is a link to /usr/lib."""
+    """Return one name for a folder that has two since /lib is a link to /usr/lib."""
     return f"/usr{path}" if path.startswith(("/lib/", "/lib64")) else path
 
 
 def libraries(host: Host, folder: str) -> Sequence[str]:
-    """NCCL's libraries in a folder; none where it is not there, or closed, which the loader passes over."""
+    """Return NCCL's libraries in a folder; none where it is not there, or closed, which the loader passes over."""
     try:
         return list(map(str, json.loads(host.ask("list", folder, LIBRARIES))))
     except (Missing, Denied):

@@ -25,15 +25,17 @@ class Lscpu:
 
 
 def parse(text: str) -> Lscpu:
-    """What the tool says in English. Raises ParseError where it names no NUMA node, or something else than CPUs."""
-    said = fields(lines(text))
-    numa = {int(match[1]): value for key, value in said.items() if (match := _NODE.fullmatch(key))}
-    online = said.get("on-line cpu(s) list")
+    """Return what the tool says in English. Raises ParseError where it names no NUMA node, or something else
+    than CPUs.
+    """
+    reported_lines = fields(lines(text))
+    numa = {int(match[1]): value for key, value in reported_lines.items() if (match := _NODE.fullmatch(key))}
+    online = reported_lines.get("on-line cpu(s) list")
     if not numa:
         raise ParseError(f"no NUMA node in the output of lscpu: {text.strip()[:120]!r}")
     for cpus in (*numa.values(), online or ""):
         if not _LIST.fullmatch(cpus):
             raise ParseError(f"lscpu: {cpus[:80]!r} is no list of CPUs")
-    announced = said.get("numa node(s)", "")
+    announced = reported_lines.get("numa node(s)", "")
     whole = not re.fullmatch("[0-9]{1,4}", announced) or int(announced) <= len(numa)
     return Lscpu(numa, online, () if whole else (f"{len(numa)} NUMA nodes of {announced}",))

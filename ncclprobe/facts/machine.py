@@ -65,7 +65,9 @@ class Machine:
 
 @collector
 def machine(host: Host) -> Machine:
-    """Seven small files, or the device tree's; /proc/cpuinfo for the hypervisor flag; Xen's type. For every user."""
+    """Read seven small files, or the device tree's; /proc/cpuinfo for the hypervisor flag; Xen's type. For
+    every user.
+    """
     try:
         dmi = Dmi(
             vendor=host.ask("read", f"{DMI}/sys_vendor").strip(),
@@ -89,7 +91,7 @@ def _optional(host: Host, path: str) -> str:
 
 
 def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
-    """The machine that has these DMI fields, this /proc/cpuinfo and this /sys/hypervisor/type."""
+    """Return the machine that has these DMI fields, this /proc/cpuinfo and this /sys/hypervisor/type."""
     cloud = _cloud(dmi)
     hypervisor = xen or _hypervisor(dmi)
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
@@ -103,7 +105,7 @@ def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
 
 
 def _cloud(dmi: Dmi) -> str:
-    """Which public cloud the firmware names."""
+    """Return which public cloud the firmware names."""
     if dmi.vendor.startswith("Amazon EC2"):
         return "aws"
     if dmi.product == "Google Compute Engine":
@@ -116,8 +118,8 @@ def _cloud(dmi: Dmi) -> str:
 def _hypervisor(dmi: Dmi) -> str:
     if dmi.vendor == "Microsoft Corporation" and dmi.product == "Virtual Machine":
         return "hyper-v"
-    for said in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor):
+    for reported in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor):
         for words, name in _HYPERVISORS.items():
-            if said.startswith(words):
+            if reported.startswith(words):
                 return name
     return ""

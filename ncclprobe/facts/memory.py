@@ -39,12 +39,12 @@ class MemoryPolicy:
 
 @collector
 def memory(host: Host) -> Memory:
-    """/proc/meminfo, open to every user."""
+    """Read /proc/meminfo, open to every user."""
     return meminfo(host.ask("read", "/proc/meminfo"))
 
 
 def meminfo(text: str) -> Memory:
-    """Four of its lines; a kernel without swap may leave out two. Raises ParseError."""
+    """Return four of its lines; a kernel without swap may leave out two. Raises ParseError."""
     found = {name: int(kib) << 10 for name, kib in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.M | re.A)}
     try:
         return Memory(found["MemTotal"], found["MemAvailable"], found.get("SwapTotal", 0), found.get("SwapFree", 0))
@@ -54,7 +54,9 @@ def meminfo(text: str) -> Memory:
 
 @collector
 def memory_policy(host: Host) -> MemoryPolicy:
-    """The line of /proc/self/numa_maps for the stack, whose policy is the process's own; a process may see its own."""
+    """Read the line of /proc/self/numa_maps for the stack, whose policy is the process's own; a process may see its
+    own.
+    """
     try:
         return policy(host.ask("lines", "/proc/self/numa_maps", STACK))
     except Missing:  # a kernel without NUMA
@@ -62,7 +64,9 @@ def memory_policy(host: Host) -> MemoryPolicy:
 
 
 def policy(text: str) -> MemoryPolicy:
-    """The policy of the first line, as mpol_to_str in mm/mempolicy.c of the kernel writes it. Raises ParseError."""
+    """Return the policy of the first line, as mpol_to_str in mm/mempolicy.c of the kernel writes it. Raises
+    ParseError.
+    """
     match = _POLICY.match(text)
     if not match:
         raise ParseError(f"/proc/self/numa_maps: {text[:80]!r}")

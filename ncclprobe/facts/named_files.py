@@ -62,7 +62,9 @@ def named_files(host: Host, settings: Settings) -> NamedFiles:
 
 
 def log_folder(pattern: str) -> str:
-    """The folder of NCCL_DEBUG_FILE, empty where it is not known: relative, one of NCCL's devices, or with a ``%``."""
+    """Return the folder of NCCL_DEBUG_FILE, empty where it is not known: relative, one of NCCL's devices, or with a
+    ``%``.
+    """
     folder = str(PurePosixPath(pattern).parent)
     special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
     return "" if special or not pattern.startswith("/") or "%" in folder else folder
@@ -80,7 +82,7 @@ def _there(host: Host, path: str) -> bool | Absent:
 
 
 def topology_file(path: str, text: str) -> TopologyFile:
-    """What NCCL's own parser would find in it (src/graph/xml.cc). Virtual addresses are as good as any."""
+    """Return what NCCL's own parser would find in it (src/graph/xml.cc). Virtual addresses are as good as any."""
     version = re.search(r"<system\b[^>]*\bversion=\"(\d+)\"", text)
     addresses = re.findall(r"<pci\b[^>]*\bbusid=\"([0-9a-fA-F:.]+)\"[^>]*\bclass=\"0x0(?:302|207|200|300)", text)
     whole = "<system" in text and text.rstrip().endswith("</system>")

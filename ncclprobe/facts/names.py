@@ -39,13 +39,13 @@ class Names:
     sources: tuple[str, ...] = ()
 
     def entries(self, name: str) -> tuple[HostsEntry, ...]:
-        """The lines of /etc/hosts that know `name`, whose case does not matter."""
+        """Return the lines of /etc/hosts that know `name`, whose case does not matter."""
         return tuple(entry for entry in self.hosts if name.lower() in map(str.lower, entry.names))
 
 
 @collector
 def names(host: Host) -> Names:
-    """Three files, open to every user; one that is not there says nothing, as to the resolver itself."""
+    """Read three files, open to every user; one that is not there says nothing, as to the resolver itself."""
     nameservers, search, options = resolv_conf(_text(host, RESOLV_CONF))
     return Names(
         hosts=hosts(_text(host, HOSTS)),
@@ -64,7 +64,7 @@ def _text(host: Host, path: str) -> str:
 
 
 def hosts(text: str) -> tuple[HostsEntry, ...]:
-    """What hosts(5) of this text defines. A line that glibc skips is skipped: no error, no entry."""
+    """Return what hosts(5) of this text defines. A line that glibc skips is skipped: no error, no entry."""
     entries = []
     for number, words in _lines(text):
         if len(words) > 1 and _is_address(words[0]):
@@ -73,7 +73,9 @@ def hosts(text: str) -> tuple[HostsEntry, ...]:
 
 
 def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The nameservers, the search list and the options of resolv.conf(5). The last search or domain line counts."""
+    """Return the nameservers, the search list and the options of resolv.conf(5). The last search or domain
+    line counts.
+    """
     nameservers: list[str] = []
     search: list[str] = []
     options: list[str] = []
@@ -89,7 +91,7 @@ def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str,
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """The words of the hosts line of nsswitch.conf(5); without one, none."""
+    """Return the words of the hosts line of nsswitch.conf(5); without one, none."""
     for _, words in _lines(text):
         database, colon, first = words[0].partition(":")
         if database == "hosts" and (colon or words[1:2] == [":"]):
@@ -98,7 +100,7 @@ def sources(text: str) -> tuple[str, ...]:
 
 
 def _lines(text: str, comments: str = "#") -> Iterator[tuple[int, list[str]]]:
-    """Numbered lines as words, without comments and without lines that have none."""
+    """Yield numbered lines as words, without comments and without lines that have none."""
     for number, line in enumerate(text.split("\n"), start=1):
         cut = min((at for mark in comments if (at := line.find(mark)) >= 0), default=len(line))
         words = line[:cut].split()

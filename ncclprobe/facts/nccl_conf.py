@@ -49,18 +49,18 @@ class Settings:
     files: tuple[ConfFile, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """The value NCCL would read for `name`, or None where it is unset or withheld."""
+        """Return the value NCCL would read for `name`, or None where it is unset or withheld."""
         setting = self.effective.get(name)
         return setting.value if setting else None
 
     def named(self, *prefixes: str) -> list[Setting]:
-        """The effective settings whose names start with one of `prefixes`, in order of name."""
+        """Return the effective settings whose names start with one of `prefixes`, in order of name."""
         return [setting for name, setting in sorted(self.effective.items()) if name.startswith(prefixes)]
 
 
 @collector
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
-    """The environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
+    """Read the environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
     version = software.nccl_version if isinstance(software, Software) else None
     paths = conf_paths(environment.variables, version)
     texts = [_text(host, path) for path in paths]
@@ -70,7 +70,7 @@ def nccl_conf(host: Host, environment: Environment, software: Software | Absent)
 
 
 def _text(host: Host, path: str) -> str | Absent:
-    """The file as far as it may be recorded. What this user cannot open, his NCCL cannot either, and goes on."""
+    """Return the file as far as it may be recorded. What this user cannot open, his NCCL cannot either, and goes on."""
     try:
         return host.ask("conf", path)
     except (Missing, Denied, Failed) as refusal:  # Failed: a directory
@@ -78,7 +78,7 @@ def _text(host: Host, path: str) -> str | Absent:
 
 
 def conf_paths(variables: Mapping[str, str | None], version: Version | None = None) -> tuple[str, ...]:
-    """The files NCCL reads, strongest first.
+    """Return the files NCCL reads, strongest first.
 
     A non-empty NCCL_CONF_FILE (since 2.23) takes the place of ~/.nccl.conf even if that file cannot be opened. The home
     is $HOME; before 2.30.3 NCCL asked the password file, which says the same but in odd containers.
@@ -91,7 +91,7 @@ def conf_paths(variables: Mapping[str, str | None], version: Version | None = No
 
 
 def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Setting, ...]:
-    """What a file of this text defines, in its order; the origin is ``path:line``. Nothing is an error.
+    """Return what a file of this text defines, in its order; the origin is ``path:line``. Nothing is an error.
 
     A line is cut at its first ``=``; without one it is skipped. Nothing is trimmed or unquoted, so ``NCCL_DEBUG =
     INFO`` defines a variable whose name ends in a blank. ``#`` counts in column 0 only, and before 2.26 nowhere: there
@@ -108,7 +108,7 @@ def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Se
 
 
 def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
-    """Numbered lines as NCCL sees them, each ending at its first NUL as C strings do."""
+    """Yield numbered lines as NCCL sees them, each ending at its first NUL as C strings do."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not reaches(version, _FGETS):
             yield number, line.partition("\0")[0]
@@ -118,7 +118,7 @@ def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
 
 
 def merge(environment: Environment, files: Sequence[Sequence[Setting]]) -> Settings:
-    """The settings that count, given those of each file in the order of `conf_paths`: the first definition wins.
+    """Return the settings that count, given those of each file in the order of `conf_paths`: the first definition wins.
 
     An empty value in the environment is a definition too.
     """

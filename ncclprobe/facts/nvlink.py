@@ -76,7 +76,7 @@ class NvLinks:
 
 @collector
 def nvlink(host: Host, gpus: Gpus) -> NvLinks:
-    """Every link of every GPU that is not lost."""
+    """Read every link of every GPU that is not lost."""
     return NvLinks(tuple(Absent(gpu.lost, "Failed") if gpu.lost else _links(host, gpu) for gpu in gpus.all))
 
 
@@ -112,7 +112,7 @@ def _count(value: Any) -> int:
 
 
 def _columns(host: Host, gpu: int, count: int) -> dict[str, Column]:
-    """Every field of every link, each from the newest source that has it."""
+    """Return every field of every link, each from the newest source that has it."""
     columns = _ask_fields(host, gpu, list(_FIELDS), _FIELDS.values(), range(count), count)
     columns["recoveries"] = _first_known(columns["recoveries"], columns["recovery_events"])
     lacking = [name for name in _LANES if _unknown(columns[name])]
@@ -130,7 +130,7 @@ def _columns(host: Host, gpu: int, count: int) -> dict[str, Column]:
 def _ask_fields(
     host: Host, gpu: int, names: Sequence[str], numbers: Iterable[int], scopes: Iterable[int], count: int
 ) -> dict[str, Column]:
-    """`count` values for each of `names`, from one call."""
+    """Return `count` values for each of `names`, from one call."""
     values = several(host, number, len(names) * count, _FIELD_VALUES, gpu, listed(numbers), listed(scopes))
     return {name: values[place * count : (place + 1) * count] for place, name in enumerate(names)}
 
@@ -155,7 +155,7 @@ def _state(value: int | Absent) -> State | Absent:
 
 
 def _first_known(column: Column, older: Column) -> Column:
-    """`column`, with what `older` knows where it knows nothing."""
+    """Return `column`, with what `older` knows where it knows nothing."""
     pairs = zip(column, older, strict=True)
     return tuple(b if isinstance(a, Absent) and not isinstance(b, Absent) else a for a, b in pairs)
 

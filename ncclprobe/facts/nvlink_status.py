@@ -35,12 +35,14 @@ class NvlinkStatus:
 
 @collector
 def nvlink_status(host: Host) -> NvlinkStatus:
-    """``nvidia-smi nvlink -s``, which prints nothing and exits with 0 where no GPU has NVLink."""
+    """Read ``nvidia-smi nvlink -s``, which prints nothing and exits with 0 where no GPU has NVLink."""
     return parse(host.ask("run", "nvidia-smi", "nvlink", "-s"))
 
 
 def parse(text: str) -> NvlinkStatus:
-    """All GPUs in `text`, which may be empty. Raises ParseError for any other text without a GPU, or with one twice."""
+    """Return all GPUs in `text`, which may be empty. Raises ParseError for any other text without a GPU, or with one
+    twice.
+    """
     found = blocks(lines(text), _GPU)
     gpus = {int(heading[1]): _gpu(heading[2], body) for heading, body in found}
     if len(gpus) < len(found):

@@ -98,7 +98,7 @@ class Gpus:
 
 @collector
 def nvml(host: Host) -> Gpus:
-    """Every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
+    """Read every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
     count = ask(host, number, "nvmlDeviceGetCount")
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
@@ -112,7 +112,7 @@ def nvml(host: Host) -> Gpus:
 
 
 def _gpu(host: Host, index: int) -> Gpu:
-    """One GPU; a lost one does not hide the others, but a driver that does not answer hides all."""
+    """Return one GPU; a lost one does not hide the others, but a driver that does not answer hides all."""
     try:
         gpu = Gpu(
             index=index,
@@ -156,7 +156,7 @@ def _modes(host: Host, index: int) -> dict[str, Any]:
 
 
 def _use(host: Host, index: int) -> dict[str, Any]:
-    """What the GPU is doing, and where on the machine it sits.
+    """Return what the GPU is doing, and where on the machine it sits.
 
     Not nvmlDeviceGetNumaNodeId: that is the node of the GPU's own memory, where that is one (Grace).
     """
@@ -170,7 +170,7 @@ def _use(host: Host, index: int) -> dict[str, Any]:
 
 
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:
-    """Two fields that one question answers, or refuses."""
+    """Return two fields that one question answers, or refuses."""
     return dict.fromkeys(names, pair) if isinstance(pair, Absent) else dict(zip(names, pair, strict=True))
 
 
@@ -214,7 +214,7 @@ def _remaps(counts: list[int]) -> tuple[bool, bool]:
 
 
 def _reasons(mask: Any) -> tuple[str, ...]:
-    """The names of the bits set; bits that this version does not know are called by their place."""
+    """Return the names of the bits set; bits that this version does not know are called by their place."""
     bits = [bit for bit in range(64) if number(mask) >> bit & 1]
     return tuple(_REASONS[bit] if bit < len(_REASONS) else f"bit-{bit}" for bit in bits)
 
@@ -243,6 +243,6 @@ def _troubles(mask: int) -> tuple[str, ...]:
 
 
 def _why_lost(gpu: Gpu) -> str:
-    """NVML keeps names and addresses, so a GPU may be lost to every question but those."""
+    """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
     seen = [getattr(gpu, field.name) for field in fields(gpu)]
     return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(_GONE)), "")

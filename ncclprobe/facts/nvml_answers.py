@@ -19,7 +19,8 @@ NOT_ASKED = Absent("not asked")
 
 
 def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
-    """What `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of it.
+    """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of
+    it.
 
     `parse` is a function of a module and makes a value that cannot change: GPUs of a kind answer alike, on one node and
     on all nodes of a fleet, and share what was made of it.
@@ -40,7 +41,7 @@ def _read(parse: Callable[[Any], T], function: str, text: str) -> T:
 
 
 def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int, older: str = "") -> T | Absent:
-    """The same as a field; `older` is a function asked where the library lacks this one."""
+    """Return the same as a field; `older` is a function asked where the library lacks this one."""
     field = attempt(lambda: ask(host, parse, function, *arguments))
     return learn(host, parse, older, *arguments) if older and missing(field) else field
 
@@ -48,7 +49,7 @@ def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str 
 def several(
     host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
 ) -> tuple[T | Absent, ...]:
-    """`count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
+    """Return `count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
 
     found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
     return (found,) * count if isinstance(found, Absent) else found
@@ -70,31 +71,33 @@ def _columns(parse: Callable[[Any], T], count: int, function: str, text: str) ->
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Numbers as an argument: the question is about each of them."""
+    """Return numbers as an argument: the question is about each of them."""
     return ",".join(map(str, numbers))
 
 
 def unsupported(field: object) -> bool:
-    """Whether NVML says that this GPU has no such thing, in the words nvidia-ml-py has for NVML_ERROR_NOT_SUPPORTED."""
+    """Return whether NVML says that this GPU has no such thing, in the words nvidia-ml-py has for
+    NVML_ERROR_NOT_SUPPORTED.
+    """
     return isinstance(field, Absent) and field.why.endswith("Not Supported")
 
 
 def number(value: Any) -> int:
-    """A whole number, which NVML never has below 0. Raises TypeError for anything else."""
+    """Return a whole number, which NVML never has below 0. Raises TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError("not a whole number")
     return value
 
 
 def text(value: Any) -> str:
-    """Text. Raises TypeError for anything else."""
+    """Return text. Raises TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError("not text")
     return value
 
 
 def members(words: list[int]) -> tuple[int, ...]:
-    """The members of a set that NVML gives as 64-bit words, the lowest first."""
+    """Return the members of a set that NVML gives as 64-bit words, the lowest first."""
     found: list[int] = []
     for place, word in enumerate(words):
         digits = f"{number(word):b}"[::-1][:64]

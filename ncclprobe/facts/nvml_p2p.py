@@ -35,7 +35,7 @@ class PeerAccess:
 
 @collector
 def nvml_p2p(host: Host, gpus: Gpus) -> PeerAccess:
-    """Every ordered pair of GPUs that are not lost. One GPU has no pairs."""
+    """Read every ordered pair of GPUs that are not lost. One GPU has no pairs."""
     present = [gpu.index for gpu in gpus.all if not gpu.lost]
     return PeerAccess(*(_pairs(host, present, capability) for capability in (_READ, _WRITE, _NVLINK)))
 

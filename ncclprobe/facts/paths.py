@@ -1,4 +1,4 @@
-"""Which other nodes this one could reach, on which of its interfaces, and how well: what a run measured."""
+"""Hold which other nodes this one could reach, on which of its interfaces, and how well, as a run measured it."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -8,10 +8,10 @@ from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
 
-class Door(NamedTuple):
-    """A listener of a node. `road` is ``nccl0`` for the first interface that NCCL would use, … or ``default``."""
+class MeshListener(NamedTuple):
+    """A listener of a node. `role` is ``nccl0`` for the first interface that NCCL would use, … or ``default``."""
 
-    road: str
+    role: str
     interface: str
     address: str
     port: int
@@ -28,17 +28,17 @@ OUTCOMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """From this node to one door of another, in `tries` tries; the last one counts, and any success.
+    """From this node to one listener of another, in `tries` tries; the last one counts, and any success.
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
     ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
     had no more time, which says nothing. `rtt_s` is the shortest round trip of several. `rate_gbps` is what one stream
-    carried there (1e9 bit/s of payload), `resent` of `segments` its TCP retransmissions, in the
-    better of `streams` looks at what was doubtful.
+    carried there (1e9 bit/s of payload), `resent` of `segments` its TCP retransmissions, in the better of `streams`
+    measurements of what was doubtful.
     """
 
     to: int
-    road: str
+    role: str
     interface: str
     source: str
     address: str
@@ -55,19 +55,19 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """All that node `me` tried. `names` are the nodes by rank, `doors` its own listeners.
+    """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
 
-    `unopened` says of a road on which it could not listen why.
+    `unopened` holds, by role, why this node could not listen.
     """
 
     me: int
     names: dict[int, str]
-    doors: tuple[Door, ...] = ()
+    listeners: tuple[MeshListener, ...] = ()
     rows: tuple[Path, ...] = ()
     unopened: dict[str, str] = field(default_factory=dict)
 
 
 @collector
 def paths(host: Host) -> Paths:
-    """What this node saw of the others."""
+    """Read what this node measured of the others."""
     return sample(host, "paths", Paths)

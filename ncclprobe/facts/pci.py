@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Absent
 
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE
-Kind = Literal["gpu", "nic", "nvswitch", "npu"]
+DeviceKind = Literal["gpu", "nic", "nvswitch", "npu"]
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _UNSET = 0x20000000  # IORESOURCE_UNSET, linux/ioport.h: the kernel found no room for this BAR
@@ -43,8 +43,8 @@ class Identity:
     driver: str = ""
 
     @property
-    def kind(self) -> Kind | None:
-        """What it is to NCCL (kvDictPciClass in graph/topo.cc), or None where it does not matter.
+    def kind(self) -> DeviceKind | None:
+        """Return what it is to NCCL (kvDictPciClass in graph/topo.cc), or None where it does not matter.
 
         0x068001 is IBM's NVLink bridge to a POWER9, 0x0c06 an old class of InfiniBand adapters.
         """
@@ -58,7 +58,7 @@ class Identity:
         return "gpu" if base == 0x03 else "nvswitch" if subclass == 0x0680 else None
 
 
-class Place(NamedTuple):
+class PciPosition(NamedTuple):
     """Where a function sits: its root bus (``pci0000:40``) and the bridges above it, the nearest to the root first."""
 
     root: str
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """The upstream ports of the switches above, the nearest first.
+        """Return the upstream ports of the switches above, the nearest first.
 
         A switch is two bridges, a port up and a port down; NCCL too climbs two at a time and ignores the one at the
         root (ncclTopoGetXmlFromSys in graph/xml.cc).
@@ -88,12 +88,12 @@ class PcieLink:
 
     @property
     def gbps(self) -> float | None:
-        """Gb/s per direction as the link runs, line coding deducted and packet headers not."""
+        """Return Gb/s per direction as the link runs, line coding deducted and packet headers not."""
         return _gbps(self.speed_gtps, self.width)
 
     @property
     def max_gbps(self) -> float | None:
-        """Gb/s per direction at the best speed and width of this end."""
+        """Return Gb/s per direction at the best speed and width of this end."""
         return _gbps(self.max_speed_gtps, self.max_width)
 
 
@@ -116,7 +116,7 @@ class Device:
 
     address: str
     identity: Identity
-    place: Place | Absent
+    place: PciPosition | Absent
     link: PcieLink | Absent
     numa_node: int | Absent = -1
     local_cpus: tuple[int, ...] | Absent = ()
@@ -147,14 +147,16 @@ class Pci:
     bridges: Mapping[str, Bridge] = field(default_factory=dict)
     unread: Mapping[str, Absent] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> tuple[Device, ...]:
-        """The devices of one kind, by address."""
+    def of(self, kind: DeviceKind) -> tuple[Device, ...]:
+        """Return the devices of one kind, by address."""
         return tuple(device for device in self.devices.values() if device.identity.kind == kind)
 
 
 @collector
 def pci(host: Host) -> Pci:
-    """Every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the other functions."""
+    """Read every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the other
+    functions.
+    """
     names = sorted(json.loads(host.ask("list", ROOT)))
     seen = {name: learn(host, identity, "read", f"{ROOT}/{name}/uevent") for name in names}
     known = {name: who for name, who in seen.items() if not isinstance(who, Absent)}
@@ -188,7 +190,7 @@ def _device(host: Host, address: str, who: Identity) -> Device:
 
 
 def _link(host: Host, folder: str) -> PcieLink:
-    """Refused where one of the four files is: a function that is not on PCI Express has none of them."""
+    """Return the link; raise HostError where one of its four files is missing: then it is not on PCI Express."""
     return PcieLink(
         speed_gtps=speed(host.ask("read", f"{folder}/current_link_speed")),
         width=width(host.ask("read", f"{folder}/current_link_width")),
@@ -213,7 +215,7 @@ def _bridge(host: Host, address: str, who: Identity | Absent, switch: bool) -> B
 
 @lru_cache(4096)
 def normal(address: str) -> str:
-    """An address as sysfs spells it: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``."""
+    """Return an address as sysfs spells it: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``."""
     match = _ADDRESS.fullmatch(address if address.count(":") > 1 else f"0000:{address}")
     if not match:
         raise ParseError(f"PCI address: {address[:40]!r}")
@@ -221,8 +223,8 @@ def normal(address: str) -> str:
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 
-def place(text: str) -> Place:
-    """Where the link of a function leads: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
+def place(text: str) -> PciPosition:
+    """Return where the link of a function leads: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
 
     Whatever is above the last part that is no address is no bridge: ACPI nodes of a Hyper-V guest, an NVMe controller
     with a bus of its own.
@@ -233,16 +235,20 @@ def place(text: str) -> Place:
         start -= 1
     if start in (0, len(parts)):
         raise ParseError(f"PCI path: {text[:120]!r}")
-    return Place(parts[start - 1], tuple(parts[start:-1]))
+    return PciPosition(parts[start - 1], tuple(parts[start:-1]))
 
 
 def identity(text: str) -> Identity:
-    """A function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER where one is bound."""
-    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    """Return a function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER where one is bound."""
+    reported = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     try:
-        vendor, device = _ids(said["PCI_ID"])
+        vendor, device = _ids(reported["PCI_ID"])
         return Identity(
-            int(said["PCI_CLASS"], 16), vendor, device, _ids(said.get("PCI_SUBSYS_ID", "0:0")), said.get("DRIVER", "")
+            int(reported["PCI_CLASS"], 16),
+            vendor,
+            device,
+            _ids(reported.get("PCI_SUBSYS_ID", "0:0")),
+            reported.get("DRIVER", ""),
         )
     except (KeyError, ValueError):
         raise ParseError(f"PCI uevent: {text[:120]!r}") from None
@@ -254,14 +260,16 @@ def _ids(text: str) -> tuple[int, int]:
 
 
 def integer(text: str) -> int:
-    """A decimal number, such as a NUMA node or -1."""
+    """Return a decimal number, such as a NUMA node or -1."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         raise ParseError(f"number: {text[:40]!r}")
     return int(text)
 
 
 def speed(text: str) -> float | None:
-    """GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None for "Unknown" and "Unknown speed"."""
+    """Return GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None for "Unknown" and "Unknown
+    speed".
+    """
     match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?) GT/s(?: PCIe)?", text.strip())
     if not match and not text.startswith("Unknown"):
         raise ParseError(f"PCIe speed: {text[:40]!r}")
@@ -269,7 +277,7 @@ def speed(text: str) -> float | None:
 
 
 def width(text: str) -> int | None:
-    """Lanes. None for what is no width: 0 where there is no link, 63 or 255 read from a device that is gone."""
+    """Return lanes. None for what is no width: 0 where there is no link, 63 or 255 read from a device that is gone."""
     lanes = integer(text)
     return lanes if lanes in _WIDTHS else None
 
@@ -281,7 +289,7 @@ def _gbps(speed_gtps: float | None, lanes: int | None) -> float | None:
 
 
 def bars(text: str) -> tuple[int, ...]:
-    """Bytes of BAR 0 to 5 in ``resource``: start, end and flags of each."""
+    """Return bytes of BAR 0 to 5 in ``resource``: start, end and flags of each."""
     rows = re.findall(r"^0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16})$", text, re.MULTILINE)[:6]
     if len(rows) < 6:
         raise ParseError(f"PCI resource: {text[:120]!r}")
@@ -290,7 +298,7 @@ def bars(text: str) -> tuple[int, ...]:
 
 
 def aer(text: str) -> dict[str, int]:
-    """The counts of an ``aer_dev_*`` file that are not zero, without its total."""
+    """Return the counts of an ``aer_dev_*`` file that are not zero, without its total."""
     rows = re.findall(r"^(\S+) ([0-9]{1,20})$", text, re.MULTILINE)
     if not rows:
         raise ParseError(f"AER counters: {text[:80]!r}")
@@ -298,7 +306,7 @@ def aer(text: str) -> dict[str, int]:
 
 
 def acs(text: str) -> frozenset[str] | None:
-    """Which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
+    """Return which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
 
     Raises Denied where the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
     """
@@ -315,11 +323,11 @@ def acs(text: str) -> frozenset[str] | None:
 
 
 def config_space(text: str) -> bytes:
-    """The bytes of a host's answer to ``bytes``: a length, and in hex the rows that are not all zero."""
+    """Return the bytes of a host's answer to ``bytes``: a length, and in hex the rows that are not all zero."""
     try:
-        said = json.loads(text)
-        data = bytearray(min(int(said["length"]), _CONFIG_BYTES))
-        for offset, row in said["rows"].items():
+        reported = json.loads(text)
+        data = bytearray(min(int(reported["length"]), _CONFIG_BYTES))
+        for offset, row in reported["rows"].items():
             at, raw = int(offset, 16), bytes.fromhex(row)
             data[at : at + len(raw)] = raw
         return bytes(data[:_CONFIG_BYTES])
@@ -328,7 +336,7 @@ def config_space(text: str) -> bytes:
 
 
 def extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """Id and offset of each PCI Express extended capability; a list that loops or leaves the space ends there."""
+    """Yield id and offset of each PCI Express extended capability; a list that loops or leaves the space ends there."""
     offset, seen = _FIRST_EXTENDED, set[int]()
     while _FIRST_EXTENDED <= offset <= len(config) - 4 and offset not in seen:
         seen.add(offset)

@@ -64,7 +64,7 @@ class Plugins:
 
 @collector
 def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Plugins:
-    """The loader's folders, vendors' usual ones, and that of a plugin named by its path; open to every user."""
+    """Read the loader's folders, vendors' usual ones, and that of a plugin named by its path; open to every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
     found = []
@@ -74,7 +74,7 @@ def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Pl
 
 
 def _named(variables: Mapping[str, str | None]) -> Iterator[str]:
-    """The folders of plugins that variables name by an absolute path."""
+    """Yield the folders of plugins that variables name by an absolute path."""
     for variable in _NAMED_BY:
         for value in (variables.get(variable) or "").split(","):
             if value.startswith("/"):

@@ -36,13 +36,13 @@ class Ports:
     time_wait: int | Absent
 
     def on(self, port: int) -> tuple[Listener, ...]:
-        """The sockets that listen on `port`."""
+        """Return the sockets that listen on `port`."""
         return tuple(listener for listener in self.listeners if listener.port == port)
 
 
 @collector
 def ports(host: Host) -> Ports:
-    """Three files, open to every user."""
+    """Read three files, open to every user."""
     found = [*listening(host.ask("lines", "/proc/net/tcp", LISTENING)), *_ipv6(host)]
     return Ports(tuple(found), learn(host, time_wait, "read", "/proc/net/sockstat"))
 
@@ -55,7 +55,7 @@ def _ipv6(host: Host) -> tuple[Listener, ...]:
 
 
 def listening(text: str) -> tuple[Listener, ...]:
-    """The listening sockets of a table whose header is there. Raises ParseError."""
+    """Return the listening sockets of a table whose header is there. Raises ParseError."""
     header, *rows = text.splitlines() or [""]
     if header.split()[:2] != ["sl", "local_address"]:
         raise ParseError(f"/proc/net/tcp: {text[:80]!r}")
@@ -70,14 +70,14 @@ def _listener(row: str) -> Listener:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """One or four 32-bit numbers, each in the machine's own order: little-endian on all that run CUDA."""
+    """Return one or four 32-bit numbers, each in the machine's own order: little-endian on all that run CUDA."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = struct.pack(f"<{len(words)}I", *words)
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 
 
 def time_wait(text: str) -> int:
-    """The TIME_WAIT sockets that /proc/net/sockstat counts. Raises ParseError."""
+    """Return the TIME_WAIT sockets that /proc/net/sockstat counts. Raises ParseError."""
     match = re.search(r"^TCP: .*\btw (\d{1,18})\b", text, re.MULTILINE | re.ASCII)
     if not match:
         raise ParseError(f"/proc/net/sockstat: {text[:80]!r}")

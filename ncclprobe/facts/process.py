@@ -42,7 +42,7 @@ _BY_CGROUP = re.compile(r"/(kubepods|docker|libpod|lxc|machine\.slice/machine-|c
 _CGROUP_KINDS = {"kubepods": "kubernetes", "libpod": "podman", "machine.slice/machine-": "systemd-nspawn"}
 
 
-class Limit(NamedTuple):
+class ResourceLimit(NamedTuple):
     """A resource limit, soft and hard. None: unlimited."""
 
     soft: int | None
@@ -58,8 +58,8 @@ class Process:
     inode numbers by kind: equal numbers on one boot of one kernel are one namespace.
     """
 
-    nofile: Limit
-    nproc: Limit
+    nofile: ResourceLimit
+    nproc: ResourceLimit
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
     capabilities: frozenset[str]
@@ -80,7 +80,9 @@ class Container:
 
 @collector
 def process(host: Host) -> Process:
-    """getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may always look at itself."""
+    """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may always look at
+    itself.
+    """
     cpus, nodes, capabilities = status(host.ask("read", "/proc/self/status"))
     return Process(
         nofile=_limit(host, "RLIMIT_NOFILE"),
@@ -93,13 +95,14 @@ def process(host: Host) -> Process:
     )
 
 
-def _limit(host: Host, name: str) -> Limit:
+def _limit(host: Host, name: str) -> ResourceLimit:
     soft, hard = json.loads(host.ask("rlimit", name))
-    return Limit(soft, hard)
+    return ResourceLimit(soft, hard)
 
 
 def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]:
-    """Allowed processors, allowed memory nodes and effective capabilities of /proc/self/status. Raises ParseError.
+    """Return allowed processors, allowed memory nodes and effective capabilities of /proc/self/status. Raises
+    ParseError.
 
     A kernel without cpusets shows no memory nodes: none are listed then.
     """
@@ -115,7 +118,7 @@ def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]
 
 
 def namespace(link: str) -> int:
-    """The inode number in ``ipc:[4026531839]``. Raises ParseError."""
+    """Return the inode number in ``ipc:[4026531839]``. Raises ParseError."""
     match = re.fullmatch(r"\w+:\[(\d{1,20})\]", link.strip(), re.ASCII)
     if not match:
         raise ParseError(f"/proc/self/ns: {link[:60]!r}")
@@ -124,7 +127,9 @@ def namespace(link: str) -> int:
 
 @collector
 def container(host: Host, environment: Environment | Absent) -> Container:
-    """The marks that container engines leave: variables, two files, the control groups of process 1. For every user."""
+    """Read the marks that container engines leave: variables, two files, the control groups of process 1. For every
+    user.
+    """
     variables = {} if isinstance(environment, Absent) else environment.variables
     for name, kind in _BY_VARIABLE.items():
         if variables.get(name):

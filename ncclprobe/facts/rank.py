@@ -33,7 +33,7 @@ class RankSeat:
 
 @rank_collector
 def rank_seat(host: Host, environment: Environment, launch: Launch, process: Process) -> RankSeat:
-    """The variables, affinity and namespaces of this one process."""
+    """Return the variables, affinity and namespaces of this one process."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     return RankSeat(
         local_rank=launch.local_rank,

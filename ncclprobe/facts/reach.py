@@ -80,36 +80,38 @@ class RollCall:
 
 @collector
 def roll_call(host: Host) -> RollCall:
-    """Whether the other ranks of this node were waited for."""
+    """Read whether the other ranks of this node were waited for."""
     return sample(host, "roll", RollCall)
 
 
 @collector
 def reach(host: Host) -> Reach:
-    """How this node reached rank 0."""
+    """Read how this node reached rank 0."""
     return sample(host, "reach", Reach)
 
 
 @collector
 def clock_offset(host: Host) -> ClockOffset:
-    """This node's clock against that of rank 0."""
+    """Read this node's clock against that of rank 0."""
     return sample(host, "clock", ClockOffset)
 
 
 @collector
 def gathering(host: Host) -> Gathering:
-    """Whom rank 0 waited for; on rank 0's node alone."""
+    """Read whom rank 0 waited for; on rank 0's node alone."""
     return sample(host, "gathering", Gathering)
 
 
 def sample(host: Host, name: str, kind: type[T]) -> T:
-    """What a run measured, as `kind`. It may come from another node: nothing in it is believed to be well formed."""
+    """Return what a run measured, as `kind`. It may come from another node: nothing in it is believed to be well
+    formed.
+    """
     text = host.ask(SAMPLE, name)
 
     import msgspec  # it costs as much as all of looking, and most runs measure nothing
 
     try:
-        said: Any = json.loads(text)
-        return msgspec.convert(said, kind, str_keys=True)
+        reported: Any = json.loads(text)
+        return msgspec.convert(reported, kind, str_keys=True)
     except (ValueError, msgspec.ValidationError) as error:
         raise ParseError(f"sample {name}: {error}") from None

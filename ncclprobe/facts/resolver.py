@@ -21,7 +21,7 @@ class Master:
 
     @property
     def loopback(self) -> tuple[str, ...]:
-        """Those of the addresses that only this very node can reach."""
+        """Return those of the addresses that only this very node can reach."""
         return tuple(a for a in self.addresses if ip_address(a.partition("%")[0]).is_loopback)
 
 

@@ -68,20 +68,20 @@ class Routes:
 
     @property
     def default_interfaces(self) -> tuple[str, ...]:
-        """Interfaces with a default route in the main tables."""
+        """Return interfaces with a default route in the main tables."""
         names = [route.interface for route in self.main if route.destination in ("0.0.0.0/0", "::/0")]
         return tuple(dict.fromkeys(names))
 
     @property
     def policy(self) -> tuple[Rule, ...]:
-        """The rules that somebody added."""
+        """Return the rules that an administrator added."""
         rules = () if isinstance(self.rules, Absent) else self.rules
         return tuple(rule for rule in rules if (rule.table, rule.source) not in _USUAL)
 
 
 @collector
 def routes(host: Host) -> Routes:
-    """Two files and ``ip rule``; ``ip route`` only where rules lead to further tables. Open to every user."""
+    """Read two files and ``ip rule``; ``ip route`` only where rules lead to further tables. Open to every user."""
     found = Routes(
         (*main4(host.ask("read", "/proc/net/route")), *_main6(host)), learn(host, rules, "run", *_IP, "rule")
     )
@@ -103,7 +103,7 @@ def _main6(host: Host) -> tuple[Route, ...]:
 
 
 def main4(text: str) -> tuple[Route, ...]:
-    """The routes of /proc/net/route that are up and refuse nothing. Its addresses are little-endian numbers."""
+    """Return the routes of /proc/net/route that are up and refuse nothing. Its addresses are little-endian numbers."""
     lines = text.splitlines()
     if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
         raise ParseError(f"/proc/net/route: {text[:80]!r}")
@@ -127,7 +127,9 @@ def _ipv4(text: str) -> IPv4Address:
 
 
 def main6(text: str) -> tuple[Route, ...]:
-    """The routes of /proc/net/ipv6_route that lead to other machines: not to itself, multicast, anycast or refused."""
+    """Return the routes of /proc/net/ipv6_route that lead to other machines: not to itself, multicast, anycast or
+    refused.
+    """
     return tuple(route for line in text.splitlines() if (route := _route6(line)))
 
 
@@ -148,7 +150,7 @@ def _ipv6(text: str) -> IPv6Address:
 
 
 def rules(text: str) -> tuple[Rule, ...]:
-    """``ip -j rule``. (iproute2 before 4.17 ignores -j here and prints text: a ParseError.)"""
+    """Parse ``ip -j rule``. (iproute2 before 4.17 ignores -j here and prints text: a ParseError.)"""
     return tuple(_rule(row) for row in _rows(text, "ip rule"))
 
 
@@ -164,13 +166,13 @@ def _rule(row: dict[str, Any]) -> Rule:
 
 
 def _selector(row: dict[str, Any], key: str) -> str:
-    """``{"src": "10.2.0.0", "srclen": 16}`` as a prefix; one address has no length, and "all" is a word."""
+    """Parse ``{"src": "10.2.0.0", "srclen": 16}`` as a prefix; one address has no length, and "all" is a word."""
     address, length = str(row.get(key, "all")), row.get(f"{key}len")
     return address if address == "all" else _prefix(address if length is None else f"{address}/{length}")
 
 
 def tables(text: str) -> tuple[Route, ...]:
-    """``ip -j -4 route show table all`` without the table of this node's own addresses."""
+    """Parse ``ip -j -4 route show table all`` without the table of this node's own addresses."""
     rows = _rows(text, "ip route")
     return tuple(_route(row) for row in rows if row.get("table") != "local")
 
@@ -202,7 +204,7 @@ def _number(value: Any) -> int:
 
 
 def _rows(text: str, what: str) -> list[dict[str, Any]]:
-    """The objects of one JSON array. Raises ParseError."""
+    """Return the objects of one JSON array. Raises ParseError."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):

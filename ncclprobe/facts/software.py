@@ -77,13 +77,15 @@ class Software:
 
     @property
     def nccl_version(self) -> Version | None:
-        """The version a job most likely loads, or None where no libnccl was found, or not its version."""
+        """Return the version a job most likely loads, or None where no libnccl was found, or not its version."""
         return self.nccl[0].version if self.nccl else None
 
 
 @collector
 def software(host: Host, loader: Loader | Absent) -> Software:
-    """Wheels of this interpreter, what torch links to, shared libraries in the loader's folders: open to every user."""
+    """Read wheels of this interpreter, what torch links to, shared libraries in the loader's folders: open to every
+    user.
+    """
     known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
     torch = attempt(lambda: _torch(host))
@@ -104,7 +106,7 @@ def software(host: Host, loader: Loader | Absent) -> Software:
 
 
 def _torch(host: Host) -> Torch | None:
-    """Where torch lies, and torch/version.py."""
+    """Return where torch lies, and torch/version.py."""
     try:
         folder = str(PurePosixPath(host.ask("module", "torch")).parent)
     except Missing:
@@ -113,7 +115,7 @@ def _torch(host: Host) -> Torch | None:
 
 
 def torch_cuda(text: str) -> str | None:
-    """The CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
+    """Return the CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
     match = re.search(r"^cuda(?::[^=\n]*)? = (?:None|'([^'\n]*)')$", text, re.MULTILINE)
     if not match:
         raise ParseError(f"torch/version.py: no cuda in {text[:80]!r}")
@@ -121,7 +123,7 @@ def torch_cuda(text: str) -> str | None:
 
 
 def _cuda_library(host: Host, torch: Torch | Absent | None) -> Elf | None:
-    """What torch's CUDA library needs; None where torch is not installed or has none: nobody needs NCCL then."""
+    """Return what torch's CUDA library needs; None where torch is not installed or has none: NCCL is not needed."""
     if isinstance(torch, Absent):
         raise Failed(f"which torch is installed is not known: {torch.why}")
     if torch is None:
@@ -147,7 +149,7 @@ def _mapped(
 
 
 def _files(host: Host, folders: Sequence[str]) -> Iterator[NcclLibrary]:
-    """Every libnccl in `folders`, by its versioned name, else by the name that the loader asks for."""
+    """Yield every libnccl in `folders`, by its versioned name, else by the name that the loader asks for."""
     for folder in dict.fromkeys(map(usr, folders)):
         names = _names(host, folder)
         versioned = [match for match in map(_VERSIONED.fullmatch, names) if match]
@@ -167,7 +169,9 @@ def _names(host: Host, folder: str) -> list[str]:
 def _in_order(
     packages: dict[str, str], files: Sequence[NcclLibrary], mapped: Mapped | Absent | None
 ) -> Iterator[NcclLibrary]:
-    """The library that would be mapped, then wheels, then files; each once, a wheel's file with the wheel's version."""
+    """Yield the library that would be mapped, then wheels, then files; each once, a wheel's file with the wheel's
+    version.
+    """
     wheels = [NcclLibrary(parse_version(v), name) for name, v in packages.items() if name.startswith("nvidia-nccl")]
     own = [file for file in files if _WHEEL_FOLDER in file.path]
     if len(wheels) == 1 and len(own) == 1:
@@ -182,13 +186,13 @@ def _in_order(
 
 
 def _same(path: str, mapped: str) -> bool:
-    """Whether a file is the one mapped: `libnccl.so.2` is a link to the versioned name beside it."""
+    """Return whether a file is the one mapped: `libnccl.so.2` is a link to the versioned name next to it."""
     path, mapped = usr(path), usr(mapped)
     return path == mapped or (PurePosixPath(mapped).name == NCCL and path.startswith(f"{mapped}."))
 
 
 def toolkit(text: str) -> str:
-    """The version in the CUDA toolkit's version.json, which it has since 11.1. Raises ParseError."""
+    """Return the version in the CUDA toolkit's version.json, which it has since 11.1. Raises ParseError."""
     try:
         return str(json.loads(text)["cuda"]["version"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -196,7 +200,7 @@ def toolkit(text: str) -> str:
 
 
 def _cudnn(host: Host, loader: Loader) -> str:
-    """The version in the name of the file behind the loader's cache entry for cuDNN."""
+    """Return the version in the name of the file behind the loader's cache entry for cuDNN."""
     for name, file in () if isinstance(loader.cached, Absent) else loader.cached:
         target = learn(host, str, "link", file) if name.startswith("libcudnn.so.") else ""
         match = None if isinstance(target, Absent) else re.search(r"\.so\.(\d+(?:\.\d+)+)$", target)
@@ -206,10 +210,9 @@ def _cudnn(host: Host, loader: Loader) -> str:
 
 
 def parse_version(text: str | int) -> Version:
-    """The version in `text`: "2.29.7", "2.29.7+cuda13.0", "v2.29.7-1", "2.30", or the integer code 22907.
+    """Return the version in `text`: "2.29.7", "2.29.7+cuda13.0", "v2.29.7-1", "2.30", or the integer code 22907.
 
-    The code is major*1000 + minor*100 + patch before 2.9 and major*10000 + minor*100 + patch since. Raises
-    ParseError.
+    The code is major*1000 + minor*100 + patch before 2.9 and major*10000 + minor*100 + patch since. Raises ParseError.
     """
     written = str(text).strip()
     if re.fullmatch(r"\d{4,6}", written):
@@ -226,5 +229,5 @@ def _from_code(code: int) -> Version:
 
 
 def reaches(version: Version | None, first: tuple[int, ...]) -> bool:
-    """Whether `version` is `first` or later. None is the newest version known, which has everything."""
+    """Return whether `version` is `first` or later. None is the newest version known, which has everything."""
     return version is None or version >= first

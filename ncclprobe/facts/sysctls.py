@@ -56,7 +56,7 @@ class Sysctls:
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Seven files, and where interfaces share a subnet three more and three per interface; open to every user."""
+    """Read seven files, and where interfaces share a subnet three more and three per interface; open to every user."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),
@@ -71,7 +71,9 @@ def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
 
 
 def sharing_a_subnet(interfaces: Interfaces) -> list[Interface]:
-    """The interfaces that have an IPv4 address in a subnet of another one: there ARP and filters choose the wrong."""
+    """Return the interfaces that have an IPv4 address in a subnet of another one: there ARP and filters choose the
+    wrong.
+    """
     subnets = {i.name: _subnets(i) for i in interfaces.all if not i.loopback}
     owners = Counter(subnet for found in subnets.values() for subnet in found)
     return [i for i in interfaces.all if any(owners[subnet] > 1 for subnet in subnets.get(i.name, ()))]
@@ -96,24 +98,24 @@ def _ask(host: Host, name: str, parse: Callable[[str], T]) -> T | Absent:
 
 
 def number(text: str) -> int:
-    """One whole number. Raises ParseError."""
+    """Return one whole number. Raises ParseError."""
     return _numbers(text, 1)[0]
 
 
 def three(text: str) -> tuple[int, int, int]:
-    """Three whole numbers, blank-separated. Raises ParseError."""
+    """Return three whole numbers, blank-separated. Raises ParseError."""
     least, default, greatest = _numbers(text, 3)
     return least, default, greatest
 
 
 def port_range(text: str) -> tuple[int, int]:
-    """``32768\\t60999``. Raises ParseError."""
+    """Parse ``32768\\t60999``. Raises ParseError."""
     first, last = _numbers(text, 2)
     return first, last
 
 
 def port_list(text: str) -> tuple[tuple[int, int], ...]:
-    """The kernel's list of ports, ``29500,40000-40010``, as ranges; empty is none. Raises ParseError."""
+    """Return the kernel's list of ports, ``29500,40000-40010``, as ranges; empty is none. Raises ParseError."""
     ranges = []
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)

@@ -22,7 +22,7 @@ class System:
 
 @collector
 def system(host: Host) -> System:
-    """uname(2), /etc/os-release and the kernel's boot id."""
+    """Read uname(2), /etc/os-release and the kernel's boot id."""
     names = json.loads(host.ask("uname"))
     try:
         release = host.ask("read", "/etc/os-release")
@@ -45,7 +45,7 @@ def _boot_id(host: Host) -> str | None:
 
 
 def distribution(text: str) -> str:
-    """PRETTY_NAME of os-release(5), which is shell-quoted; empty where the file lacks it."""
+    """Return PRETTY_NAME of os-release(5), which is shell-quoted; empty where the file lacks it."""
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":

@@ -19,12 +19,12 @@ class TimeSync:
 
 @collector
 def timesync(host: Host) -> TimeSync:
-    """One property of systemd (since 239). Every user may ask."""
+    """Read one property of systemd (since 239). Every user may ask."""
     return TimeSync(synchronized(host.ask("run", "timedatectl", "show", "--property=NTPSynchronized")))
 
 
 def synchronized(text: str) -> bool:
-    """``NTPSynchronized=yes``. Raises ParseError."""
+    """Parse ``NTPSynchronized=yes``. Raises ParseError."""
     if text.strip() not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
         raise ParseError(f"timedatectl: {text[:80]!r}")
     return text.strip().endswith("=yes")

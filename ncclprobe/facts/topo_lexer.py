@@ -17,7 +17,7 @@ _TAB = " " * 6
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MatrixLine:
     """One line with at least one letter or digit: its number in the text, the text, its words."""
 
     number: int
@@ -25,7 +25,7 @@ class Line:
     words: tuple[str, ...]
 
     def gap(self, index: int) -> int:
-        """The width of the blank before the word of that index.
+        """Return the width of the blank before the word of that index.
 
         A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
         """
@@ -35,16 +35,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class MatrixLines:
     """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number."""
 
-    speaking: tuple[Line, ...]
+    speaking: tuple[MatrixLine, ...]
     size: int
 
 
-def lex(text: str) -> Lines:
-    """Every line of `text`, in linear time."""
+def lex(text: str) -> MatrixLines:
+    """Return every line of `text`, in linear time."""
     plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
     numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
-    speaking = [Line(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
-    return Lines(tuple(speaking), len(plain))
+    speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
+    return MatrixLines(tuple(speaking), len(plain))

@@ -9,11 +9,11 @@ from typing import Literal
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_lexer import lex
 from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
-from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, Row, Table, rows, tables
+from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, MatrixRow, Table, rows, tables
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
-Kind = Literal["topo-m", "topo-mp", "p2p"]
+MatrixKind = Literal["topo-m", "topo-mp", "p2p"]
 Affinity = tuple[str | None, ...]
 
 
@@ -27,7 +27,7 @@ class Matrix:
     A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing.
     """
 
-    kind: Kind
+    kind: MatrixKind
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     links: Mapping[str, Mapping[str, str]]
@@ -39,12 +39,14 @@ class Matrix:
 
 @collector
 def topo_matrix(host: Host) -> Matrix:
-    """The one matrix of ``nvidia-smi topo -m``."""
+    """Read the one matrix of ``nvidia-smi topo -m``."""
     return parse(host.ask("run", "nvidia-smi", "topo", "-m"))[0]
 
 
 def parse(text: str) -> tuple[Matrix, ...]:
-    """Every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a word."""
+    """Return every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a
+    word.
+    """
     lines = lex(text)
     found: list[Matrix] = []
     for table in tables(lines):
@@ -59,7 +61,7 @@ def parse(text: str) -> tuple[Matrix, ...]:
     return tuple(found)
 
 
-def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
+def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     header, names = table.header, _names(table)
     gpus = tuple(name for name in header.devices if name.startswith("GPU"))
     links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
@@ -85,7 +87,9 @@ def _matrix(table: Table, present: Sequence[Row]) -> Matrix:
 
 
 def _names(table: Table) -> dict[str, str]:
-    """What each device is called by the NIC Legend, or else in the header; the legend may know more than the header."""
+    """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
+    header.
+    """
     skip = len(table.header.label)
     lines = iter([line.words[skip:] for line in table.body])
     names = {name: name for name in table.header.devices}
@@ -114,8 +118,8 @@ def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
                 raise ParseError(f"the rows disagree: {one} says {link} of {two}, {two} says {back} of {one}")
 
 
-def _missing(table: Table, present: Sequence[Row]) -> list[str]:
-    """The rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
+def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
+    """Return the rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
     seen = {row.device for row in present}
     of_nics = any(not device.startswith("GPU") for device in seen)
     wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
@@ -127,13 +131,13 @@ def _missing(table: Table, present: Sequence[Row]) -> list[str]:
     return [f"rows {missing[0]} to {missing[-1]} are missing" if missing[1:] else f"row {missing[0]} is missing"]
 
 
-def _cut(header: Header, present: Sequence[Row]) -> list[str]:
+def _cut(header: Header, present: Sequence[MatrixRow]) -> list[str]:
     size = len(header.devices)
     return [f"row {row.device} is cut after {len(row.cells)} of {size} cells" for row in present if row.cut]
 
 
-def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
-    """A row's affinities by column, and what of them is not known.
+def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
+    """Return a row's affinities by column, and what of them is not known.
 
     GPU NUMA ID is always printed, and the blanks are those before it. Without that column a blank CPU affinity leaves
     its width behind. In the text's last row, what is lacking may as well have been cut off.
@@ -153,7 +157,7 @@ def _affinity(row: Row, header: Header, end: int) -> tuple[dict[str, str | None]
 
 
 def _is_list(text: str) -> bool:
-    """Whether this is blank, N/A, or numbers and ranges that ascend."""
+    """Return whether this is blank, N/A, or numbers and ranges that ascend."""
     last = -1
     for part in text.split(",") if text not in ("", "N/A") else ():
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
@@ -163,7 +167,7 @@ def _is_list(text: str) -> bool:
     return True
 
 
-def _kind(table: Table, cells: set[str]) -> Kind:
+def _kind(table: Table, cells: set[str]) -> MatrixKind:
     links, command = cells - {"X"}, _command(table)
     if links & {*P2P_LINKS}:
         if foreign := links - {*P2P_LINKS}:
@@ -181,12 +185,12 @@ def _kind(table: Table, cells: set[str]) -> Kind:
 
 
 def _command(table: Table) -> tuple[str, ...]:
-    """The words of the command, or of the title, that stands above the table; empty if none does."""
+    """Return the words of the command, or of the title, that stands above the table; empty if none does."""
     lines = (line.words for line in reversed(table.above))
     return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())
 
 
 def _legend(table: Table) -> dict[str, int]:
-    """The link words that the legend explains, with the line of each."""
+    """Return the link words that the legend explains, with the line of each."""
     skip = len(table.header.label)
     return {line.words[skip]: line.number for line in table.body if line.words[skip + 1 : skip + 2] == ("=",)}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ncclprobe.facts.topo_lexer import Line, Lines
+from ncclprobe.facts.topo_lexer import MatrixLine, MatrixLines
 from ncclprobe.facts.topo_tables import Header, split_links
 
 _OWN = re.compile(
@@ -12,8 +12,8 @@ _OWN = re.compile(
 )
 
 
-def _own_words(text: str) -> str:
-    """What nvidia-smi itself, or the hwloc in it, says of its failure."""
+def _refusal_text(text: str) -> str:
+    """Return what nvidia-smi itself, or the hwloc in it, says of its failure."""
     line = next((line for line in text.splitlines() if _OWN.search(line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
 
@@ -36,17 +36,17 @@ _GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
 
 
 def no_row(text: str, header: Header) -> str:
-    """Why no row follows a header."""
-    if own := _own_words(text):
-        return own
+    """Return why no row follows a header."""
+    if refusal := _refusal_text(text):
+        return refusal
     if _GLUED.search(text):
         return f"the rows under the header in line {header.line} have lost the white space between their cells"
     return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
 
 
-def no_matrix(text: str, lines: Lines) -> str:
-    """Why there is neither a header nor, below it, a row."""
-    if cause := _own_words(text) or _foreign(text):
+def no_matrix(text: str, lines: MatrixLines) -> str:
+    """Return why there is neither a header nor, below it, a row."""
+    if cause := _refusal_text(text) or _foreign(text):
         return cause
     what = "no `nvidia-smi topo -m` matrix found"
     if not lines.speaking:
@@ -56,7 +56,7 @@ def no_matrix(text: str, lines: Lines) -> str:
     return what
 
 
-def orphans(lines: Iterable[Line]) -> int:
-    """The number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
+def orphans(lines: Iterable[MatrixLine]) -> int:
+    """Return the number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
     rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
     return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.topo_lexer import Line, Lines
+from ncclprobe.facts.topo_lexer import MatrixLine, MatrixLines
 
 TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
 """The affinity columns by their title. The longest first: titles share words."""
@@ -42,7 +42,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MatrixRow:
     """A device's cells and, as printed, its affinities. `cut`: the text ends before the row does.
 
     `wide`: between the last cell and the first affinity there is room for a blank column. `problem` says why this
@@ -66,17 +66,17 @@ class Table:
     """
 
     header: Header
-    above: list[Line]
+    above: list[MatrixLine]
     end: int
     size: int
-    body: list[Line] = field(default_factory=list)
+    body: list[MatrixLine] = field(default_factory=list)
 
 
-def tables(lines: Lines) -> list[Table]:
-    """Every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
+def tables(lines: MatrixLines) -> list[Table]:
+    """Return every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
-    between: list[Line] = []
+    between: list[MatrixLine] = []
     for previous, line in zip((None, *lines.speaking), lines.speaking, strict=False):
         header = _header(line)
         if previous and found and not between:
@@ -94,14 +94,14 @@ def tables(lines: Lines) -> list[Table]:
     return found
 
 
-def _heads(table: Table, line: Line, header: Header | None) -> bool:
-    """Whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
+def _heads(table: Table, line: MatrixLine, header: Header | None) -> bool:
+    """Return whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
     if header and header.columns and header.devices == table.header.devices:
         raise ParseError(f"line {line.number}: the header twice in a row: several outputs are interleaved")
     return bool(table.header.columns or _row(table, line, frozenset(table.header.devices)))
 
 
-def _header(line: Line) -> Header | None:
+def _header(line: MatrixLine) -> Header | None:
     start = next((at for at in range(len(line.words)) if _opens(line.words, at)), None)
     if start is None or any(map(split_links, line.words[:start])) or not (read := _columns(line.words[start:])):
         return None
@@ -115,8 +115,8 @@ def _opens(words: Sequence[str], at: int) -> bool:
     return (words[at].startswith("GPU") and words[at][3:4].isdigit()) or " ".join(words[at : at + 2]) in TITLES
 
 
-def _continued(header: Header, line: Line) -> Header | None:
-    """A header that goes on in the line right below it: pastes break long headers, once."""
+def _continued(header: Header, line: MatrixLine) -> Header | None:
+    """Return a header that goes on in the line right below it: pastes break long headers, once."""
     size = len(header.label)
     if header.joined or header.columns or _label(line.words[:size]) != header.label:
         return None
@@ -127,7 +127,7 @@ def _continued(header: Header, line: Line) -> Header | None:
 
 
 def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The devices and affinity columns that these words name; None if any word names neither."""
+    """Return the devices and affinity columns that these words name; None if any word names neither."""
     text = " ".join(words)
     for title, key in TITLES.items():
         text = text.replace(title, f" {key} ")
@@ -151,18 +151,15 @@ def _is_device(word: str) -> bool:
 
 
 def _label(words: Iterable[str]) -> tuple[str, ...]:
-    """A log collector's label: its time stamps and counters differ from line to line."""
+    """Return a log collector's label: its time stamps and counters differ from line to line."""
     return tuple(_DIGITS.sub("0", word) for word in words)
 
 
-def rows(table: Table) -> list[Row]:
-    """The rows under a header; none where it turns out to be a header's look-alike in prose.
-
-    Raises ParseError for what could hide a row or a cell: a broken row, a foreign line between rows, a row twice.
-    """
+def rows(table: Table) -> list[MatrixRow]:
+    """Return the rows under a header; none where it turns out to be prose that looks like one."""
     known = frozenset(table.header.devices)
-    found: list[Row] = []
-    stray: Line | None = None
+    found: list[MatrixRow] = []
+    stray: MatrixLine | None = None
     for line in table.body:
         words = line.words[len(table.header.label) :]
         row = _row(table, line, known)
@@ -178,13 +175,13 @@ def rows(table: Table) -> list[Row]:
     return found
 
 
-def _sound(row: Row) -> Row:
+def _sound(row: MatrixRow) -> MatrixRow:
     if row.problem:
         raise ParseError(f"line {row.line}, row {row.device}: {row.problem}")
     return row
 
 
-def _check_once(found: Sequence[Row]) -> None:
+def _check_once(found: Sequence[MatrixRow]) -> None:
     seen: set[str] = set()
     for row in found:
         if row.device in seen:
@@ -192,8 +189,8 @@ def _check_once(found: Sequence[Row]) -> None:
         seen.add(row.device)
 
 
-def _continues(row: Row, line: Line, words: Sequence[str], header: Header) -> bool:
-    """Whether the line right under a row is the rest of it, or a row whose label is lost."""
+def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: Header) -> bool:
+    """Return whether the line right under a row is the rest of it, or a row whose label is lost."""
     if line.number != row.line + 1:
         return False
     if len(row.values) < len(header.columns) and all(split_links(word) or _VALUE.fullmatch(word) for word in words):
@@ -202,13 +199,13 @@ def _continues(row: Row, line: Line, words: Sequence[str], header: Header) -> bo
 
 
 def split_links(word: str) -> list[str]:
-    """The link words in `word`: one, several where a terminal ate the tab between them, or none."""
+    """Return the link words in `word`: one, several where a terminal ate the tab between them, or none."""
     found = _LINK.findall(word)
     return found if "".join(found) == word else []
 
 
-def _row(table: Table, line: Line, known: frozenset[str]) -> Row | None:
-    """The row on this line, None where the line is no attempt at one."""
+def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | None:
+    """Return the row on this line, None where the line is no attempt at one."""
     header, skip = table.header, len(table.header.label)
     if _label(line.words[:skip]) != header.label or len(line.words) == skip:
         return None
@@ -228,19 +225,21 @@ def _row(table: Table, line: Line, known: frozenset[str]) -> Row | None:
     if not cells and sum(map(bool, map(split_links, rest))) * 2 < len(known):
         return None  # prose that begins with a device's name
     problem = _problem(device, cells, values, header)
-    return Row(line.number, device, tuple(cells), (*front, *values), wide, problem=problem)
+    return MatrixRow(line.number, device, tuple(cells), (*front, *values), wide, problem=problem)
 
 
-def _stranger(line: Line, device: str, rest: Sequence[str], size: int) -> Row | None:
-    """A row of a device that the header does not name, if this line is one."""
+def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> MatrixRow | None:
+    """Return a row of a device that the header does not name, if this line is one."""
     cells, _ = _cells(rest, size)
     if len(cells) < size or (size == 1 and not _GPU_OR_NIC.fullmatch(device)):
         return None
-    return Row(line.number, device, tuple(cells), problem="the header does not name this device")
+    return MatrixRow(line.number, device, tuple(cells), problem="the header does not name this device")
 
 
 def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
-    """The link words that `words` begin with, at most one word more than `size` needs, and how many words they took."""
+    """Return the link words that `words` begin with, at most one word more than `size` needs, and how many words they
+    took.
+    """
     cells: list[str] = []
     for used, word in enumerate(words):
         links = split_links(word)
@@ -250,18 +249,20 @@ def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
     return cells, len(words)
 
 
-def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> Row | None:
-    """The row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is left out."""
+def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> MatrixRow | None:
+    """Return the row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is
+    left out.
+    """
     if not rest and cells and cells[-1].startswith("NV"):
         cells = cells[:-1]
     fragment = len(rest) == 1 and any(link.startswith(rest[0]) for link in (*TOPO_LINKS, *P2P_LINKS, "NV"))
     if len(cells) >= len(header.devices) or (rest and not fragment):
         return None
-    return Row(line, device, tuple(cells), cut=True, problem=_misplaced(device, cells, header))
+    return MatrixRow(line, device, tuple(cells), cut=True, problem=_misplaced(device, cells, header))
 
 
 def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Header) -> str:
-    """What is wrong with a row, empty if nothing is."""
+    """Return what is wrong with a row, empty if nothing is."""
     size = len(header.devices)
     if len(cells) < size and rest and not _VALUE.fullmatch(rest[0]):
         return f"{rest[0]!r} under {header.devices[len(cells)]} is no link that nvidia-smi prints"
@@ -274,7 +275,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
 
 
 def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
-    """X stands for the device itself: in its own column and in no other."""
+    """Return the X that is misplaced: it stands for the device itself, in its own column only."""
     for cell, other in zip(cells, header.devices, strict=False):
         if (cell == "X") != (other == device):
             return f"{cell} under {other}: X marks the device itself and nothing else, so cells are shifted"

@@ -21,12 +21,12 @@ _WRAP = 1 << 32
 """Some drivers keep 32 bits, which wrap after 4 GiB: a third of a second at 100 Gb/s."""
 _LOOPBACK = "lo"
 
-Kind = Literal["ethernet", "rdma"]
+NicKind = Literal["ethernet", "rdma"]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Bytes that one NIC has sent and received since somebody last set it to zero."""
+    """Bytes that one NIC has sent and received since it was last set to zero."""
 
     sent: int
     received: int
@@ -39,13 +39,13 @@ class Traffic:
     ethernet: Mapping[str, Count | Absent] = field(default_factory=dict)
     rdma: Mapping[str, Count | Absent] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> Mapping[str, Count | Absent]:
-        """The counts of one kind of counter."""
+    def of(self, kind: NicKind) -> Mapping[str, Count | Absent]:
+        """Return the counts of one kind of counter."""
         return self.ethernet if kind == "ethernet" else self.rdma
 
 
 def read(host: Host) -> Traffic:
-    """All counters of this network namespace, as they stand now; those that cannot be read say why."""
+    """Return all counters of this network namespace, as they stand now; those that cannot be read say why."""
     ethernet = {
         name: _count(host, f"{NET}/{name}/statistics", ("tx_bytes", "rx_bytes"), 1)
         for name in _names(host, NET)
@@ -62,7 +62,9 @@ def read(host: Host) -> Traffic:
 
 
 def _names(host: Host, folder: str) -> list[str]:
-    """What is in a folder; nothing where there is none. A folder that cannot be listed has no NIC we could name."""
+    """Return what is in a folder; nothing where there is none. A folder that cannot be listed has no NIC we
+    could name.
+    """
     try:
         names = json.loads(host.ask("list", folder))
     except (HostError, ValueError):
@@ -83,8 +85,10 @@ def _count(host: Host, folder: str, names: tuple[str, str], unit: int) -> Count 
     return Count(sent, received)
 
 
-def moved(before: Traffic, after: Traffic, kind: Kind) -> dict[str, Count | Absent]:
-    """What each NIC moved in between. A counter that was set back or wrapped more than once is Absent, not a number."""
+def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | Absent]:
+    """Return what each NIC moved in between. A counter that was set back or wrapped more than once is Absent, not a
+    number.
+    """
     found: dict[str, Count | Absent] = {}
     first = before.of(kind)
     for name, last in after.of(kind).items():
@@ -100,7 +104,7 @@ def moved(before: Traffic, after: Traffic, kind: Kind) -> dict[str, Count | Abse
 
 
 def _grown(before: int, after: int, unit: int) -> int | None:
-    """How much a counter grew; None where it fell in a way that 32 bits do not explain.
+    """Return how much a counter grew; None where it fell in a way that 32 bits do not explain.
 
     Only a counter that was past half of 32 bits is taken to have wrapped: one that fell from less was set back.
     """

@@ -18,8 +18,8 @@ SAMPLE = "sample"
 
 
 class Host(Protocol):
-    """Whatever answers questions: a machine, a recording of one, or a test's own dictionary."""
+    """Answers questions: a machine, a recording of one, or a test's own dictionary."""
 
     def ask(self, *question: str | int) -> str:
-        """The answer, as text. Raises the HostError that says why there is none."""
+        """Return the answer, as text. Raises the HostError that says why there is none."""
         ...

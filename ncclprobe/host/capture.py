@@ -17,7 +17,7 @@ from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageErro
 from ncclprobe.host import SAMPLE, Host, Question, files
 
 Answers = Mapping[Question, str | HostError]
-_Said = dict[tuple[int | None, Question], str | HostError]
+_Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
 MAX_CAPTURE_BYTES = 256 << 20
@@ -35,7 +35,7 @@ class Recorder:
         self.answers: dict[Question, str | HostError] = {}
 
     def ask(self, *question: str | int) -> str:
-        """The host's answer; the second time, the first one."""
+        """Return the host's answer; the second time, the first one."""
         with self._turns.setdefault(question, threading.Lock()):
             if question not in self.answers:
                 try:
@@ -65,13 +65,13 @@ class Replay:
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
 
     def ask(self, *question: str | int) -> str:
-        """The captured answer. Raises the captured refusal."""
+        """Return the captured answer. Raises the captured refusal."""
         return _answer(self.said(question))
 
     def said(self, question: Question) -> str | HostError:
-        """The captured answer or refusal.
+        """Return the captured answer or refusal.
 
-        A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that nobody
+        A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that no run
         measured; it is Failed if it must have been cut.
         """
         found = self.answers.get(question)
@@ -83,16 +83,16 @@ class Replay:
         return Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
 
 
-def _answer(said: str | HostError) -> str:
-    if isinstance(said, HostError):
-        raise type(said)(str(said))
-    return said
+def _answer(recorded: str | HostError) -> str:
+    if isinstance(recorded, HostError):
+        raise type(recorded)(str(recorded))
+    return recorded
 
 
 def dump(answers: Answers, node: str, origin: str = "real", ranks: Mapping[int, Answers] | None = None) -> str:
-    """The text of a capture: header with the number of rows, then one row per question, in alphabetical order.
+    """Return the text of a capture: header with the number of rows, then one row per question, in alphabetical order.
 
-    After them those of each rank. What nobody measured (NotCaptured) has no row.
+    After them those of each rank. What was not measured (NotCaptured) has no row.
     """
     taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
     rows = _rows_of(answers) + [row | {"rank": rank} for rank, own in (ranks or {}).items() for row in _rows_of(own)]
@@ -106,54 +106,54 @@ def _rows_of(answers: Answers) -> list[dict[str, Any]]:
 
 
 def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
-    question, said = item
-    if isinstance(said, HostError):
-        return {"ask": question, "refused": type(said).__name__, "why": str(said)}
+    question, recorded = item
+    if isinstance(recorded, HostError):
+        return {"ask": question, "refused": type(recorded).__name__, "why": str(recorded)}
     if question[0] == SAMPLE:
-        return {SAMPLE: {str(question[1]): json.loads(said)}}
-    return {"ask": question, "said": said}
+        return {SAMPLE: {str(question[1]): json.loads(recorded)}}
+    return {"ask": question, "said": recorded}
 
 
 def load(path: Path) -> Replay:
-    """The capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
+    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
     return _replay(header, answers, str(header.get("node") or path.stem))
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:
-    """The capture in `text`, which came from another process and may be like no file of ours.
+    """Return the capture in `text`, which came from another process and may be like no file of ours.
 
     `name` is what to call it in a UsageError, `node` the node's name where the job knows a better one.
     """
     header, lines = _lines(text, name)
-    answers: _Said = {}
+    answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
         answers.update(_said(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
     return _replay(header, answers, node or str(header.get("node") or name))
 
 
-def _replay(header: dict[str, Any], said: _Said, node: str) -> Replay:
+def _replay(header: dict[str, Any], recorded: _Recorded, node: str) -> Replay:
     ranks: dict[int, dict[Question, str | HostError]] = {}
     answers: dict[Question, str | HostError] = {}
-    for (rank, question), answer in said.items():
+    for (rank, question), answer in recorded.items():
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
     return Replay(answers, node, _is_older(header.get("tool")), ranks)
 
 
 def _is_older(tool: object) -> bool:
-    """Whether `tool`, a version such as 0.1.0, came before this one."""
+    """Return whether `tool`, a version such as 0.1.0, came before this one."""
     numbers, ours = (re.findall(r"\d{1,6}", str(version)) for version in (tool, __version__))
     return bool(numbers) and list(map(int, numbers)) < list(map(int, ours))
 
 
-def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Said]) -> tuple[dict[str, Any], _Said]:
+def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) -> tuple[dict[str, Any], _Recorded]:
     """Header and answers of `path`. `above` is like it, at some remove; `loaded` has been read already."""
     if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
     if len(above) > _MAX_LIKES:
         raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
     header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
-    answers: _Said = {}
+    answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
         known = _said(line)
         if known:
@@ -171,7 +171,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Said]) -> tup
 
 
 def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
-    """The header of a whole capture, and the text of each row below it."""
+    """Return the header of a whole capture, and the text of each row below it."""
     if text.lstrip().startswith("{\n"):  # indented JSON
         raise UsageError(f"{name}: not a capture: a report? render it with `ncclprobe report {name}`")
     lines = text.splitlines()
@@ -186,8 +186,10 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @lru_cache(_MOST_ROWS)
-def _said(line: str) -> _Said | None:
-    """What the row in `line` says, made once for all the nodes that say so; None where it takes more than the row."""
+def _said(line: str) -> _Recorded | None:
+    """Return what the row in `line` says, made once for all the nodes that say so; None where it takes more than the
+    row.
+    """
     try:
         row = _object(line, "")
         return None if "like" in row else _parse_row(row, "")
@@ -205,17 +207,17 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return row
 
 
-def _parse_row(row: dict[str, Any], where: str) -> _Said:
-    """What a row says: one answer or refusal, or the samples in it. Raises UsageError."""
-    ask, said, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
+def _parse_row(row: dict[str, Any], where: str) -> _Recorded:
+    """Return what a row says: one answer or refusal, or the samples in it. Raises UsageError."""
+    ask, recorded, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
     if not (rank is None or (type(rank) is int and rank >= 0)):
         raise UsageError(f"{where}: the rank of this row is no number from 0 up")
     if isinstance(row.get(SAMPLE), dict):
         return {(rank, (SAMPLE, name)): json.dumps(value) for name, value in row[SAMPLE].items()}
     if not (isinstance(ask, list) and ask and all(isinstance(part, str | int) for part in ask)):
         raise UsageError(f"{where}: unknown row: no question in it (keys: {_names(row)})")
-    if isinstance(said, str):
-        return {(rank, tuple(ask)): said}
+    if isinstance(recorded, str):
+        return {(rank, tuple(ask)): recorded}
     if isinstance(refused, str) and refused in REFUSALS and refused != NotCaptured.__name__:
         return {(rank, tuple(ask)): REFUSALS[refused](str(row.get("why", "")))}
     raise UsageError(f"{where}: unknown row: neither an answer nor a refusal we know (keys: {_names(row)})")

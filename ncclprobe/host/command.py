@@ -1,6 +1,6 @@
 """Running a command without ever being held by it.
 
-A command gets a process group of its own, which is killed as a whole; nobody waits for a process that survives
+A command gets a process group of its own, which is killed as a whole; no caller waits for a process that survives
 SIGKILL in uninterruptible sleep, nor for its pipes.
 """
 
@@ -20,11 +20,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
-    """Standard output of a command that ends with 0 within `patience_s` seconds; its whole group is killed if not.
-
-    It has ended when it has ended: a child of its own that still holds its pipes is not waited for. A command that
-    prints more than MAX_OUTPUT_BYTES is stopped there.
-    """
+    """Return the standard output of a command that ends with 0 within `patience_s` seconds; else kill its group."""
     what = " ".join(argv)
     try:
         process = subprocess.Popen(
@@ -53,7 +49,7 @@ def run(argv: Sequence[str], patience_s: float) -> str:
 
 
 def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, bytes]:
-    """What `process` prints until it has ended and its pipes are empty, the deadline is over or it is too much."""
+    """Return what `process` prints until it ended and its pipes are empty, time is over, or it is too much."""
     texts = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
         for pipe in texts:
@@ -61,7 +57,7 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
             ready = selector.select(min(left_s, _LOOK_AGAIN_S))
-            if not ready and process.poll() is not None:  # it has ended: whoever still holds its pipes is not asked
+            if not ready and process.poll() is not None:  # it has ended: other holders of its pipes are not waited for
                 break
             for key, _ in ready:
                 chunk = os.read(key.fd, 1 << 16)
@@ -77,7 +73,7 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
 
 
 def abandon(process: "subprocess.Popen[bytes]") -> None:
-    """Kill `process` with its whole group, let go of its pipes, and wait no longer than dying normally takes."""
+    """Kill `process` with its whole group, close its pipes, and wait no longer than dying normally takes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdin, process.stdout, process.stderr):
@@ -89,7 +85,7 @@ def abandon(process: "subprocess.Popen[bytes]") -> None:
 
 
 def as_host_error(error: BaseException, what: str) -> HostError:
-    """The HostError that says what the operating system said of `what`."""
+    """Return the HostError for what the operating system reported about `what`."""
     if isinstance(error, HostError):
         return error
     if isinstance(error, FileNotFoundError | NotADirectoryError):

@@ -38,7 +38,7 @@ class _Segment(NamedTuple):
 
 
 def dynamic(path: str) -> Dynamic:
-    """The dynamic section of a 64-bit ELF file. Raises OSError; Failed where the file is no such thing.
+    """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed where the file is no such thing.
 
     Read, not mapped: a page of a dead NFS server would be waited for with the interpreter's lock held.
     """
@@ -100,7 +100,7 @@ def _tags(section: bytes, order: str) -> dict[int, list[int]]:
 
 
 def _offset(segments: list[_Segment], address: int) -> int:
-    """Where in the file a virtual address lies."""
+    """Return where in the file a virtual address lies."""
     for segment in segments:
         if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address
@@ -115,7 +115,8 @@ def _string(data: bytes, start: int) -> str:
 
 
 def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
-    """The (soname, file) pairs of the loader's cache whose soname starts with one of `prefixes`, the preferred first.
+    """Return the (soname, file) pairs of the loader's cache whose soname starts with one of `prefixes`, the preferred
+    first.
 
     Raises OSError; Failed where the file is not what glibc writes.
     """

@@ -11,7 +11,7 @@ from ncclprobe.errors import UsageError
 
 
 def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
-    """The text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
+    """Return the text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
 
     A pipe or a device is refused: it could keep its reader waiting, or never end. `refuse` may raise for a file of the
     wrong owner or mode: it sees the file that is open, which no rename can replace.

@@ -25,7 +25,7 @@ Line = tuple[float, str]
 
 
 def matching(pattern: str) -> dict[str, Any]:
-    """The newest MAX_LINES lines that match `pattern`, of this boot.
+    """Return the newest MAX_LINES lines that match `pattern`, of this boot.
 
     `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
     that is kept at all: a full ring buffer has lost what came before. Raises Denied where both logs are closed to this
@@ -46,7 +46,7 @@ def matching(pattern: str) -> dict[str, Any]:
 
 
 def _ring() -> Iterator[Line]:
-    """Every record of the ring buffer. Reading it takes nothing away from other readers."""
+    """Yield every record of the ring buffer. Reading it takes nothing away from other readers."""
     ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
@@ -59,7 +59,7 @@ def _ring() -> Iterator[Line]:
 
 
 def _record(data: bytes) -> Iterator[Line]:
-    """``priority,sequence,microseconds,flags;message``, then key=value lines (Documentation/ABI/testing/dev-kmsg)."""
+    """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
     head, _, body = data.decode(errors="replace").partition(";")
     fields = head.split(",")
     if len(fields) >= 3 and fields[2].isdigit():
@@ -67,7 +67,8 @@ def _record(data: bytes) -> Iterator[Line]:
 
 
 def _journal(ring: HostError) -> list[Line]:
-    """The journal's kernel lines. `ring` is why the ring buffer could not be read, and is raised where this is no help.
+    """Return the journal's kernel lines. `ring` is why the ring buffer could not be read, and is raised where this is
+    no help.
 
     A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
     not: to be shown nothing is to be refused.

@@ -60,7 +60,7 @@ class LiveHost:
         self._nvml = NvmlChild()
 
     def ask(self, *question: str | int) -> str:
-        """The machine's answer, or the HostError that says why there is none."""
+        """Return the machine's answer, or the HostError that says why there is none."""
         kind, *rest = (str(part) for part in question)
         wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
         left_s = self._deadline - time.monotonic()
@@ -99,7 +99,9 @@ class LiveHost:
         return json.dumps(seen)
 
     def _conf(self, path: str) -> str:
-        """A file of NAME=value lines, line by line: what may not be recorded is blank, or a name without its value."""
+        """Return a file of NAME=value lines, line by line: what may not be recorded is blank, or a name without its
+        value.
+        """
         return "\n".join(map(self._conf_line, _read(path).split("\n")))
 
     def _conf_line(self, line: str) -> str:
@@ -111,21 +113,21 @@ class LiveHost:
 
 
 def encodable(text: str) -> str:
-    """`text` without the lone surrogates that stand for bytes that are no UTF-8."""
+    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def sanitised(value: str) -> str:
-    """A setting without what may be secret in it: user information before an @, and a URL's query."""
+    """Return a setting without what may be secret in it: user information before an @, and a URL's query."""
     value = re.sub(r"(?<=://)[^\s,]*@", "", encodable(value))
     value = re.sub(r"[^\s/,=]+:[^\s,]*@", "", value)
     return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
 
 
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
-    """What `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+    """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
 
-    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds nobody up but the end of
+    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
     this process: the report is out by then, and the shell waits until the kernel lets the thread go.
     """
     outcome: list[T] = []
@@ -148,7 +150,9 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 
 
 def _read(path: str) -> str:
-    """The file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys at once."""
+    """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
+    at once.
+    """
     text = bytearray()
     with Path(path).open("rb", buffering=0) as file:
         while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
@@ -157,7 +161,7 @@ def _read(path: str) -> str:
 
 
 def _bytes(path: str) -> str:
-    """A binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
+    """Return a binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
 
     Of a PCI config space the kernel shows 64 bytes to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
     """
@@ -168,7 +172,9 @@ def _bytes(path: str) -> str:
 
 
 def _files(path: str, but: str = "") -> str:
-    """The text of every file of a folder by name, null where it cannot be read, without those that only say `but`."""
+    """Return the text of every file of a folder by name, null where it cannot be read, without those that only say
+    `but`.
+    """
     texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
     return json.dumps({name: text for name, text in texts.items() if not but or text != but})
 
@@ -181,19 +187,23 @@ def _text_or_none(path: Path) -> str | None:
 
 
 def _open(path: str) -> str:
-    """Whether a device node opens for reading and writing. access(2) does not know of a container's device cgroup."""
+    """Return whether a device node opens for reading and writing. access(2) does not know of a container's device
+    cgroup.
+    """
     os.close(os.open(path, os.O_RDWR))
     return "true"
 
 
 def _lines(path: str, pattern: str) -> str:
-    """Those lines of a file that match: of a table of all connections, say, only our business."""
+    """Return those lines of a file that match: of a table of all connections, say, only our business."""
     wanted = re.compile(pattern)
     return "".join(line for line in _read(path).splitlines(keepends=True) if wanted.search(line))
 
 
 def _list(path: str, pattern: str = "*") -> str:
-    """The names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an error."""
+    """Return the names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an
+    error.
+    """
     return json.dumps(sorted(entry.name for entry in Path(path).iterdir() if fnmatch.fnmatchcase(entry.name, pattern)))
 
 
@@ -202,14 +212,16 @@ def _link(path: str) -> str:
 
 
 def _stat(path: str) -> str:
-    """Of what file system a file is, its size, how long ago it was written, and whether it is this user's."""
+    """Return a file's file system, its size, its age, and whether it is this user's."""
     seen = Path(path).lstat()
     age_s, mine = round(time.time() - seen.st_mtime, 1), seen.st_uid == os.geteuid()
     return json.dumps({"device": seen.st_dev, "bytes": seen.st_size, "age_s": age_s, "mine": mine})
 
 
 def _mapped(prefix: str) -> str:
-    """Which files whose path starts with `prefix` some process has mapped, and how many processes hide their maps."""
+    """Return which files whose path starts with `prefix` some process has mapped, and how many processes hide their
+    maps.
+    """
     found, hidden = set(), 0
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
@@ -259,18 +271,14 @@ def _psutil(function: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """psutil's named tuples as objects."""
+    """Return psutil's named tuples as objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
 
 
 def _packages() -> str:
-    """Versions of the installed distributions that decide which NCCL a job gets, without importing any.
-
-    They stand in the names of their metadata folders (PyPA, "Recording installed projects"). importlib.metadata would
-    say the same, but takes longer to import than everything else the doctor does.
-    """
+    """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         with contextlib.suppress(OSError):

@@ -37,10 +37,10 @@ class NvmlChild:
         self._lock = threading.Lock()
 
     def call(self, function: str, *arguments: str | int, patience_s: float) -> str:
-        """What ``pynvml.<function>`` returns, as JSON; ``nvmlDevice…`` takes the GPU's index first.
+        """Return what ``pynvml.<function>`` returns, as JSON; ``nvmlDevice…`` takes the GPU's index first.
 
-        An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, in
-        which ``{"refused": …, "why": …}`` stands where there was no value.
+        An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, in which
+        ``{"refused": …, "why": …}`` stands where there was no value.
 
         Raises the HostError that says why not, NVML's own words in it; TimedOut if the child was late, died or talked
         nonsense, after which it is not asked again: every further call raises the same.
@@ -76,7 +76,7 @@ class NvmlChild:
 
 
 def _start() -> "subprocess.Popen[bytes]":
-    """A new child, where there is an NVML at all. Loading the library asks the driver nothing."""
+    """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing."""
     try:
         ctypes.CDLL(_LIBRARY)
         return subprocess.Popen(
@@ -99,7 +99,7 @@ def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> N
 
 
 def _receive(process: "subprocess.Popen[bytes]", what: str, patience_s: float) -> bytes:
-    """The next line. It is all there may be: the child speaks only when asked."""
+    """Return the next line. It is all there may be: the child speaks only when asked."""
     assert process.stdout
     deadline = time.monotonic() + patience_s
     pipe = process.stdout.fileno()

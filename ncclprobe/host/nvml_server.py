@@ -21,7 +21,7 @@ def serve() -> None:
 
 
 def _private_stdout() -> TextIO:
-    """Standard output for the answers alone: what a driver's library prints goes where errors go."""
+    """Reserve standard output for the answers: what a driver's library prints goes where errors go."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
@@ -36,17 +36,17 @@ class Library:
         self._initialised = False
 
     def answer(self, function: str, *arguments: str | int) -> dict[str, Any]:
-        """What the function says, or why it does not."""
+        """Return what the function says, or why it does not."""
         return self._attempt(lambda: self._call(function, arguments), f"NVML {function}: ")
 
     def handle(self, index: int) -> Any:
-        """What NVML calls a GPU by, from its index. Raises NVMLError for one that is lost."""
+        """Return what NVML calls a GPU by, from its index. Raises NVMLError for one that is lost."""
         if index not in self._handles:
             self._handles[index] = self.nvml.nvmlDeviceGetHandleByIndex(index)
         return self._handles[index]
 
     def each(self, work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
-        """What `work` makes of each thing; in its place ``{"refused": …, "why": …}`` where it makes nothing."""
+        """Return what `work` makes of each thing; in its place ``{"refused": …, "why": …}`` where it makes nothing."""
         answers = [self._attempt(lambda thing=thing: work(thing)) for thing in things]  # type: ignore[misc]
         return [answer.get("said", answer) for answer in answers]
 
@@ -85,7 +85,7 @@ class Library:
 
 
 def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:
-    """All `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
+    """Return all `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
     wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
     return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
 
@@ -106,13 +106,13 @@ def _p2p_status(library: Library, handle: Any, peers: str, index: int) -> list[A
 
 
 def _remote_pci(library: Library, handle: Any, links: str) -> list[Any]:
-    """Only the address at the other end: the rest of the structure is the address once more."""
+    """Return only the address at the other end: the rest of the structure is the address once more."""
     ask = library.nvml.nvmlDeviceGetNvLinkRemotePciInfo
     return library.each(lambda link: ask(handle, link).busId, _numbers(links))
 
 
 def _processes(library: Library, handle: Any) -> list[int | None]:
-    """Only the memory that each uses: whose processes they are does not leave this process."""
+    """Return only the memory that each uses: the owners of processes do not leave this process."""
     return [process.usedGpuMemory for process in library.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 
 
@@ -144,7 +144,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _plain(value: Any) -> Any:
-    """NVML's structures as objects, its arrays as lists, its bytes as text."""
+    """Return NVML's structures as objects, its arrays as lists, its bytes as text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list | tuple | ctypes.Array):

@@ -1,4 +1,4 @@
-"""From what failed between whom to who is to blame: a node, one of its directions, a group cut off, or just a path.
+"""Find which failed pairs share a cause: a node, one of its directions, a group cut off, or just a path.
 
 Everything here takes ordered pairs: ``("n0", "n3")`` is from n0 to n3. Not all pairs need have been tested.
 """
@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 
 class _Named(Protocol):
-    """A node's name or rank: what has an order, so that results have one."""
+    """A node's name or rank: it has an order, so that results have one."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -41,7 +41,7 @@ DISTANT, DISTANT_S = 10.0, 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit(Generic[A]):
+class Suspect(Generic[A]):
     """What explains the bad `pairs`, of `tests` that it could have made bad.
 
     everything: hardly any pair works. split: `nodes` work with each other and not with the rest, which is as large or
@@ -56,8 +56,8 @@ class Culprit(Generic[A]):
     tests: int
 
 
-def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tuple[Culprit[A], ...]:
-    """Who explains the `bad` ones of the `tested` pairs: the fewest culprits, those that explain most first.
+def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tuple[Suspect[A], ...]:
+    """Explain the `bad` ones of the `tested` pairs by the fewest suspects, those that explain most first.
 
     Partners of a node that is to blame are not suspected for what failed with it.
     """
@@ -67,8 +67,8 @@ def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tupl
         return ()
     if everything := _everything(tests, left):
         return (everything,)
-    found: list[Culprit[A]] = []
-    for suspects in (_islands, _sides):
+    found: list[Suspect[A]] = []
+    for suspects in (_cut_off, _one_direction):
         while options := sorted(suspects(tests, left), key=_rank):
             found.append(options[0])
             left -= frozenset(options[0].pairs)
@@ -76,30 +76,30 @@ def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tupl
     return (*found, *_single(tests, left))
 
 
-def _rank(culprit: Culprit[A]) -> tuple[int, bool, tuple[A, ...]]:
-    return -len(culprit.pairs), culprit.kind == "out of", culprit.nodes
+def _rank(suspect: Suspect[A]) -> tuple[int, bool, tuple[A, ...]]:
+    return -len(suspect.pairs), suspect.kind == "out of", suspect.nodes
 
 
-def _everything(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Culprit[A] | None:
+def _everything(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Suspect[A] | None:
     nodes = _nodes(tests)
     largest = max(map(len, _groups(nodes, tests - bad)))
     if len(nodes) > 2 and (tests == bad or (len(bad) >= NEARLY_ALL * len(tests) and 2 * largest < len(nodes))):
-        return Culprit("everything", (), tuple(sorted(bad)), len(tests))
+        return Suspect("everything", (), tuple(sorted(bad)), len(tests))
     return None
 
 
-def _islands(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
-    """Nodes and groups with which nothing works, tested with at least two of the largest group."""
+def _cut_off(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
+    """Yield nodes and groups with which nothing works, tested with at least two of the largest group."""
     _, *others = sorted(_groups(_nodes(tests), tests - bad), key=lambda group: (-len(group), min(group))) or [set()]
     for group in others:
         across = {pair for pair in tests if (pair[0] in group) != (pair[1] in group)}
         if across and len(_nodes(across) - group) > 1:
             kind: Kind = "node" if len(group) == 1 else "split"
-            yield Culprit(kind, tuple(sorted(group)), tuple(sorted(across & bad)), len(across))
+            yield Suspect(kind, tuple(sorted(group)), tuple(sorted(across & bad)), len(across))
 
 
-def _sides(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
-    """Nodes with which one direction does not work."""
+def _one_direction(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
+    """Yield nodes with which one direction does not work."""
     ends: tuple[tuple[Kind, tuple[int, ...]], ...] = (("node", (0, 1)), ("into", (1,)), ("out of", (0,)))
     by_end: dict[tuple[A, int], set[tuple[A, A]]] = {}
     for pair in tests:
@@ -112,25 +112,25 @@ def _sides(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterat
             partners = len(_nodes(wrong)) - 1
             mostly = partners >= MOSTLY_PARTNERS and len(wrong) >= MOSTLY * len(mine)
             if partners > 1 and (mostly or wrong == mine):
-                yield Culprit(kind, (node,), tuple(sorted(wrong)), len(mine))
+                yield Suspect(kind, (node,), tuple(sorted(wrong)), len(mine))
 
 
-def _touching(tests: frozenset[tuple[A, A]], culprit: Culprit[A]) -> frozenset[tuple[A, A]]:
-    """The tests that say nothing more once `culprit` is known."""
-    own = set(culprit.nodes)
-    if culprit.kind == "split":
-        return frozenset(pair for pair in tests if (pair[0] in own) != (pair[1] in own))
-    places = {"into": (1,), "out of": (0,)}.get(culprit.kind, (0, 1))
-    return frozenset(pair for pair in tests if any(pair[place] in own for place in places))
+def _touching(tests: frozenset[tuple[A, A]], suspect: Suspect[A]) -> frozenset[tuple[A, A]]:
+    """Return the tests that say nothing more once `suspect` is known."""
+    nodes = set(suspect.nodes)
+    if suspect.kind == "split":
+        return frozenset(pair for pair in tests if (pair[0] in nodes) != (pair[1] in nodes))
+    places = {"into": (1,), "out of": (0,)}.get(suspect.kind, (0, 1))
+    return frozenset(pair for pair in tests if any(pair[place] in nodes for place in places))
 
 
-def _single(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Culprit[A]]:
+def _single(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
     for a, b in sorted(bad):
         back = (b, a)
         if back not in bad:
-            yield Culprit("direction", (a, b), ((a, b),), 1)
+            yield Suspect("direction", (a, b), ((a, b),), 1)
         elif a < b:
-            yield Culprit("pair", (a, b), ((a, b), back), 2)
+            yield Suspect("pair", (a, b), ((a, b), back), 2)
 
 
 def _nodes(pairs: Iterable[tuple[A, A]]) -> set[A]:
@@ -138,7 +138,7 @@ def _nodes(pairs: Iterable[tuple[A, A]]) -> set[A]:
 
 
 def _groups(nodes: set[A], good: Iterable[tuple[A, A]]) -> list[set[A]]:
-    """Nodes that are connected by pairs that work, in whichever direction."""
+    """Group nodes that are connected by pairs that work, in either direction."""
     groups = {node: {node} for node in nodes}
     for a, b in good:
         if groups[a] is not groups[b]:
@@ -149,9 +149,9 @@ def _groups(nodes: set[A], good: Iterable[tuple[A, A]]) -> list[set[A]]:
 
 
 def lossy(resent: Mapping[tuple[A, A], tuple[int, int]]) -> set[tuple[A, A]]:
-    """The pairs that send too much again: of (resent, segments), by LOSSY."""
+    """Return the pairs that retransmit too much: of (resent, segments), by LOSSY."""
     return {
         pair
-        for pair, (again, segments) in resent.items()
-        if segments >= LOSSY_SEGMENTS and again >= LOSSY_RESENT and again > LOSSY * segments
+        for pair, (resent_segments, segments) in resent.items()
+        if segments >= LOSSY_SEGMENTS and resent_segments >= LOSSY_RESENT and resent_segments > LOSSY * segments
     }

@@ -90,8 +90,8 @@ def applies(run: Callable[..., bool]) -> Condition:
 
 def check(
     *,
-    bad: Sequence[tuple[Any, ...]],
-    good: Sequence[tuple[Any, ...]],
+    bad: Callable[[], Sequence[tuple[Any, ...]]],
+    good: Callable[[], Sequence[tuple[Any, ...]]],
     required: bool = False,
     privilege: str = "",
     requires: str = "",
@@ -99,6 +99,7 @@ def check(
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
     it passes, ``Why:`` it matters, and ``Fix:``.
+    Its examples are made only where they are asked for, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
@@ -114,8 +115,8 @@ def check(
             right=" ".join(sections.get("Right", "").split()).rstrip("."),
             why=" ".join(sections.get("Why", "").split()),
             fix=" ".join(sections.get("Fix", "").split()),
-            bad=tuple(bad),
-            good=tuple(good),
+            bad_examples=bad,
+            good_examples=good,
             required=required,
             privilege=privilege,
             requires=requires,

@@ -1,6 +1,6 @@
 """What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -60,8 +60,8 @@ class Check:
     right: str
     why: str
     fix: str
-    bad: tuple[tuple[Any, ...], ...]
-    good: tuple[tuple[Any, ...], ...]
+    bad_examples: Callable[[], Sequence[tuple[Any, ...]]]
+    good_examples: Callable[[], Sequence[tuple[Any, ...]]]
     required: bool = False
     privilege: str = ""
     requires: str = ""
@@ -74,6 +74,16 @@ class Check:
         if verdict.status is Status.PASS:
             return replace(verdict, title=f"{self.right}, except as noted" if verdict.findings else self.right)
         return replace(verdict, title=f"Not checked: {self.right}")
+
+    @property
+    def bad(self) -> tuple[tuple[Any, ...], ...]:
+        """Facts that it must object to."""
+        return tuple(self.bad_examples())
+
+    @property
+    def good(self) -> tuple[tuple[Any, ...], ...]:
+        """Facts that it must accept."""
+        return tuple(self.good_examples())
 
     @property
     def standing(self) -> str:

@@ -34,7 +34,7 @@ class Pin:
 
     @property
     def every_function(self) -> bool:
-        """It is not scoped: all functions are pinned."""
+        """Return whether all functions are pinned, because the list is not scoped."""
         return len(self.kept) == len(FUNCTIONS)
 
 
@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 def parse_pin(text: str, names: Sequence[str], version: Version | None = None) -> Pin:
-    """NCCL_ALGO (`names` is ALGORITHMS) or NCCL_PROTO (PROTOCOLS) as this version reads it. No text is no pin."""
+    """Read NCCL_ALGO (`names` is ALGORITHMS) or NCCL_PROTO (PROTOCOLS) as this version does. No text is no pin."""
     if not reaches(version, _GRAMMAR):
         return _old(text, names) if text else Pin()
     kept: dict[str, frozenset[str]] = {}
@@ -88,7 +88,7 @@ def _old(text: str, names: Sequence[str]) -> Pin:
 
 
 def implemented(function: str, version: Version | None = None) -> frozenset[str]:
-    """The algorithms that NCCL has for a collective at all (nccl_semantics.md §0)."""
+    """Return the algorithms that NCCL has for a collective at all (nccl_semantics.md §0)."""
     if function in ("Broadcast", "Reduce"):
         return _ONLY_RING
     if function == "AllReduce":
@@ -101,10 +101,7 @@ def implemented(function: str, version: Version | None = None) -> frozenset[str]
 def stranded(
     algorithms: Pin, protocols: Pin, lacking: frozenset[str] = frozenset(), version: Version | None = None
 ) -> tuple[str, ...]:
-    """The functions without any algorithm and protocol left: their calls fail. None before 2.24, where Ring came back.
-
-    `lacking`: algorithms that this machine does not have.
-    """
+    """Return the functions with no algorithm and protocol left, whose calls fail. None before 2.24: Ring came back."""
     if not reaches(version, _GRAMMAR):
         return ()
     return tuple(
@@ -118,10 +115,13 @@ def stranded(
 
 
 def _usable(algorithms: frozenset[str], protocols: frozenset[str]) -> bool:
-    """Tree and Ring have every protocol, the others Simple alone (src/graph/tuning.cc)."""
+    """Return whether a pair works: Tree and Ring have every protocol, the others Simple (src/graph/tuning.cc)."""
     return bool(algorithms and ("Simple" in protocols or (protocols and algorithms & frozenset(_ALL_PROTOCOLS))))
 
 
 def forces_ll128(protocols: Pin) -> bool:
-    """Whether LL128 is switched on by hand for some function, also by excluding others: NCCL then does not judge it."""
+    """Return whether LL128 is switched on by hand for some function, also by excluding others.
+
+    NCCL then does not judge it.
+    """
     return any("LL128" in left for left in protocols.kept.values())

@@ -49,7 +49,7 @@ class Pick:
 
 
 def wish(settings: Settings, version: Version | None = None) -> Wish:
-    """The variables as NCCL reads them; up to 2.20 only the index."""
+    """Read the variables as NCCL does; up to 2.20 only the index."""
     automatic = reaches(version, _AUTOMATIC)
     index = read_int(settings.get("NCCL_IB_GID_INDEX") or "", -1 if automatic else 0).value
     if not automatic:
@@ -65,7 +65,7 @@ def wish(settings: Settings, version: Version | None = None) -> Wish:
 
 
 def address_range(text: str, family: Family) -> Range | None:
-    """A CIDR of `family`; any other text restricts nothing. Host bits are let be."""
+    """Parse a CIDR of `family`; any other text restricts nothing. Host bits are ignored."""
     try:
         network = ip_network(text, strict=False)
     except ValueError:
@@ -74,7 +74,7 @@ def address_range(text: str, family: Family) -> Range | None:
 
 
 def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | None:
-    """The GID for connections over `port`, or None where its table or link layer could not be read."""
+    """Return the GID for connections over `port`, or None where its table or link layer could not be read."""
     if isinstance(port.gids, Absent) or isinstance(port.link_layer, Absent):
         return None
     table = {gid.index: gid for gid in port.gids}
@@ -89,7 +89,7 @@ def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | Non
 
 
 def _flid(gid: Gid | None) -> bool:
-    """Whether a GID carries the bits of a routable LID: bytes 4 and 5."""
+    """Return whether a GID carries the bits of a routable LID: bytes 4 and 5."""
     return gid is not None and any(gid.address.packed[4:6])
 
 
@@ -103,7 +103,7 @@ def _search(table: Mapping[int, Gid], wanted: Wish) -> int:
 
 
 def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
-    """ncclUpdateGidIndex: the wanted family beats everything, even the version and whether a GID is valid."""
+    """Compare as ncclUpdateGidIndex: the wanted family beats everything, even the version and a GID's validity."""
     fits = family(candidate.address) == wanted.family and _within(candidate.address, wanted.within)
     if fits and family(current.address) != wanted.family:
         return True
@@ -114,7 +114,7 @@ def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
 
 
 def family(address: IPv6Address) -> Family:
-    """inet for an IPv4 address in IPv6's clothes, unicast or multicast; inet6 for everything else."""
+    """Return inet for an IPv4-mapped IPv6 address, unicast or multicast; inet6 for everything else."""
     head = address.packed[:12]
     return "inet" if head in (_MAPPED_IPV4, _MULTICAST_OF_IPV4) else "inet6"
 
@@ -126,15 +126,15 @@ def _within(address: IPv6Address, allowed: Range | None) -> bool:
 
 
 def valid(address: IPv6Address) -> bool:
-    """Not all zero, and not of fe80::/64."""
+    """Return whether a GID is not all zero, and not of fe80::/64."""
     return any(address.packed) and address.packed[:8] != b"\xfe\x80" + b"\0" * 6
 
 
 def roce_version(gid: Gid) -> int:
-    """1 or 2; -1 where the kernel does not tell, as in containers."""
+    """Return 1 or 2; -1 where the kernel does not say, as in containers."""
     return {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(gid.type or "", -1)
 
 
 def advised(gids: Sequence[Gid]) -> int | None:
-    """The index of a RoCE v2 GID of an IPv4 address, None where there is none."""
+    """Return the index of a RoCE v2 GID of an IPv4 address, None where there is none."""
     return next((gid.index for gid in gids if gid.ipv4 and roce_version(gid) == 2), None)

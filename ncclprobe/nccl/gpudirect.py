@@ -47,7 +47,7 @@ class Level(NamedTuple):
     origin: str = "default"
 
     def __str__(self) -> str:
-        """``the default level is PXB``, ``NCCL_NET_GDR_LEVEL=PIX``."""
+        """Return ``the default level is PXB``, ``NCCL_NET_GDR_LEVEL=PIX``."""
         return f"the default level is {self.path.name}" if self.origin == "default" else self.origin
 
 
@@ -80,19 +80,19 @@ class Direct:
 
 
 def switched_on(settings: Settings, name: str, default: int) -> int:
-    """The integer that NCCL reads for `name`, or its default where nothing sets it."""
+    """Return the integer that NCCL reads for `name`, or its default where nothing sets it."""
     return read_int(settings.get(name) or "", default).value
 
 
 def user_level(settings: Settings, name: str, version: Version | None) -> Level | None:
-    """What NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None where it is not set, or ignored."""
+    """Return what NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None where it is not set, or ignored."""
     text = settings.get(name)
     word = read_level(text, version) if text is not None else None
     return Level(PathType[word], f"{name}={text}") if word else None
 
 
 def way(direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]) -> Way:
-    """A peer-memory module that this NCCL looks for, else DMA-BUF. `cuda` is the driver's version of CUDA."""
+    """Return a peer-memory module that this NCCL looks for, else DMA-BUF. `cuda` is the driver's version of CUDA."""
     modules = direct.peer_memory
     seen = () if isinstance(modules, Absent) else tuple(path for path in PATHS if path in modules)
     found = next((path for path in seen if reaches(version, _LOOKED_AT_SINCE[path])), None)
@@ -130,19 +130,20 @@ def _dma_buf(
 
 
 def supported(gpu: Gpu) -> bool:
-    """Whether GPUs of this product have GPUDirect RDMA at all."""
+    """Return whether GPUs of this product have GPUDirect RDMA at all."""
     return not _WITHOUT.search(gpu.name)
 
 
 def gdr_level(settings: Settings, version: Version | None) -> Level:
-    """NCCL_NET_GDR_LEVEL, else PXB; from 2.29 on P2C, unless NCCL_NET_GDR_C2C is 0."""
+    """Return NCCL_NET_GDR_LEVEL, else PXB; from 2.29 on P2C, unless NCCL_NET_GDR_C2C is 0."""
     asked = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
     over_c2c = reaches(version, _P2C_IS_A_LEVEL) and switched_on(settings, "NCCL_NET_GDR_C2C", 1)
     return asked or Level(PathType.P2C if over_c2c else PathType.PXB)
 
 
 def _counts_as(path: PathType, settings: Settings, version: Version | None) -> PathType:
-    """What a version makes of the path from a Grace's GPU to a NIC of its CPU, for the comparison with the level.
+    """Return what a version makes of the path from a Grace's GPU to a NIC of its CPU, for the comparison with the
+    level.
 
     P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C says so (the default from 2.27 on), else as far as the CPU is.
     """
@@ -155,7 +156,7 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
 
 
 def _relay(topology: Topology, gpu: str, nic: str, settings: Settings, version: Version | None) -> str:
-    """The GPU over which NCCL goes from `gpu` to `nic` (PXN), or empty."""
+    """Return the GPU over which NCCL goes from `gpu` to `nic` (PXN), or empty."""
     relay = topology.relays.get((gpu, nic), "")
     if not relay or not reaches(version, _PXN) or switched_on(settings, "NCCL_PXN_DISABLE", 0) == 1:
         return ""
@@ -172,7 +173,9 @@ def decide(
     settings: Settings,
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
-    """Every pair of a GPU and a NIC, where the machine has a `way` at all. `gpus` by the names that `topology` has."""
+    """Return every pair of a GPU and a NIC, where the machine has a `way` at all. `gpus` by the names that `topology`
+    has.
+    """
     level = gdr_level(settings, version)
     return tuple(
         _decide(topology, gpus, pair, level, settings, version) for pair in ((g, n) for n in nics for g in gpus)
@@ -208,7 +211,7 @@ def _decide(
 def _sends(
     topology: Topology, name: str, gpu: Gpu, settings: Settings, version: Version | None
 ) -> tuple[bool | None, str]:
-    """Whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or where no other GPU is.
+    """Return whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or where no other GPU is.
 
     Up to 2.18 that held for every GPU.
     """

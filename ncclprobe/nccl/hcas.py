@@ -42,7 +42,9 @@ class Selection:
 
 
 def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_order: bool = True) -> Selection:
-    """The ports that NCCL_IB_HCA=`text` leaves; an empty text takes all. `pci_order`: NCCL_IB_DEVICE_PCI_ORDER."""
+    """Return the ports that NCCL_IB_HCA=`text` leaves; an empty text takes all. `pci_order`:
+    NCCL_IB_DEVICE_PCI_ORDER.
+    """
     limit = MAX_HCAS if reaches(version, _MORE_DEVICES) else _FEWER
     selector = parse_selector(text, limit)
     devices = list(fabric.devices)
@@ -67,7 +69,7 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
 
 
 def select_by(fabric: Fabric, settings: Settings, version: Version | None) -> Selection:
-    """The ports that these settings select: NCCL_IB_HCA, in the order of NCCL_IB_DEVICE_PCI_ORDER."""
+    """Return the ports that these settings select: NCCL_IB_HCA, in the order of NCCL_IB_DEVICE_PCI_ORDER."""
     ordered = read_int(settings.get("NCCL_IB_DEVICE_PCI_ORDER") or "", 1).value != 0
     return select(fabric, settings.get("NCCL_IB_HCA") or "", version, ordered)
 
@@ -77,23 +79,26 @@ def _layer_fits(port: Port) -> bool:
 
 
 def _opens(device: RdmaDevice) -> bool:
-    """Not known counts as yes: what cannot be opened is another check's business."""
+    """Return whether a device opens; unknown counts as yes: another check reports those that do not."""
     return device.opens is not False
 
 
 def gbps(port: Port) -> float | None:
-    """The port's rate, None where it is not known."""
+    """Return the port's rate, None where it is not known."""
     return port.rate.gbps if isinstance(port.rate, Rate) else None
 
 
 def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """The ports with at least half the rate of the fastest: those that are there for the GPUs, not for management."""
+    """Return the ports with at least half the rate of the fastest: those that are there for the GPUs, not for
+    management.
+    """
     best = max((rate for port in ports if (rate := gbps(port)) is not None), default=0.0)
     return tuple(port for port in ports if (rate := gbps(port)) is None or 2 * rate >= best)
 
 
 def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[str, ...]:
-    """The devices that `entry` takes as a prefix although a device has exactly its name; none where `=` leads the list.
+    """Return the devices that `entry` takes as a prefix although a device has exactly its name; none where `=` leads
+    the list.
 
     ``mlx5_1`` also means mlx5_10 and mlx5_11, where there is a mlx5_1.
     """
@@ -105,5 +110,5 @@ def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[st
 
 
 def written(entry: Entry) -> str:
-    """The entry as it stands in the list, without rail and plane."""
+    """Return the entry as it stands in the list, without rail and plane."""
     return entry.prefix if entry.port < 0 else f"{entry.prefix}:{entry.port}"

@@ -58,7 +58,7 @@ class Choice:
 
 
 def forced_family(text: str) -> Family | None:
-    """What NCCL_SOCKET_FAMILY=`text` forces; None where it forces nothing, as any text but these two does.
+    """Return what NCCL_SOCKET_FAMILY=`text` forces; None where it forces nothing, as any text but these two does.
 
     Source: src/misc/socket.cc:178 ncclEnvSocketFamily (v2.30.7).
     """
@@ -76,12 +76,11 @@ def find_interfaces(
     limit: int = MAX_INTERFACES,
     version: Version | None = None,
 ) -> Choice:
-    """The interfaces NCCL would take out of `interfaces`, which are in the kernel's order.
+    """Return the interfaces NCCL would take out of `interfaces`, which are in the kernel's order.
 
-    `ifname` is the value of NCCL_SOCKET_IFNAME; empty or a single character counts as not set.
-    `comm_id_address` is the resolved, numeric address of NCCL_COMM_ID. `limit` is 1 for the bootstrap and
-    NET/IB, 16 for NET/Socket. With NCCL_COMM_ID the *bootstrap* asks for `same_subnet` alone
-    (src/bootstrap.cc:117), not for this search.
+    `ifname` is the value of NCCL_SOCKET_IFNAME; empty or a single character counts as not set. `comm_id_address` is the
+    resolved, numeric address of NCCL_COMM_ID. `limit` is 1 for the bootstrap and NET/IB, 16 for NET/Socket. With
+    NCCL_COMM_ID the *bootstrap* asks for `same_subnet` alone (src/bootstrap.cc:117), not for this search.
     """
     if len(ifname) > 1:
         return Choice(_matching(interfaces, ifname, family, limit, version), "env")
@@ -107,7 +106,7 @@ def find_by(
     comm_id_address: str | None = None,
     limit: int = MAX_INTERFACES,
 ) -> Choice:
-    """`find_interfaces` under NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY as these settings have them."""
+    """Return `find_interfaces` under NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY as these settings have them."""
     return find_interfaces(
         interfaces,
         ifname=settings.get("NCCL_SOCKET_IFNAME") or "",
@@ -119,7 +118,7 @@ def find_by(
 
 
 def _last_resorts(version: Version | None) -> tuple[str, ...]:
-    """The lists tried in turn once neither the user nor InfiniBand named an interface."""
+    """Return the lists tried in turn once neither the user nor InfiniBand named an interface."""
     if reaches(version, _RUNNING_AND_VIRBR):
         return "^docker,lo,virbr", "docker", "lo", "virbr"
     return "^docker,lo", "docker", "lo"
@@ -128,7 +127,7 @@ def _last_resorts(version: Version | None) -> tuple[str, ...]:
 def _matching(
     interfaces: Iterable[Interface], names: str, family: Family | None, limit: int, version: Version | None
 ) -> tuple[Interface, ...]:
-    """ncclOsFindInterfaces for the list `names`: the first fitting address of each name, at most `limit`."""
+    """Search as ncclOsFindInterfaces for `names`: the first fitting address of each name, at most `limit`."""
     selector = parse_selector(names, MAX_INTERFACES)
     found: dict[str, Interface] = {}
     for each in interfaces:
@@ -140,7 +139,10 @@ def _matching(
 
 
 def _usable(interface: Interface, family: Family | None, version: Version | None) -> bool:
-    """The tests before the list. 127.0.0.1, 169.254/16 and fe80::/10 pass them; only ::1 does not."""
+    """Return whether an interface passes the tests before the list. Only ::1 does not, of special addresses.
+
+    127.0.0.1, 169.254/16 and fe80::/10 pass them.
+    """
     if interface.family not in ("inet", "inet6") or family not in (None, interface.family):
         return False
     if reaches(version, _RUNNING_AND_VIRBR) and not interface.running:
@@ -149,11 +151,12 @@ def _usable(interface: Interface, family: Family | None, version: Version | None
 
 
 def same_subnet(interface: Interface, address: str, version: Version | None = None) -> bool:
-    """Whether NCCL takes numeric `address` to be in the subnet of `interface`: same family, masked bits, IPv6 scope.
+    """Return whether NCCL takes numeric `address` to be in the subnet of `interface`: same family, masked bits, IPv6
+    scope.
 
     Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric. The 2.29
-    releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet.
-    Sources: src/os/linux.cc:445 matchSubnet (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
+    releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet. Sources:
+    src/os/linux.cc:445 matchSubnet (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
     """
     remote = ip_address(address)
     if interface.family not in ("inet", "inet6") or not interface.netmask:

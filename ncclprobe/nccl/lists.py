@@ -35,7 +35,7 @@ class Entry:
     plane: int = ANY
 
     def matches(self, name: str, port: int, exact: bool) -> bool:
-        """Whether device `name`, port `port` (`ANY`: not known), falls under this entry."""
+        """Return whether device `name`, port `port` (`ANY`: not known), falls under this entry."""
         named = name == self.prefix if exact else name.startswith(self.prefix)
         return named and (port in (ANY, self.port) or self.port == ANY)
 
@@ -50,7 +50,7 @@ class Selector:
     dropped: tuple[str, ...]
 
     def takes(self, name: str, port: int = ANY) -> bool:
-        """Whether NCCL would use device `name`, port `port`. An empty list matches everything.
+        """Return whether NCCL would use device `name`, port `port`. An empty list matches everything.
 
         Source: src/os/linux.cc:417 and src/transport/net_ib/init.cc:370 (v2.30.7): match XOR exclude.
         """
@@ -59,10 +59,7 @@ class Selector:
 
 
 def parse_selector(text: str, limit: int) -> Selector:
-    """`text` as NCCL splits it; `limit` is `MAX_INTERFACES` or `MAX_HCAS`. No text is an error.
-
-    Empty entries vanish, and so do those without a name (``:1``). Blanks are part of a name.
-    """
+    """Split `text` as NCCL does; `limit` is `MAX_INTERFACES` or `MAX_HCAS`. No text is an error."""
     exclude, text = text.startswith("^"), text.removeprefix("^")
     exact, text = text.startswith("="), text.removeprefix("=")
     pieces = [piece for piece in text.split(",") if piece and not piece.startswith(":")]
@@ -71,13 +68,13 @@ def parse_selector(text: str, limit: int) -> Selector:
 
 
 def _entry(piece: str) -> Entry:
-    """``name:port:rail:plane``; what follows a fourth colon is not looked at."""
+    """Parse ``name:port:rail:plane``; ignore what follows a fourth colon."""
     name, *numbers = piece.split(":")
     return Entry(name[:_LONGEST_PREFIX], *(_atoi(number) if number else ANY for number in numbers[:3]))
 
 
 def _atoi(text: str) -> int:
-    """C's atoi, as glibc does it: strtol in base 10, cut to an int, so that text without digits is 0."""
+    """Read as glibc's atoi: strtol in base 10, cut to an int, so that text without digits is 0."""
     match = _DECIMAL.match(text)
     assert match is not None  # every part of the pattern may be empty
     if len(match[2]) > _MOST_DIGITS:

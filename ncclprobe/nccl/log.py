@@ -1,4 +1,4 @@
-"""NCCL's own INFO lines, read for the road that the bytes took: network, devices, GPUDirect, channels, algorithm.
+"""Read NCCL's own INFO lines: network, devices, GPUDirect, channels and algorithm that carried the bytes.
 
 The lines are those of NCCL 2.8 to 2.30 (format strings in src/init.cc, src/transport/*.cc, src/graph/*.cc,
 src/enqueue.cc). A log is one rank's; of several ranks on one stream, lines are told apart by their ``host:pid``. What a
@@ -18,7 +18,7 @@ _MOST_KEPT = 4096
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(
     r"(?P<host>[^\s:\[\]>]{1,256}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) \[-?\d{1,4}\] "
-    r"(?:\S{1,256}:\d{1,6}(?: \([^)]{0,128}\))? )?NCCL (?P<level>INFO|WARN) (?P<said>.*)"
+    r"(?:\S{1,256}:\d{1,6}(?: \([^)]{0,128}\))? )?NCCL (?P<level>INFO|WARN) (?P<message>.*)"
 )
 _VERSION = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})\S*\+cuda")
 _NETWORK = re.compile(r"Using network (.{1,64}?)\s*$")
@@ -48,7 +48,7 @@ class Line:
     host: str
     pid: int
     level: Literal["INFO", "WARN"]
-    said: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,14 @@ class Log:
 
     @property
     def gdr(self) -> bool | None:
-        """Whether all channels over a network are GPUDirect; None where none is logged."""
+        """Return whether all channels over a network are GPUDirect; None where none is logged."""
         over = [hop.gdr for hop in self.hops if hop.how == "NET"]
         return all(over) if over else None
 
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices that channels go over, in order; a number where the log has no name for it."""
+        """Return the names of the devices that channels go over, in order; a number where the log has no name
+        for it.
+        """
         network = self.network or ""
         known = self.interfaces if network == "Socket" else self.hcas if network.startswith("IB") else ()
         names = {device.number: device.name for device in known}  # other plugins number devices of their own
@@ -120,19 +122,23 @@ class Log:
         return tuple(names.get(number, f"device {number}") for number in sorted(used))
 
     def chosen(self, nbytes: int, op: str = "") -> Choice | None:
-        """What was chosen for a call of `nbytes`, of `op` (as NCCL spells it, AllReduce) where the log names it."""
+        """Return what was chosen for a call of `nbytes`, of `op` (as NCCL spells it, AllReduce) where the log
+        names it.
+        """
         return next((each for each in self.choices if each.nbytes == nbytes and (not each.op or each.op == op)), None)
 
 
 def lines(text: str) -> Iterator[Line]:
-    """The NCCL messages in `text`, whatever else is in it: launchers' prefixes, colours, other programs' lines."""
+    """Yield the NCCL messages in `text`, whatever else is in it: launchers' prefixes, colours, other programs'
+    lines.
+    """
     for raw in text.splitlines():
         if "NCCL" not in raw or len(raw) > _MOST_LINE:
             continue
         found = _PREFIX.search(_ANSI.sub("", raw))
         if found:
             level: Literal["INFO", "WARN"] = "WARN" if found["level"] == "WARN" else "INFO"
-            yield Line(found["host"], int(found["pid"]), level, found["said"].strip())
+            yield Line(found["host"], int(found["pid"]), level, found["message"].strip())
         elif _VERSION.match(raw):  # at level VERSION and WARN it is printed bare
             yield Line("", 0, "INFO", raw.strip())
 
@@ -152,28 +158,28 @@ class _Reading:
     warnings: list[str] = field(default_factory=list)
 
     def take(self, line: Line) -> None:
-        said = line.said
+        message = line.message
         if line.level == "WARN":
-            _keep(self.warnings, said)
-        elif found := _HOP.search(said):
+            _keep(self.warnings, message)
+        elif found := _HOP.search(message):
             _keep(self.hops, _hop(found))
-        elif found := _CHOICE.search(said):
+        elif found := _CHOICE.search(message):
             _keep(self.choices, _choice(found))
-        elif found := _CHANNELS.search(said):
+        elif found := _CHANNELS.search(message):
             self.channels, nvls = int(found[1]), found[2]
             self.nvls_channels = int(nvls) if nvls else None
-        elif found := _NETWORK.search(said):
+        elif found := _NETWORK.search(message):
             self.network = found[1]
-        elif found := _SOCKETS.search(said):
+        elif found := _SOCKETS.search(message):
             self.interfaces = _devices(found[1])
-        elif found := _HCAS.search(said):
+        elif found := _HCAS.search(message):
             self.hcas = _devices(found[1])
-        elif found := _VERSION.search(said):
+        elif found := _VERSION.search(message):
             self.version = self.version or found[1]
 
 
 def read(text: str | Iterable[Line]) -> Log:
-    """What the log of one rank says. Never fails: what is not NCCL's is passed over."""
+    """Read the log of one rank. Never fails: lines that are not NCCL's are skipped."""
     reading = _Reading()
     for line in lines(text) if isinstance(text, str) else text:
         reading.take(line)
@@ -218,8 +224,8 @@ def _choice(found: re.Match[str]) -> Choice:
     return Choice(found["op"] or "", int(found["nbytes"]), algorithm, protocol, channels)
 
 
-def _named(said: str, names: tuple[str, ...]) -> str:
-    """A name, or the name behind the number that older versions print."""
-    if not (said.isascii() and said.isdecimal()):
-        return said
-    return names[int(said)] if int(said) < len(names) else said
+def _named(message: str, names: tuple[str, ...]) -> str:
+    """Return a name, or the name behind the number that older versions print."""
+    if not (message.isascii() and message.isdecimal()):
+        return message
+    return names[int(message)] if int(message) < len(names) else message

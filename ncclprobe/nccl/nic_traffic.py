@@ -1,13 +1,13 @@
-"""Which way the bytes of an operation went: NIC counters beside what must have moved, NCCL's lines beside each row.
+"""Find which NICs carried an operation: NIC counters against what must have moved, and NCCL's lines for each row.
 
-Pure. No algorithm moves fewer bytes than :func:`least` says, so NICs that were to carry them and show less prove that
-bytes went another way. Traffic of others on another NIC proves nothing, and is never named for being there.
+Pure. No algorithm moves fewer bytes than :func:`least_bytes` says, so NICs that were to carry them and show less prove
+that bytes went another way. Traffic of others on another NIC proves nothing, and is never named for being there.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclprobe.facts.traffic import Count, Kind
+from ncclprobe.facts.traffic import Count, NicKind
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import NicBytes, Road
@@ -35,7 +35,7 @@ _NCCL_NAMES = {
 class Carried:
     """What the NICs of one node moved while an operation was at work.
 
-    `expected`: the names that were to carry it; None: nobody can say. `below`: of an interface that stands on others
+    `expected`: the names that were to carry it; None: not known. `below`: of an interface that stands on others
     (a bond, a VLAN, IPoIB), those, which count the same bytes again.
     """
 
@@ -45,15 +45,15 @@ class Carried:
     expected: frozenset[str] | None = None
     below: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def counts(self) -> Iterator[tuple[str, Kind, Count | Absent]]:
-        """Every NIC."""
+    def counts(self) -> Iterator[tuple[str, NicKind, Count | Absent]]:
+        """Yield every NIC."""
         for name, count in self.rdma.items():
             yield name, "rdma", count
         for name, count in self.ethernet.items():
             yield name, "ethernet", count
 
     def carriers(self) -> frozenset[str]:
-        """The expected names, and all that those stand on."""
+        """Return the expected names, and all that those stand on."""
         found: set[str] = set()
         todo = list(self.expected or ())
         while todo:
@@ -64,52 +64,52 @@ class Carried:
         return frozenset(found)
 
     def bottom(self, name: str) -> bool:
-        """Whether an interface stands on no other that is counted here."""
+        """Return whether an interface stands on no other that is counted here."""
         return not any(under in self.ethernet or under in self.rdma for under in self.below.get(name, ()))
 
 
-def least(op: str, nbytes: int, nodes: Sequence[str]) -> dict[str, Count]:
+def least_bytes(op: str, nbytes: int, nodes: Sequence[str]) -> dict[str, Count]:
     """The fewest bytes that any algorithm sends from, and brings to, each node for one call of `nbytes` as printed.
 
     `nodes` is the node of each rank. Of a reduction a node's own part leaves it, or the result does; of the rest, what
-    somebody else is to have. A ring of more than two nodes moves up to twice as much.
+    the other nodes are to have. A ring of more than two nodes moves up to twice as much.
     """
     ranks = len(nodes)
-    own = {node: nodes.count(node) for node in nodes}
-    if len(own) < 2:
-        return {node: Count(0, 0) for node in own}
+    ranks_on_node = {node: nodes.count(node) for node in nodes}
+    if len(ranks_on_node) < 2:
+        return {node: Count(0, 0) for node in ranks_on_node}
     found = {}
-    for node, here in own.items():
-        part, rest, root = nbytes * here // ranks, nbytes * (ranks - here) // ranks, node == nodes[_ROOT]
-        nexts = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[(rank + 1) % ranks])
-        lasts = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[rank - 1])
+    for node, ranks_here in ranks_on_node.items():
+        part, rest, root = nbytes * ranks_here // ranks, nbytes * (ranks - ranks_here) // ranks, node == nodes[_ROOT]
+        sends = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[(rank + 1) % ranks])
+        receives = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[rank - 1])
         found[node] = {
             "all_reduce": Count(nbytes, nbytes),
             "all_gather": Count(part, rest),
             "reduce_scatter": Count(rest, part),
-            "all_to_all": Count(rest * here, rest * here),
+            "all_to_all": Count(rest * ranks_here, rest * ranks_here),
             "broadcast": Count(nbytes, 0) if root else Count(0, nbytes),
             "reduce": Count(0, nbytes) if root else Count(nbytes, 0),
             "gather": Count(0, rest) if root else Count(part, 0),
             "scatter": Count(rest, 0) if root else Count(0, part),
-            "sendrecv": Count(nbytes * nexts, nbytes * lasts),
+            "sendrecv": Count(nbytes * sends, nbytes * receives),
         }[op]
     return found
 
 
-def road(op: str, nbytes: int, calls: int, nodes: Sequence[str], seen: Sequence[Carried]) -> Road:
-    """Where `calls` of `nbytes` each went: the share of each NIC, and the NICs that carried what others were to.
+def attribute_bytes(op: str, nbytes: int, calls: int, nodes: Sequence[str], seen: Sequence[Carried]) -> Road:
+    """Return the share of each NIC in `calls` of `nbytes` each, and the NICs that carried other NICs' bytes.
 
     `nodes` is the node of each rank; `seen` one entry per node.
     """
-    must = {node: Count(one.sent * calls, one.received * calls) for node, one in least(op, nbytes, nodes).items()}
+    must = {node: Count(one.sent * calls, one.received * calls) for node, one in least_bytes(op, nbytes, nodes).items()}
     rows = tuple(row for each in seen for row in _rows(each))
     strays = tuple(f"{each.node} {name}" for each in seen for name in _strays(each, must, seen))
     return Road(op, nbytes * calls, sum(one.sent for one in must.values()), rows, strays)
 
 
 def _rows(seen: Carried) -> Iterator[NicBytes]:
-    """The NICs worth a line: those expected, and those that moved something or may have."""
+    """Yield the NICs worth a line: those expected, and those that moved something or may have."""
     carriers = seen.carriers()
     known = {name: count for name, _, count in seen.counts() if isinstance(count, Count)}
     unread = any(name in carriers and isinstance(count, Absent) for name, _, count in seen.counts())
@@ -125,7 +125,7 @@ def _rows(seen: Carried) -> Iterator[NicBytes]:
 
 
 def _strays(seen: Carried, must: Mapping[str, Count], everywhere: Sequence[Carried]) -> Iterator[str]:
-    """The unexpected NICs of a node that carried a part worth naming, and for which there is proof that it was ours."""
+    """Yield the unexpected NICs of a node with a part worth naming, and proof that it was of this job."""
     need = must.get(seen.node)
     if seen.expected is None or need is None:
         return
@@ -147,19 +147,19 @@ def _unexpected(seen: Carried) -> dict[str, Count]:
 
 
 def _above_expected(seen: Carried, name: str) -> bool:
-    """Whether an unexpected interface stands on an expected NIC: IPoIB, where RDMA was to be."""
+    """Return whether an unexpected interface stands on an expected NIC: IPoIB, where RDMA was to be."""
     return bool(seen.carriers() & set(seen.below.get(name, ())))
 
 
 def _lacking(seen: Carried, need: Count) -> Count:
-    """How many bytes the expected NICs are short of what must have moved; zero where their counters do not tell."""
+    """Return the bytes that the expected NICs are short of; zero where their counters do not say."""
     carriers = seen.carriers()
     counts = [c for name, _, c in seen.counts() if name in carriers and seen.bottom(name)]
     if any(isinstance(count, Absent) for count in counts):
         return Count(0, 0)
-    guests = [c for name, c in _unexpected(seen).items() if _above_expected(seen, name)]
-    sent = sum(c.sent for c in counts if isinstance(c, Count)) - sum(c.sent for c in guests)
-    received = sum(c.received for c in counts if isinstance(c, Count)) - sum(c.received for c in guests)
+    stacked = [c for name, c in _unexpected(seen).items() if _above_expected(seen, name)]
+    sent = sum(c.sent for c in counts if isinstance(c, Count)) - sum(c.sent for c in stacked)
+    received = sum(c.received for c in counts if isinstance(c, Count)) - sum(c.received for c in stacked)
     return Count(_short(need.sent, sent), _short(need.received, received))
 
 
@@ -169,7 +169,7 @@ def _short(needed: int, moved: int) -> int:
 
 
 def _unexpected_elsewhere(seen: Carried, everywhere: Sequence[Carried]) -> Count:
-    """What the other nodes moved over NICs that nobody expected to."""
+    """Return the bytes that the other nodes moved over unexpected NICs."""
     counts = [
         count
         for other in everywhere
@@ -181,7 +181,7 @@ def _unexpected_elsewhere(seen: Carried, everywhere: Sequence[Carried]) -> Count
 
 
 def transport(row: Measurement, logs: Sequence[Log]) -> Transport:
-    """What NCCL's lines of all ranks say of a row: its network with the devices, GPUDirect, algorithm and channels.
+    """Read from NCCL's lines of all ranks a row's network with its devices, GPUDirect, algorithm and channels.
 
     `logs` are those of the ranks that left one; without any, nothing is known.
     """
@@ -209,7 +209,7 @@ _SHARED = ("all_gather", "reduce_scatter")
 
 
 def _network(logs: Sequence[Log]) -> str | None:
-    """``IB mlx5_0, mlx5_1``; where no channel leaves its node, how they go within it: ``P2P CUMEM``."""
+    """Return ``IB mlx5_0, mlx5_1``; where no channel leaves its node, the transport within it: ``P2P CUMEM``."""
     hops = [hop for log in logs for hop in log.hops]
     if any(hop.how == "NET" for hop in hops):
         name = next((log.network for log in logs if log.network), None) or "a network"
@@ -219,6 +219,6 @@ def _network(logs: Sequence[Log]) -> str | None:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names in a row, at most a few."""
+    """Join names, at most a few."""
     first = list(names)[:_MOST_DEVICES]
     return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")

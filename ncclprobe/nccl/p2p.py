@@ -1,4 +1,4 @@
-"""The road between two GPUs of one node, and whether NCCL uses the NVSwitches' multicast (NVLS).
+"""Choose the transport between two GPUs of one node, and whether NCCL uses the NVSwitches' multicast (NVLS).
 
 Sources: src/graph/paths.cc ncclTopoCheckP2p, src/transport/p2p.cc:130, src/transport/shm.cc:61, src/transport/nvls.cc
 ncclNvlsInit, src/graph/search.cc:1124 (v2.30.7); older versions from their own tags. nccl_semantics.md §3.2 to §3.6.
@@ -30,11 +30,11 @@ _NVLS, _NVLS_FOR_TWO, _HOPPER, _MULTICAST_CUDA = (2, 17), (2, 29), (9, 0), (12, 
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
-    """What NCCL takes between two GPUs. `transport` None: not known.
+class PeerTransport:
+    """The transport that NCCL takes between two GPUs. `transport` None: not known.
 
     `broken`: NVML denies P2P to GPUs that NVLink joins, which ends NCCL's start ("P2P is disabled between NVLINK
-    connected GPUs") unless NCCL_IGNORE_DISABLED_P2P=1 lets it go another way.
+    connected GPUs") unless NCCL_IGNORE_DISABLED_P2P=1 lets it use another.
     """
 
     one: str
@@ -54,18 +54,18 @@ class Nvls:
 
 
 def maker(cpus: Cpus, machine: str) -> Maker:
-    """Who made the processors, as far as NCCL cares; `machine` is uname's. Empty: none that NCCL knows."""
+    """Return who made the processors, as far as NCCL cares; `machine` is uname's. Empty: none that NCCL knows."""
     if machine.startswith(("aarch64", "arm")):
         return "arm"
     if machine.startswith("ppc64"):
         return "power"
     model = cpus.model.lower()
     words: dict[str, Maker] = {"amd": "amd", "intel": "intel", "zhaoxin": "zhaoxin", "centaur": "zhaoxin"}
-    return next((who for word, who in words.items() if word in model), "")
+    return next((cpu_maker for word, cpu_maker in words.items() if word in model), "")
 
 
 def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int) -> Level:
-    """NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, else PXB, and SYS between the two GPUs of a machine by AMD.
+    """Return NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, else PXB, and SYS between the two GPUs of a machine by AMD.
 
     Up to 2.22 the default was SYS for any number of GPUs, and PXB for processors of Intel, Zhaoxin and Arm's makers.
     """
@@ -79,62 +79,68 @@ def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int
     return Level(PathType.PXB if cpu in ("arm", "intel", "zhaoxin") else PathType.SYS)
 
 
-def roads(
+def peer_transports(
     topology: Topology,
     peers: PeerAccess | Absent,
     settings: Settings,
     level: Level,
     version: Version | None = None,
-) -> tuple[Road, ...]:
-    """Every pair of GPUs, the lower number first."""
-    return tuple(_road(topology, pair, peers, settings, level, version) for pair in combinations(topology.gpus, 2))
+) -> tuple[PeerTransport, ...]:
+    """Return the transport of every pair of GPUs, the lower number first."""
+    return tuple(
+        _peer_transport(topology, pair, peers, settings, level, version) for pair in combinations(topology.gpus, 2)
+    )
 
 
-def _road(
+def _peer_transport(
     topology: Topology,
     pair: tuple[str, str],
     peers: PeerAccess | Absent,
     settings: Settings,
     level: Level,
     version: Version | None,
-) -> Road:
+) -> PeerTransport:
     path = topology.paths[pair]
     if path is None:
-        return Road(*pair, None, None, "the PCI tree does not tell how far apart they are")
+        return PeerTransport(*pair, None, None, "the PCI tree does not tell how far apart they are")
     if path > level.path:
-        return Road(*pair, _otherwise(settings), path, f"{path.name}, {level}")
+        return PeerTransport(*pair, _otherwise(settings), path, f"{path.name}, {level}")
     ignore = switched_on(settings, "NCCL_IGNORE_DISABLED_P2P", 0)
     relayed = path is PathType.NVB  # NCCL then asks about each hop, over a GPU that is not known here
     if relayed or (ignore == 2 and reaches(version, _DISABLED_IS_REPORTED)):
-        return Road(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
+        return PeerTransport(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
     status = _status(peers, pair)
     if status is None:
-        return Road(*pair, None, path, f"{path.name}, within {level.path.name}; NVML does not say whether P2P works")
+        return PeerTransport(
+            *pair, None, path, f"{path.name}, within {level.path.name}; NVML does not say whether P2P works"
+        )
     if status == "OK":
-        return Road(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
+        return PeerTransport(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
     broken = path <= PathType.NVB and ignore == 0
-    return Road(*pair, _otherwise(settings), path, f"{path.name}, but NVML says {status} of P2P between them", broken)
+    return PeerTransport(
+        *pair, _otherwise(settings), path, f"{path.name}, but NVML says {status} of P2P between them", broken
+    )
 
 
 def _status(peers: PeerAccess | Absent, pair: tuple[str, str]) -> str | None:
-    """NVML's word where it denies reads or writes, OK where it allows both, None where it does not say."""
+    """Return NVML's word where it denies reads or writes, OK where it allows both, None where it does not say."""
     if isinstance(peers, Absent):
         return None
     one, other = (int(name.removeprefix("GPU")) for name in pair)
-    said = [table.get((one, other)) for table in (peers.read, peers.write)]
-    denied = [word for word in said if isinstance(word, str) and word != "OK"]
+    answers = [table.get((one, other)) for table in (peers.read, peers.write)]
+    denied = [word for word in answers if isinstance(word, str) and word != "OK"]
     if denied:
         return denied[0]
-    return "OK" if all(word == "OK" for word in said) else None
+    return "OK" if all(word == "OK" for word in answers) else None
 
 
 def _otherwise(settings: Settings) -> Transport:
-    """Without P2P: shared memory, and without that the network."""
+    """Return the transport without P2P: shared memory, and without that the network."""
     return "NET" if switched_on(settings, "NCCL_SHM_DISABLE", 0) == 1 else "SHM"
 
 
 def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> Nvls:
-    """Whether NVLS can be used, and the first reason why not, for one rank per GPU.
+    """Return whether NVLS can be used, and the first reason why not, for one rank per GPU.
 
     A plain "yes" is what the files and NVML can tell: NCCL also asks CUDA for multicast, which fails where the fabric
     manager is not well.
@@ -163,7 +169,7 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
 
 
 def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
-    """Whether every GPU has an active link to an NVSwitch; None where NVML does not say."""
+    """Return whether every GPU has an active link to an NVSwitch; None where NVML does not say."""
     if isinstance(links, Absent):
         return None
     rows = [links.gpus[index] for index in gpus if index < len(links.gpus)]
@@ -174,7 +180,7 @@ def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
 
 
 def _by_fabric(fabrics: Sequence[GpuFabric | Absent]) -> Nvls:
-    """GPUs that have not joined the fabric have no multicast."""
+    """Return NVLS by the fabric: GPUs that have not joined it have no multicast."""
     for fabric in fabrics:
         if isinstance(fabric, GpuFabric) and fabric.state in ("not-started", "in-progress"):
             return Nvls(False, f"a GPU's registration with the NVLink fabric is {fabric.state}")

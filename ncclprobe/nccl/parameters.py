@@ -1,6 +1,6 @@
 """The table of variables: NCCL's own, its plugins', torch's the launchers', and names people only believe in.
 
-The data is ``parameters.csv`` beside this file, one row per variable with its source, made by
+The data is ``parameters.csv`` in this folder, one row per variable with its source, made by
 ``scripts/parameters.py``.
 """
 
@@ -18,7 +18,7 @@ from ncclprobe.facts.software import Version, parse_version
 class Parameter:
     """What is known of one variable.
 
-    * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: nobody ever
+    * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: none ever
     * ``type``: bool, int, size, enum, list, path or string
     * ``low``, ``high``: the integers that mean something, None where open. The default is among them,
       even where it is a code such as -2 for "auto"
@@ -50,19 +50,19 @@ class Parameter:
 
     @property
     def is_read(self) -> bool:
-        """Somebody reads it in the newest version known."""
+        """Return whether anything reads it in the newest version known."""
         return self.owner != "none" and self.gone is None
 
     @property
     def is_integer(self) -> bool:
-        """NCCL reads it with strtoll, so that a word is 0."""
+        """Return whether NCCL reads it with strtoll, so that a word is 0."""
         numbered = self.type in ("bool", "int", "size") or (self.type == "enum" and self.low is not None)
         return self.owner == "nccl" and numbered and not self.words
 
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Every known variable by name, in alphabetical order. Read from the package at the first call."""
+    """Return every known variable by name, in alphabetical order. Read from the package at the first call."""
     # importlib.resources would do, and costs 10 ms to import.
     data = pkgutil.get_data("ncclprobe.nccl", "parameters.csv")
     lines = (data or b"").decode().splitlines()
@@ -101,7 +101,7 @@ def _family(name: str) -> str | None:
 
 
 def looks_like_ours(name: str) -> bool:
-    """Whether a variable is NCCL's, torch's, a transport's or a launcher's, or may be a misspelling of one.
+    """Return whether a variable is NCCL's, torch's, a transport's or a launcher's, or may be a misspelling of one.
 
     The *name* of such a variable may be recorded. Its *value* only where `table` holds the exact name.
     """
@@ -112,11 +112,11 @@ _SHORT = 8  # letters behind the prefix, below which two errors make another wor
 
 
 def nearest(name: str) -> str | None:
-    """The name of which `name` is most likely a misspelling; None where there is none, or `name` is known.
+    """Return the name of which `name` is most likely a misspelling; None where there is none, or `name` is known.
 
-    At most two letters inserted, dropped, replaced or swapped with their neighbour, one in a short name,
-    within the family of names that begin alike. Names nobody reads any more are not offered. The closest
-    wins, then the first in the alphabet.
+    At most two letters inserted, dropped, replaced or swapped with their neighbour, one in a short name, within the
+    family of names with the same beginning. Names no longer read are not offered. The closest wins, then the first in
+    the alphabet.
     """
     prefix = _family(name)
     if prefix is None or name in table():
@@ -132,7 +132,7 @@ def _offered(prefix: str) -> Iterator[str]:
 
 
 def distance(one: str, other: str, limit: int) -> int:
-    """Optimal string alignment: edits and swaps of neighbours between two texts; `limit` + 1 means more."""
+    """Return the optimal string alignment of two texts: edits and swaps of neighbours; `limit` + 1 means more."""
     if abs(len(one) - len(other)) > limit:
         return limit + 1
     before: list[int] = []

@@ -1,7 +1,7 @@
-"""What NCCL would choose on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, the roads between GPUs, NVLS.
+"""Choose as NCCL would on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, GPU transports, NVLS.
 
 The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load, for a job with a rank on every GPU. A
-network plugin decides for itself: where NCCL would find one, the words beside the HCAs say so.
+network plugin decides for itself: where NCCL would find one, the text at the HCAs says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ from ncclprobe.nccl.gpudirect import Direct, decide, supported, way
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES
-from ncclprobe.nccl.p2p import Road, maker, nvls, p2p_level, roads
+from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.nccl.values import read_int
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
@@ -60,7 +60,7 @@ class _Known:
     facts: Mapping[type, Any]
 
     def need(self, kind: type[T]) -> T:
-        """The fact of this type. Raises Unlearned where it is absent."""
+        """Return the fact of this type. Raises Unlearned where it is absent."""
         fact = self.maybe(kind)
         if isinstance(fact, Absent):
             raise Unlearned(fact.why)
@@ -76,24 +76,24 @@ class _Known:
 
     @property
     def version(self) -> Version | None:
-        """Of the NCCL that a job would load; None, which stands for the newest known, where there is none."""
+        """Return the version of the NCCL that a job would load; None, the newest known, where there is none."""
         software = self.maybe(Software)
         return software.nccl_version if isinstance(software, Software) else None
 
     @property
     def gpus(self) -> Gpus:
-        """Those that NVML can read."""
+        """Return those that NVML can read."""
         gpus = self.need(Gpus)
         return replace(gpus, all=tuple(gpu for gpu in gpus.all if not gpu.lost))
 
     def set(self, *names: str) -> str:
-        """Those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
+        """Return those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
         rows = [self.settings.effective[name] for name in names if self.settings.get(name)]
         return ", ".join(f"{row.name}={row.value} ({row.origin})" for row in rows)
 
 
 def choose(snapshot: Snapshot) -> Choices:
-    """What NCCL would choose on this node; a part is null, with its reason, where the facts do not tell."""
+    """Return what NCCL would choose on this node; a part is null, with its reason, where the facts do not tell."""
     known = _Known(snapshot.facts)
     return Choices(
         nccl=".".join(map(str, known.version)) if known.version else None,
@@ -119,7 +119,7 @@ def _part(decide: Callable[[_Known], Part[T]], known: _Known) -> Part[T]:
 
 
 def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
-    """One interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
+    """Return one interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
     addresses, address = known.need(Interfaces).addresses, _comm_id(known)
     if address is None:
         return _searched(find_by(addresses, known.settings, known.version, limit=1), known)
@@ -128,7 +128,7 @@ def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
 
 
 def _sockets(known: _Known) -> Part[InterfaceChoice]:
-    """What NET/Socket would spread over: at most 16 interfaces, each with its first address."""
+    """Return what NET/Socket would spread over: at most 16 interfaces, each with its first address."""
     addresses = known.need(Interfaces).addresses
     address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
     found = find_by(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
@@ -145,7 +145,7 @@ def _searched(found: Choice, known: _Known) -> Part[InterfaceChoice]:
 
 
 def _comm_id(known: _Known) -> str | None:
-    """The address in NCCL_COMM_ID (``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``); None: not set.
+    """Return the address in NCCL_COMM_ID (``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``); None: not set.
 
     Raises Unlearned where a host is named: its first address is the resolver's to tell.
     """
@@ -167,7 +167,7 @@ def _selection(known: _Known) -> Selection:
 
 
 def _off(known: _Known) -> str:
-    """Why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
+    """Return why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
         return f"{known.set('NCCL_NET')} keeps to that network"
@@ -190,7 +190,7 @@ def _hcas(known: _Known) -> Part[HcaChoice]:
 
 
 def _plugin(known: _Known) -> str:
-    """A network plugin that the loader finds is asked before NCCL's own transports."""
+    """Return a note where the loader finds a network plugin: NCCL asks it before its own transports."""
     plugins, named = known.maybe(Plugins), known.settings.get("NCCL_NET_PLUGIN") or ""
     if isinstance(plugins, Absent) or named == "none" or known.settings.get("NCCL_NET"):
         return ""
@@ -229,29 +229,29 @@ def _gids(known: _Known) -> Part[GidChoice]:
 def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
     if found is None:
         return GidChoice(port.name, None, None, None, "its GID table or link layer could not be read")
-    said = {
+    reasons = {
         "setting": known.set("NCCL_IB_GID_INDEX"),
         "version": "index 0: NCCL searches since 2.21",
         "search": known.set(*_GID_VARIABLES[1:]) or "NCCL's search for RoCE v2 over IPv4",
     }
     if found.gid is None:
-        return GidChoice(port.name, found.index, None, None, f"{said[found.by]}; the entry is empty")
+        return GidChoice(port.name, found.index, None, None, f"{reasons[found.by]}; the entry is empty")
     better = "" if found.gid.ipv4 or found.by != "search" else ", which found no better one"
-    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, said[found.by] + better)
+    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, reasons[found.by] + better)
 
 
 # GPUs.
 
 
 def _distances(known: _Known, nics: Sequence[str]) -> Topology:
-    """Between the GPUs and the RDMA devices named."""
+    """Return the distances between the GPUs and the RDMA devices named."""
     devices = known.need(Fabric).devices if nics else ()
     used = Fabric(tuple(device for device in devices if device.name in nics))
     return of_machine(known.need(Pci), known.gpus, known.need(NvLinks), used)
 
 
 def _links_unread(known: _Known) -> str:
-    """Why the NVLinks of a GPU are not known; empty: they are."""
+    """Return why the NVLinks of a GPU are not known; empty: they are."""
     every = known.need(NvLinks).gpus
     rows = [every[gpu.index] for gpu in known.gpus.all if gpu.index < len(every)]
     gaps = [row for row in rows if isinstance(row, Absent)]
@@ -269,19 +269,17 @@ def _gpudirect(known: _Known) -> Part[DirectChoice]:
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
         return Part((), "NET/IB takes no port")
-    road = way(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
+    gdr = way(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
     topology = _distances(known, nics)
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
     made = decide(topology, able, nics, known.settings, known.version)
     rows = (_nearest(topology, [each for each in made if each.gpu == name]) for name in able)
     unread = _links_unread(known)
-    return Part(
-        tuple(_settled(row, able[row.gpu], road.works, road.why, unread) for row in rows), road.why + _file(known)
-    )
+    return Part(tuple(_settled(row, able[row.gpu], gdr.works, gdr.why, unread) for row in rows), gdr.why + _file(known))
 
 
 def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
-    """Of a GPU's NICs the nearest, a relay (PXN) counting as farther than any path within a switch."""
+    """Return a GPU's nearest NIC; a relay (PXN) counts as farther than any path within a switch."""
 
     def rank(each: Direct) -> PathType:
         path = topology.paths[each.gpu, each.nic]
@@ -295,7 +293,7 @@ def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
 
 
 def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
-    """`row` where the machine has a way for GPUDirect, or not, or nobody knows; and where NVLinks are not known."""
+    """Return `row` with the answer of the machine's way for GPUDirect, and where NVLinks are not known."""
     if not supported(gpu):
         return row
     if not works:
@@ -311,18 +309,18 @@ def _p2p(known: _Known) -> Part[PeerChoice]:
         raise Unlearned(f"NVLinks not known: {unread}")
     cpu = maker(known.need(Cpus), known.need(System).machine)
     level = p2p_level(known.settings, known.version, cpu, len(gpus.all))
-    found = roads(_distances(known, ()), known.maybe(PeerAccess), known.settings, level, known.version)
-    alike: dict[Road, list[tuple[str, str]]] = {}
-    for road in found:
-        alike.setdefault(replace(road, one="", other=""), []).append((road.one, road.other))
-    rows = tuple(_peers(road, pairs) for road, pairs in alike.items())
+    found = peer_transports(_distances(known, ()), known.maybe(PeerAccess), known.settings, level, known.version)
+    by_transport: dict[PeerTransport, list[tuple[str, str]]] = {}
+    for link in found:
+        by_transport.setdefault(replace(link, one="", other=""), []).append((link.one, link.other))
+    rows = tuple(_peers(link, pairs) for link, pairs in by_transport.items())
     return Part(rows, (str(level) if rows else "one GPU has no peer") + _file(known))
 
 
-def _peers(road: Road, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
-    path = road.path.name if road.path is not None else None
-    why = f"{road.why}, at which NCCL ends its start" if road.broken else road.why
-    return PeerChoice(tuple(pairs), road.transport, path, road.broken, why)
+def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
+    path = link.path.name if link.path is not None else None
+    why = f"{link.why}, at which NCCL ends its start" if link.broken else link.why
+    return PeerChoice(tuple(pairs), link.transport, path, link.broken, why)
 
 
 def _nvls(known: _Known) -> NvlsChoice:

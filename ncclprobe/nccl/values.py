@@ -1,9 +1,4 @@
-"""How NCCL, and torch beside it, read one value from the environment.
-
-Sources: src/misc/param.cc:78 ncclLoadParam, src/include/param/parser_default.h:42, src/graph/paths.cc:244
-ncclGetLevel (all v2.30.7); torch/csrc/distributed/c10d/Utils.hpp:151 getCvarBool (torch 2.13).
-nccl_semantics.md §0, §3.1 (the words of a level) and §8.1-4 (the traps).
-"""
+"""How NCCL, and torch as well, read one value from the environment."""
 
 import re
 from dataclasses import dataclass
@@ -37,15 +32,12 @@ class Reading:
 
     @property
     def ok(self) -> bool:
-        """NCCL uses what the writer meant. An empty text is the usual way to say "the default"."""
+        """Return whether NCCL uses what the writer meant. An empty text is the usual way to say "the default"."""
         return self.note in ("plain", "empty")
 
 
 def read_int(text: str, default: int) -> Reading:
-    """`text` as NCCL_PARAM reads it: strtoll(text, NULL, 0), the default where it is empty or leaves int64.
-
-    Source: src/misc/param.cc:95 (v2.30.7). Base 0 is glibc's before C23: a ``0b`` prefix is not known to it.
-    """
+    """Read `text` as NCCL_PARAM does: strtoll(text, NULL, 0); the default where it is empty or leaves int64."""
     if not text:
         return Reading(default, "empty")
     match = _NUMBER.match(text)
@@ -61,7 +53,7 @@ def read_int(text: str, default: int) -> Reading:
 
 
 def _number(match: re.Match[str]) -> int | None:
-    """The matched number, or None where it does not fit an int64."""
+    """Return the matched number, or None where it does not fit an int64."""
     if match["decimal"]:
         if len(match["decimal"]) > _MOST_DIGITS:
             return None
@@ -73,7 +65,7 @@ def _number(match: re.Match[str]) -> int | None:
 
 
 def to_int32(value: int) -> int:
-    """`value` after C's conversion to int, which keeps the low 32 bits."""
+    """Return `value` after C's conversion to int, which keeps the low 32 bits."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -82,7 +74,7 @@ _NO = frozenset({"false", "no", "off", "disable", "disabled", "none", "f", "n"})
 
 
 def intent(word: str) -> bool | None:
-    """What a person meant by `word` where NCCL wants an integer; None where it is no such word.
+    """Return what a person meant by `word` where NCCL wants an integer; None where it is no such word.
 
     NCCL reads every one of them as 0, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
     """
@@ -119,12 +111,11 @@ _LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 
 
 def read_level(text: str, version: Version | None = None) -> str | None:
-    """The path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None where the text is silently ignored.
+    """Return the path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None where the text is silently ignored.
 
-    Words count in upper case and in versions that know them. Text that begins with a digit is a number of the
-    old kind, where 4 and everything above is SYS. A negative number is no level: it does not begin with a
-    digit. Source: src/graph/paths.cc:244 and src/graph/topo.cc:34 (v2.30.7; the words of older versions from
-    their own).
+    Words count in upper case and in versions that know them. Text that begins with a digit is a number of the old kind,
+    where 4 and everything above is SYS. A negative number is no level: it does not begin with a digit. Source:
+    src/graph/paths.cc:244 and src/graph/topo.cc:34 (v2.30.7; the words of older versions from their own).
     """
     if text in _LEVEL_SINCE and reaches(version, _LEVEL_SINCE[text]):
         return text

@@ -1,7 +1,7 @@
 """The torch zone: what is measured, and how a probe is declared.
 
 A probe binds one collective to torch, once per place in memory, so that the measuring loop has nothing left to do but
-to call; beside the call it says what the receive buffer must hold afterwards, so that the data can be verified.
+to call; it also states what the receive buffer must hold afterwards, so that the data can be verified.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ ROOT = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BufferView:
     """Where one call sends from and receives to: flat views of one data type. In place, they overlap.
 
     `rank` and `ranks` are those of `group`, null: the default one.
@@ -30,7 +30,7 @@ class Slot:
     group: dist.ProcessGroup | None = None
 
     def member(self, rank: int) -> int:
-        """The rank in the whole job of the group's member `rank`, which is what torch wants to be told."""
+        """Return the rank in the whole job of the group's member `rank`, which torch asks for."""
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
 
@@ -48,20 +48,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One collective: `run` binds a call to a slot, `result` says what that call must leave in `slot.recv`.
+    """One collective: `run` binds a call to a slot, `result` says what that call must leave in `view.recv`.
 
     `result` takes rank, ranks and the count that nccl-tests prints; the parts lie one after another.
     """
 
     name: str
-    run: Callable[[Slot], Call]
+    run: Callable[[BufferView], Call]
     result: Callable[[int, int, int], Sequence[Part]]
 
 
-def probe(result: Callable[[int, int, int], Sequence[Part]]) -> Callable[[Callable[[Slot], Call]], Probe]:
+def probe(result: Callable[[int, int, int], Sequence[Part]]) -> Callable[[Callable[[BufferView], Call]], Probe]:
     """Declare that the function binds the collective it is named after."""
 
-    def declare(run: Callable[[Slot], Call]) -> Probe:
+    def declare(run: Callable[[BufferView], Call]) -> Probe:
         return Probe(name=run.__name__, run=run, result=result)
 
     return declare

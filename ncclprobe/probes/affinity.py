@@ -1,7 +1,7 @@
-"""The same operation with this rank's processors as they are and as they could be, in turn, in one run.
+"""Measure an operation with this rank's processors as they are and as they could be, in turn, in one run.
 
-Whoever measures one after the other measures the machine's mood as well: so both sides stand in every round, and who is
-first alternates.
+Measuring one after the other would measure the machine's mood as well: so both sides stand in every round, and the
+first one alternates.
 """
 
 import math
@@ -16,7 +16,7 @@ from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.copies import bound
-from ncclprobe.probes.plan import Beat, Bench, Exchange, Plan
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
 
 OP = "all_reduce"
 ROUNDS = 12
@@ -25,29 +25,29 @@ _BATCH_S, _MOST_CALLS = 0.1, 2000
 
 
 def alternate(
-    plan: Plan, better: Collection[int] | None, exchange: Exchange, beat: Beat
+    plan: Plan, better: Collection[int] | None, exchange: Exchange, set_phase: SetPhase
 ) -> tuple[list[float], list[float]]:
-    """Seconds per call of each round, as it is and on `better` processors (None: this rank stays where it is).
+    """Return seconds per call of each round, as it is and on `better` processors (None: this rank stays).
 
     All ranks call this together, over the default group, and change sides together. Raises ProbeError.
     """
     device = torch.device(plan.device)
     shape = OPS[OP].shape(plan.sizes[-1], plan.ranks, DTYPES[plan.dtype])
     buffers = allocate(footprint(shape.nbytes, 1), getattr(torch, plan.dtype), device)
-    bench = Bench(plan, exchange, beat, clock_of(device), buffers)
+    context = SweepContext(plan, exchange, set_phase, clock_of(device), buffers)
     call = next(probe for probe in discover("ncclprobe.probes", Probe) if probe.name == OP).run(
-        bench.slots(shape, OPS[OP].places[0])[0]
+        context.views(shape, OPS[OP].places[0])[0]
     )
-    number = _calls(bench, call)
+    number = _calls(context, call)
     sides: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS):
-        with bench.phase(f"affinity, round {turn + 1} of {ROUNDS}"):
+        with context.phase(f"affinity, round {turn + 1} of {ROUNDS}"):
             for side in _order(turn):
                 with bound(better) if side and better else nullcontext():
-                    bench.clock.barrier()
-                    time_batch([call] * (1 + number // 2), plan.timing, bench.clock)  # until the threads have moved
-                    bench.clock.barrier()
-                    batch = time_batch([call] * number, plan.timing, bench.clock)
+                    context.clock.barrier()
+                    time_batch([call] * (1 + number // 2), plan.timing, context.clock)  # until the threads have moved
+                    context.clock.barrier()
+                    batch = time_batch([call] * number, plan.timing, context.clock)
                 sides[side].append(batch.seconds)
     return sides
 
@@ -56,16 +56,16 @@ def _order(turn: int) -> Sequence[int]:
     return (0, 1) if turn % 2 == 0 else (1, 0)
 
 
-def _calls(bench: Bench, call: object) -> int:
-    """How many calls make a batch, by the slowest rank's time of one."""
+def _calls(context: SweepContext, call: object) -> int:
+    """Return how many calls make a batch, by the slowest rank's time of one."""
     assert callable(call)
-    with bench.phase("affinity, first calls"):
+    with context.phase("affinity, first calls"):
         for _ in range(2):
-            bench.clock.barrier()
-            started = bench.clock.now()
+            context.clock.barrier()
+            started = context.clock.now()
             call()
-            bench.clock.synchronise()
-            took = bench.clock.now() - started
-    slowest = bench.exchange.collect(took)
+            context.clock.synchronise()
+            took = context.clock.now() - started
+    slowest = context.exchange.collect(took)
     most = max(1, min(_MOST_CALLS, math.ceil(_BATCH_S / max(max(slowest), 1e-6)))) if slowest else None
-    return int(bench.exchange.share(most))
+    return int(context.exchange.share(most))

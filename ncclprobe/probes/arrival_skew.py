@@ -1,10 +1,10 @@
-"""Ranks apart: who comes late to a call, and how long the bytes take once all are there.
+"""Measure arrival skew: which rank comes late to a call, and how long the bytes take once all are there.
 
-Ranks that call back to back all see the same time, whoever of them was slow. So beside the timed batches some rounds
-are made with an appointment: all leave a barrier, use the processor for WAIT_S as a job's host would, and call. A rank
-that gets no processor comes late, and the others wait for it inside the call; what the last to come spends inside is
-the transfer alone. Clocks of several hosts are compared by the barrier's exits: their usual difference between two
-ranks is the offset of their clocks.
+Ranks that call back to back all see the same time, whichever of them was slow. So in addition to the timed batches some
+rounds have a scheduled start: all leave a barrier, use the processor for WAIT_S as a job's host would, and call. A rank
+that gets no processor comes late, and the others wait for it inside the call; the time that the last to come spends
+inside is the transfer alone. Clocks of several hosts are compared by the barrier's exits: their usual difference
+between two ranks is the offset of their clocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,50 +33,56 @@ class Arrival:
 
 
 def rounds(call_s: float, budget_s: float) -> int:
-    """How many rounds are made with calls of `call_s` seconds; none where lateness is nothing beside the call."""
+    """Return how many rounds to make with calls of `call_s` seconds; none where lateness is small against a call."""
     affordable = int(_SHARE * budget_s / max(call_s, 1e-9))
     return min(ROUNDS, affordable) if affordable >= _FEWEST else 0
 
 
 def arrive(call: Call, clock: Clock) -> Arrival:
-    """One round. The time inside is the device's own where it has a clock: NCCL's kernel waits there, not the host."""
+    """Make one round. Its time inside is the device's own where it has a clock: NCCL's kernel waits there."""
     clock.barrier()
     left = clock.now()
     clock.busy_until(left + WAIT_S)
-    came = clock.now()
+    arrived = clock.now()
     first = clock.mark()
     call()
     last = clock.mark()
     clock.synchronise()
-    inside = clock.now() - came
+    inside = clock.now() - arrived
     on_device = clock.between(first, last)
-    return Arrival(left, came, inside if on_device is None else on_device)
+    return Arrival(left, arrived, inside if on_device is None else on_device)
 
 
 def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
-    """What the rounds of all ranks say together; None where there were none.
-
-    A rank is late by what it lost after its own exit: that the barrier let it go late may be another's doing.
-    """
-    everyone = list(by_rank.values())
-    if not everyone or not everyone[0]:
+    """Reduce the rounds of all ranks; return None where there were none."""
+    all_arrivals = list(by_rank.values())
+    if not all_arrivals or not all_arrivals[0]:
         return None
-    late = [[max(0.0, own.came_s - own.left_s - WAIT_S) for own in rank] for rank in everyone]
-    offsets = [_offset(rank, everyone[0]) for rank in everyone]
-    came = [[own.came_s - offset for own in rank] for rank, offset in zip(everyone, offsets, strict=True)]
+    late = [[max(0.0, arrival.came_s - arrival.left_s - WAIT_S) for arrival in rank] for rank in all_arrivals]
+    offsets = [_offset(rank, all_arrivals[0]) for rank in all_arrivals]
+    arrived = [
+        [arrival.came_s - offset for arrival in rank] for rank, offset in zip(all_arrivals, offsets, strict=True)
+    ]
     return Skew(
-        rounds=len(everyone[0]),
+        rounds=len(all_arrivals[0]),
         wait_us=WAIT_S * 1e6,
-        transfer_us=_us(median(min(own.inside_s for own in together) for together in zip(*everyone, strict=True))),
-        arrival_us=_us(fmean(max(together) - min(together) for together in zip(*came, strict=True))),
+        transfer_us=_us(
+            median(
+                min(arrival.inside_s for arrival in rounds_together)
+                for rounds_together in zip(*all_arrivals, strict=True)
+            )
+        ),
+        arrival_us=_us(
+            fmean(max(rounds_together) - min(rounds_together) for rounds_together in zip(*arrived, strict=True))
+        ),
         late_us=tuple(_us(fmean(lateness)) for lateness in late),
         late_rounds=tuple(sum(seconds > LATE_S for seconds in lateness) for lateness in late),
     )
 
 
 def _offset(rank: Sequence[Arrival], first: Sequence[Arrival]) -> float:
-    """How far a rank's clock is ahead of the first's."""
-    return median(own.left_s - other.left_s for own, other in zip(rank, first, strict=True))
+    """Return how far a rank's clock is ahead of the first's."""
+    return median(arrival.left_s - other.left_s for arrival, other in zip(rank, first, strict=True))
 
 
 def _us(seconds: float) -> float:

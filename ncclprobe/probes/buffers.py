@@ -1,4 +1,4 @@
-"""The memory that is measured in: allocated once, cut into slots, and refused where it does not fit."""
+"""The memory that is measured in: allocated once, cut into views, and refused where it does not fit."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Place
 from ncclprobe.ops import Shape
 
-_SLOT_ALIGNMENT = 512
+_VIEW_ALIGNMENT = 512
 """What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
 
 
@@ -27,10 +27,10 @@ class Buffers:
 
     @property
     def footprint_bytes(self) -> int:
-        """Bytes over which the slots of small messages rotate; the same for every size of a sweep."""
+        """Return the bytes over which the views of small messages rotate; the same for every size of a sweep."""
         return int(len(self.recv) * self.recv.itemsize)
 
-    def slots(self, shape: Shape, place: Place, rank: int, most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def views(self, shape: Shape, place: Place, rank: int, most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Views to send from and receive in, one pair per slot, at most `most` pairs.
 
         Small messages that always used the same bytes would be measured in cache, and nccl-tests does not do that:
@@ -43,30 +43,30 @@ class Buffers:
         send_from, recv_from = rank * shape.send_offset // itemsize, rank * shape.recv_offset // itemsize
         for start in range(0, min(len(self.recv) // stride, most) * stride, stride):
             if place == "in":
-                slot = self.recv[start : start + stride]
-                yield slot[send_from : send_from + send_count], slot[recv_from : recv_from + recv_count]
+                view = self.recv[start : start + stride]
+                yield view[send_from : send_from + send_count], view[recv_from : recv_from + recv_count]
             else:
                 yield self.send[start : start + send_count], self.recv[start : start + recv_count]
 
 
 def allocate(footprint_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
-    """Two buffers of zeros. Written, not only reserved: untouched pages of a host all map to one page of zeros."""
+    """Make two buffers of zeros. Written, not only reserved: untouched pages of a host map to one page of zeros."""
     count = footprint_bytes // dtype.itemsize
     send, recv = (torch.empty(count, dtype=dtype, device=device).zero_() for _ in range(2))
     return Buffers(send, recv)
 
 
 def footprint(largest: int, rotate_bytes: int) -> int:
-    """Bytes of each buffer: `rotate_bytes`, or the `largest` message where that is more."""
+    """Return the bytes of each buffer: `rotate_bytes`, or the `largest` message where that is more."""
     return _aligned(max(largest, rotate_bytes))
 
 
 def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
+    return -(-nbytes // _VIEW_ALIGNMENT) * _VIEW_ALIGNMENT
 
 
 def free_bytes(device: torch.device, host: Host) -> int | None:
-    """Memory that could be allocated now on `device`; for the host, within the limit of our control group.
+    """Return the memory that could be allocated now on `device`; for the host, within its control group.
 
     None where the machine does not say.
     """
@@ -83,7 +83,7 @@ def _meminfo_free(host: Host) -> int | None:
 
 
 def _cgroup_free(host: Host) -> int | None:
-    """Room left below the limit of control group v2. What files occupy counts as room: the kernel gives it back."""
+    """Return the room below the limit of control group v2; the kernel gives back what files occupy."""
     limit = _read(host, "/sys/fs/cgroup/memory.max").strip()
     used = _read(host, "/sys/fs/cgroup/memory.current").strip()
     files = re.search(r"^inactive_file (\d+)$", _read(host, "/sys/fs/cgroup/memory.stat"), re.MULTILINE)

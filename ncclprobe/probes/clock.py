@@ -1,8 +1,8 @@
-"""Timing one batch of calls: on the host's clock, with the device's own waiting, and beside it on the device's.
+"""Time one batch of calls: on the host's clock, with the device's own waiting, and on the device's clock as well.
 
-nccl-tests times with the wall clock, not with events, from the first call to the end of one synchronisation behind
-the last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch say beside it how long the device was
-at it. A test times a simulated link through the same functions.
+nccl-tests times with the wall clock, not with events, from the first call to the end of one synchronisation behind the
+last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch tell in addition how long the device was
+busy. A test times a simulated link through the same functions.
 """
 
 import time
@@ -22,7 +22,7 @@ class Clock(Protocol):
     """Time, and the ways of waiting that belong to it."""
 
     def now(self) -> float:
-        """Seconds since whenever; never goes back."""
+        """Return seconds since an arbitrary start; never goes back."""
         ...
 
     def synchronise(self) -> None:
@@ -38,15 +38,15 @@ class Clock(Protocol):
         ...
 
     def mark(self) -> object:
-        """A point behind everything called so far, on the device's own clock."""
+        """Return a point behind everything called so far, on the device's own clock."""
         ...
 
     def between(self, first: Any, last: Any) -> float | None:
-        """Seconds from one mark to another, both of which must have happened; None: the device has no clock."""
+        """Return the seconds between two marks, both of which must have happened; None: the device has no clock."""
         ...
 
     def graph(self, calls: Sequence[Call]) -> Call:
-        """One call that hands over all `calls` at once. Every rank must ask for it. Raises ProbeError."""
+        """Return one call that hands over all `calls` at once. Every rank must ask for it. Raises ProbeError."""
         ...
 
 
@@ -65,20 +65,20 @@ class CpuClock(_Host):
     """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
 
     def synchronise(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the host is the device."""
 
     def barrier(self) -> None:
         """Wait for all ranks of the default group."""
         dist.barrier()
 
     def mark(self) -> None:
-        """The host is the device."""
+        """Return nothing to compare: the host is the device."""
 
     def between(self, first: None, last: None) -> None:
-        """Not known apart from the host's own time."""
+        """Return None: not known apart from the host's own time."""
 
     def graph(self, calls: Sequence[Call]) -> Call:
-        """Only CUDA has them."""
+        """Raise ProbeError: only CUDA has graphs."""
         raise ProbeError("CUDA graphs hold calls of NCCL; a CPU has none")
 
 
@@ -94,13 +94,13 @@ class CudaClock(_Host):
         dist.barrier(device_ids=[torch.cuda.current_device()])
 
     def mark(self) -> torch.cuda.Event:
-        """An event on the current stream, which torch's blocking collectives run on (2.8) or are waited for by."""
+        """Record an event on the current stream, where torch's blocking collectives run (2.8) or are waited for."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
-        """By CUDA events, whose resolution is half a microsecond."""
+        """Return the seconds by CUDA events, whose resolution is half a microsecond."""
         return float(first.elapsed_time(last)) / 1e3
 
     def graph(self, calls: Sequence[Call]) -> Call:
@@ -114,7 +114,7 @@ class CudaClock(_Host):
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock for calls on tensors of `device`, which must be the current one."""
+    """Return the clock for calls on tensors of `device`, which must be the current one."""
     return CudaClock() if device.type == "cuda" else CpuClock()
 
 

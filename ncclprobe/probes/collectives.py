@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ncclprobe.probes import ROOT, Call, Part, Slot, probe
+from ncclprobe.probes import ROOT, BufferView, Call, Part, probe
 
 # torch 2.13 renamed both (pytorch#186123) and warns of the old names.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -18,58 +18,58 @@ def _one_from_each(rank: int, ranks: int, count: int) -> list[Part]:
 
 
 @probe(result=lambda rank, ranks, count: [Part(None, 0, count)])
-def all_reduce(at: Slot) -> Call:
-    """Every rank ends with the reduction of all."""
+def all_reduce(at: BufferView) -> Call:
+    """Give every rank the reduction of all."""
     return partial(dist.all_reduce, at.recv, at.redop, at.group)
 
 
 @probe(result=_one_from_each)
-def all_gather(at: Slot) -> Call:
-    """Every rank ends with the shares of all, in the order of ranks."""
+def all_gather(at: BufferView) -> Call:
+    """Give every rank the shares of all, in the order of ranks."""
     return partial(_all_gather, at.recv, at.send, at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part(None, rank * count, count)])
-def reduce_scatter(at: Slot) -> Call:
-    """Every rank ends with its own share of the reduction of all."""
+def reduce_scatter(at: BufferView) -> Call:
+    """Give every rank its own share of the reduction of all."""
     return partial(_reduce_scatter, at.recv, at.send, at.redop, at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part(source, rank * count, count) for source in range(ranks)])
-def all_to_all(at: Slot) -> Call:
-    """Every rank sends its n-th share to rank n."""
+def all_to_all(at: BufferView) -> Call:
+    """Send the n-th share of every rank to rank n."""
     return partial(dist.all_to_all_single, at.recv, at.send, group=at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part(ROOT, 0, count)])
-def broadcast(at: Slot) -> Call:
-    """Every rank ends with what the root had."""
+def broadcast(at: BufferView) -> Call:
+    """Give every rank what the root had."""
     return partial(dist.broadcast, at.recv, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part(None, 0, count)] if rank == ROOT else [])
-def reduce(at: Slot) -> Call:
-    """The root ends with the reduction of all; what the others hold is not defined."""
+def reduce(at: BufferView) -> Call:
+    """Give the root the reduction of all; what the others hold is not defined."""
     return partial(dist.reduce, at.recv, at.member(ROOT), at.redop, at.group)
 
 
 @probe(result=lambda rank, ranks, count: _one_from_each(rank, ranks, count) if rank == ROOT else [])
-def gather(at: Slot) -> Call:
-    """The root ends with the shares of all, in the order of ranks."""
+def gather(at: BufferView) -> Call:
+    """Give the root the shares of all, in the order of ranks."""
     shares = list(at.recv.view(at.ranks, -1).unbind()) if at.rank == ROOT else None
     return partial(dist.gather, at.send, shares, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part(ROOT, rank * count, count)])
-def scatter(at: Slot) -> Call:
-    """Rank n ends with the n-th share of what the root had."""
+def scatter(at: BufferView) -> Call:
+    """Give rank n the n-th share of what the root had."""
     shares = list(at.send.view(at.ranks, -1).unbind()) if at.rank == ROOT else None
     return partial(dist.scatter, at.recv, shares, at.member(ROOT), at.group)
 
 
 @probe(result=lambda rank, ranks, count: [Part((rank - 1) % ranks, 0, count)])
-def sendrecv(at: Slot) -> Call:
-    """A ring: every rank sends to the next and receives from the one before, in one batch."""
+def sendrecv(at: BufferView) -> Call:
+    """Send round a ring: every rank to the next, receiving from the one before, in one batch."""
     to_next = dist.P2POp(dist.isend, at.send, at.member((at.rank + 1) % at.ranks), at.group)
     from_previous = dist.P2POp(dist.irecv, at.recv, at.member((at.rank - 1) % at.ranks), at.group)
     return partial(_exchange, [to_next, from_previous])

@@ -27,10 +27,7 @@ _MOST_THREADS = 64
 
 @contextlib.contextmanager
 def bound(cpus: Collection[int]) -> Iterator[None]:
-    """All threads of this process run on `cpus` meanwhile, those of torch's pool too; then each as before.
-
-    Raises ProbeError where none of `cpus` may be used.
-    """
+    """Run all threads of this process on `cpus` meanwhile, those of torch's pool too; then each as before."""
     before = {thread: _affinity(thread) for thread in _threads()}
     try:
         os.sched_setaffinity(0, cpus)
@@ -62,7 +59,7 @@ def _bind(thread: int, cpus: Collection[int]) -> None:
 
 
 def rates(call: Call, nbytes: int, synchronise: Callable[[], None], samples: int = SAMPLES) -> list[float]:
-    """GB/s of each sample of `call`, which moves `nbytes`: as many calls as take a moment, and one wait."""
+    """Return GB/s of each sample of `call`, which moves `nbytes`: as many calls as take a moment, and one wait."""
     call()
     synchronise()
     first = _seconds(call, synchronise, 1)
@@ -88,7 +85,7 @@ class GpuBuffers:
 
 
 def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> GpuBuffers:
-    """Buffers of `nbytes` each, those of the host where `cpus` are. Raises RuntimeError where there is no memory."""
+    """Allocate buffers of `nbytes` each, those of the host where `cpus` are. Raises RuntimeError without memory."""
     with bound(cpus):
         here = tuple(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).zero_() for _ in range(2))
     there = tuple(torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(2))
@@ -96,7 +93,7 @@ def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> Gpu
 
 
 def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
-    """GB/s of host to device, device to host, and both at once (of each direction), as samples."""
+    """Return GB/s of host to device, device to host, and both at once (of each direction), as samples."""
     there, here, device = buffers.there, buffers.here, buffers.device
     nbytes = there[0].numel()
     streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
@@ -121,7 +118,7 @@ def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
 
 
 def peer_copy(device: torch.device, peer: torch.device, nbytes: int) -> list[float]:
-    """GB/s from one GPU to another, as samples."""
+    """Return GB/s from one GPU to another, as samples."""
     mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     theirs = torch.zeros(nbytes, dtype=torch.uint8, device=peer)
 
@@ -133,10 +130,7 @@ def peer_copy(device: torch.device, peer: torch.device, nbytes: int) -> list[flo
 
 
 def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]) -> Iterator[tuple[str, list[float]]]:
-    """GB/s of copies within host memory (bytes copied, each read once and written once), by torch and by memcpy.
-
-    Memory is where `memory_cpus` are, and the threads run on `cpus`, one each.
-    """
+    """Return GB/s of copies within host memory (each byte read and written once), by torch and by memcpy."""
     with bound(memory_cpus):
         source, target = _touched(nbytes), _touched(nbytes)
     before, number = torch.get_num_threads(), min(len(cpus), _MOST_THREADS)
@@ -151,18 +145,18 @@ def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]
 
 
 def _done() -> None:
-    """A copy of the host is over when it returns."""
+    """Do nothing: a copy of the host is over when it returns."""
 
 
 def _touched(nbytes: int) -> torch.Tensor:
-    """Fresh memory whose pages this thread has written first."""
+    """Allocate memory whose pages this thread writes first."""
     fresh = torch.empty(nbytes, dtype=torch.uint8)
     ctypes.memset(fresh.data_ptr(), 1, nbytes)
     return fresh
 
 
 class _Crew:
-    """Threads that each copy a part by libc's memcpy, whenever told to: ctypes lets them run at the same time."""
+    """Threads that each copy a part by libc's memcpy on demand: ctypes lets them run at the same time."""
 
     def __init__(self, number: int, source: torch.Tensor, target: torch.Tensor) -> None:
         nbytes, part = source.numel(), -(-source.numel() // number)
@@ -191,6 +185,6 @@ class _Crew:
             self._go.wait()
 
     def copy(self) -> None:
-        """One copy of all parts."""
+        """Make one copy of all parts."""
         self._go.wait()
         self._go.wait()

@@ -20,7 +20,7 @@ PERIOD = 1021
 """Elements after which values repeat: a prime, so that no share of a buffer is a multiple of it by accident."""
 
 _BLOCK = PERIOD * 1024
-"""Elements handled at once: bounds what verification needs beside the buffers themselves."""
+"""Elements handled at once: bounds what verification needs in addition to the buffers themselves."""
 
 _EXACT_BELOW = {torch.int8: 127, torch.uint8: 255, torch.bfloat16: 256, torch.float16: 2048}
 _EXACT_EXPONENT = {torch.int8: 6, torch.uint8: 7, torch.float16: 15}
@@ -42,14 +42,14 @@ class Pattern:
             piece.copy_(_repeated(self.rows[rank], start, len(piece)))
 
     def wrong(self, received: torch.Tensor, parts: Sequence[Part]) -> int:
-        """How many elements of `received` are not what `parts` says they must be."""
+        """Return how many elements of `received` are not what `parts` says they must be."""
         count = torch.zeros((), dtype=torch.int64, device=received.device)
         for part, _, piece, expected in self._expected(received, parts):
             count += self._differing(piece, expected, part.source is None).sum()
         return int(count)
 
     def first_wrong(self, received: torch.Tensor, parts: Sequence[Part], rank: int) -> Mismatch | None:
-        """The first element of what `rank` `received` that :meth:`wrong` counts."""
+        """Return the first element of what `rank` `received` that :meth:`wrong` counts."""
         for part, begin, piece, expected in self._expected(received, parts):
             found = self._differing(piece, expected, part.source is None).nonzero()
             if len(found):
@@ -62,7 +62,7 @@ class Pattern:
     def _expected(
         self, received: torch.Tensor, parts: Sequence[Part]
     ) -> Iterator[tuple[Part, int, torch.Tensor, torch.Tensor]]:
-        """Piece by piece: the part it belongs to, where it begins in `received`, what it is and what it must be."""
+        """Yield piece by piece: its part, its offset in `received`, what it is and what it must be."""
         begin = 0
         for part in parts:
             period = self.total if part.source is None else self.rows[part.source]
@@ -71,7 +71,7 @@ class Pattern:
             begin += part.count
 
     def _differing(self, got: torch.Tensor, expected: torch.Tensor, reduced: bool) -> torch.Tensor:
-        """Which elements differ by more than they may."""
+        """Return which elements differ by more than they may."""
         if not (reduced and self.tolerance):
             return got != expected
         error = (got.double() - expected.double()).abs()
@@ -79,23 +79,19 @@ class Pattern:
 
 
 def _bits(element: torch.Tensor) -> str:
-    """The bit pattern of a tensor of one element: ``0x3f800000`` for 1.0 in float32."""
+    """Return the bit pattern of a tensor of one element: ``0x3f800000`` for 1.0 in float32."""
     size = element.element_size()
     return f"0x{int(element.view(_INTEGER[size]).item()) % (1 << 8 * size):0{2 * size}x}"
 
 
 def _average_tolerance(dtype: torch.dtype, ranks: int) -> float:
-    """How far an average may be off, as a share of it; one unit in the last place is half to one `eps` of it.
-
-    Each of the k ranks that contribute (at most eight, see _shares) rounds 1/n and its product, k - 1 sums round, and
-    so does what we compare with: k + 2 roundings of a positive number, each by at most eps / 2, compounded.
-    """
+    """Return how far an average may be off, relative to it: half a unit in the last place to one `eps`."""
     roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
     return math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
 
 
 def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.device) -> Pattern:
-    """The data to verify one reduction with, or (None) an operation that only moves data."""
+    """Return the data to verify one reduction with, or (None) an operation that only moves data."""
     limit = _EXACT_BELOW.get(dtype, 1 << 20)
     tolerance = 0.0
     if redop is None:
@@ -121,45 +117,38 @@ def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.dev
 
 
 def _scattered(ranks: int) -> torch.Tensor:
-    """Non-negative numbers without order, one row of a period per rank.
-
-    Squares modulo a prime: unlike multiples, they change by another amount at every place of a shift, and unlike
-    plain squares they do not repeat modulo a power of two, which is what shares are shifted by.
-    """
+    """Return non-negative numbers without order, one row of a period per rank."""
     place = torch.arange(ranks * PERIOD, dtype=torch.int64).view(ranks, PERIOD)
     return (place + 4099).square() % 65521
 
 
 def _turn(ranks: int) -> torch.Tensor:
-    """Whose turn it is: 0 for another rank at every place, and counting up from there."""
+    """Return the rank whose turn it is: 0 for another rank at every place, and counting up from there."""
     return (torch.arange(ranks).unsqueeze(1) - torch.arange(PERIOD)) % ranks
 
 
 def _shares(ranks: int, limit: int) -> torch.Tensor:
-    """Positive numbers whose sum over ranks never exceeds `limit`.
-
-    With too many ranks for that, most contribute 0, others at every place.
-    """
+    """Return positive numbers whose sum over ranks never exceeds `limit`."""
     highest = max(2, limit // ranks)
     contributes = _turn(ranks) < limit // highest
     return torch.where(contributes, 1 + _scattered(ranks) % highest, 0)
 
 
 def _contest(ranks: int, limit: int, highest_wins: bool) -> torch.Tensor:
-    """Positive numbers up to `limit` of which one rank's alone is the largest (or smallest), in turn."""
+    """Return positive numbers up to `limit`, of which one rank's alone is the largest (or smallest), in turn."""
     half = limit // 2
     raised = (_turn(ranks) == 0) == highest_wins
     return 1 + _scattered(ranks) % half + half * raised
 
 
 def _pieces(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """The blocks of `buffer`, each with where it begins."""
+    """Yield the blocks of `buffer`, each with where it begins."""
     for start in range(0, len(buffer), _BLOCK):
         yield start, buffer[start : start + _BLOCK]
 
 
 def _repeated(period: torch.Tensor, start: int, count: int) -> torch.Tensor:
-    """`count` elements of the endless repetition of `period`, from element `start` on."""
+    """Return `count` elements of the endless repetition of `period`, from element `start` on."""
     phase = start % PERIOD
     times = -(-(phase + count) // PERIOD)
     return period.repeat(times)[phase : phase + count]

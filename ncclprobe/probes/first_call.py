@@ -11,7 +11,7 @@ from ncclprobe.probes.plan import Exchange, phase
 
 
 def first_calls(
-    group_s: float, device: torch.device, clock: Clock, exchange: Exchange, beat: Callable[[str], None]
+    group_s: float, device: torch.device, clock: Clock, exchange: Exchange, set_phase: Callable[[str], None]
 ) -> FirstCall | None:
     """Make the default group's first collective, the same again, and its first pairs. On all ranks; the answer on 0.
 
@@ -21,28 +21,28 @@ def first_calls(
     one, other = torch.zeros(1, device=device), torch.zeros(1, device=device)
 
     def pairs() -> None:
-        """Each rank with both its neighbours."""
+        """Send and receive between each rank and both its neighbours."""
         to_next = dist.P2POp(dist.isend, one, (rank + 1) % ranks)
         from_previous = dist.P2POp(dist.irecv, other, (rank - 1) % ranks)
         for work in dist.batch_isend_irecv([to_next, from_previous]):
             work.wait()
 
-    own = [group_s]
+    seconds = [group_s]
     for name, call in (
         ("communicator (first all_reduce)", lambda: dist.all_reduce(one)),
         ("second all_reduce", lambda: dist.all_reduce(one)),
         ("first pairs", pairs),
     ):
-        with phase(rank, beat, name):
+        with phase(rank, set_phase, name):
             started = clock.now()
             call()
             clock.synchronise()
-            own.append(clock.now() - started)
-    rows = exchange.collect(own)
+            seconds.append(clock.now() - started)
+    rows = exchange.collect(seconds)
     return _slowest(rows) if rows else None
 
 
 def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
-    """The slowest rank's seconds of each kind, and which rank that is."""
-    (group, collective, again, pair) = (max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(4))
-    return FirstCall(group[0], -group[1], collective[0], -collective[1], again[0], pair[0], -pair[1])
+    """Return the slowest rank's seconds of each kind, and which rank that is."""
+    (group, collective, second, pair) = (max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(4))
+    return FirstCall(group[0], -group[1], collective[0], -collective[1], second[0], pair[0], -pair[1])

@@ -1,7 +1,7 @@
-"""Every node's own collective, all nodes at once: the cheapest look at what no network touches.
+"""Measure every node's own collective, all nodes at once: the cheapest measurement that no network touches.
 
 An all_reduce among the ranks of one node, blocking call by blocking call. Rank 0 decides how often: once, and where a
-node is slow beside the others again, for one sample proves nothing.
+node is slow compared with the others again, for one sample proves nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +32,12 @@ class Turn(Protocol):
         ...
 
 
-def own_collectives(
+def measure_intra_node(
     hosts: Sequence[str], turn: Turn, exchange: Exchange, nbytes: int, rules: Rules
 ) -> tuple[tuple[OwnCollective, ...], tuple[Inside, ...], str]:
-    """Play turns until nobody is slow or TURNS are over. On all ranks; on rank 0 rows, who is slow, and a remark.
+    """Measure turns until no node is slow or TURNS are over; return, on rank 0, rows, slow nodes, and a note.
 
-    The rows are those of the last turn.
+    All ranks must call it. The rows are those of the last turn.
     """
     nodes: dict[str, list[int]] = {}
     for number, host in enumerate(hosts):
@@ -48,24 +48,24 @@ def own_collectives(
     slow: dict[str, list[Straggler]] = {}
     turns = 0
     while exchange.share(not turns or (bool(slow) and turns < TURNS)):
-        told = exchange.collect(list(turn()))
+        by_rank = exchange.collect(list(turn()))
         turns += 1
-        if told is not None:
-            rows = tuple(_row(node, ranks, told, nbytes) for node, ranks in nodes.items() if len(ranks) > 1)
+        if by_rank is not None:
+            rows = tuple(_reduce_row(node, ranks, by_rank, nbytes) for node, ranks in nodes.items() if len(ranks) > 1)
             found = peers({row.node: row.busbw_GBps for row in rows}, rules)
             slow = {each.node: [*slow.get(each.node, ()), each] for each in found if turns == 1 or each.node in slow}
-    return rows, _named(slow, rows, nodes), _note(rows, len(nodes))
+    return rows, _slow_nodes(slow, rows, nodes), _note(rows, len(nodes))
 
 
-def _row(node: str, ranks: Sequence[int], told: Sequence[Sequence[float]], nbytes: int) -> OwnCollective:
-    each = [told[rank] for rank in ranks]
-    samples = [sum(seconds) / len(ranks) for seconds in zip(*each, strict=True)]
+def _reduce_row(node: str, ranks: Sequence[int], by_rank: Sequence[Sequence[float]], nbytes: int) -> OwnCollective:
+    per_rank = [by_rank[rank] for rank in ranks]
+    samples = [sum(seconds) / len(ranks) for seconds in zip(*per_rank, strict=True)]
     middle, count = median(samples), len(ranks)
     busbw = 2 * (count - 1) / count * nbytes / middle / 1e9
     return OwnCollective(node, count, nbytes, busbw, _us(middle), tuple(map(_us, samples)))
 
 
-def _named(
+def _slow_nodes(
     slow: Mapping[str, Sequence[Straggler]], rows: Sequence[OwnCollective], nodes: Mapping[str, Sequence[int]]
 ) -> tuple[Inside, ...]:
     usual = median(row.busbw_GBps for row in rows) if rows else 0.0
@@ -84,20 +84,20 @@ def _note(rows: Sequence[OwnCollective], nodes: int) -> str:
 
 
 def turn_of(
-    rank: int, hosts: Sequence[str], nbytes: int, device: torch.device, clock: Clock, beat: Callable[[str], None],
+    rank: int, hosts: Sequence[str], nbytes: int, device: torch.device, clock: Clock, set_phase: Callable[[str], None],
     timeout_s: float,
 ) -> Turn:  # fmt: skip
-    """This rank's part on real torch; the group of its node is made in the first turn. A turn raises ProbeError."""
-    mine = [number for number, host in enumerate(hosts) if host == hosts[rank]]
+    """Return this rank's part on real torch; the first turn makes its node's group. A turn raises ProbeError."""
+    node_ranks = [number for number, host in enumerate(hosts) if host == hosts[rank]]
     groups: list[dist.ProcessGroup] = []
 
     def turn() -> Sequence[float]:
-        if len(mine) < 2:
+        if len(node_ranks) < 2:
             return ()
-        with phase(rank, beat, "own collective of each node"):
+        with phase(rank, set_phase, "own collective of each node"):
             if not groups:
                 wait = timedelta(seconds=timeout_s)
-                groups.append(dist.new_group(mine, timeout=wait, use_local_synchronization=True))
+                groups.append(dist.new_group(node_ranks, timeout=wait, use_local_synchronization=True))
             buffer = torch.zeros(max(1, nbytes // 4), device=device)
             seconds = []
             for _ in range(_WARM_UPS + SAMPLES):

@@ -1,4 +1,4 @@
-"""What a tournament found out, in the words of the report."""
+"""Turn what a round-robin found out into the report's nouns."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,30 +6,30 @@ from typing import Any
 
 from ncclprobe.localise.pairs import suspects
 from ncclprobe.localise.pairs.effects import Way
-from ncclprobe.localise.pairs.rails import Seating
+from ncclprobe.localise.pairs.rails import Placement
 from ncclprobe.localise.pairs.samples import End, Lost, Rules
 from ncclprobe.model.pair_results import Blamed, Localisation, LostPair
 
 
-def told(
-    found: suspects.Localisation, seats: Seating, names: Mapping[End, str], rules: Rules,
-    *, lost_inside: tuple[Lost, ...] = (), inside_GBps: Mapping[str, float] | None = None, **more: Any,
+def to_report(
+    found: suspects.Localisation, placement: Placement, names: Mapping[End, str], rules: Rules,
+    *, lost_intra_node: tuple[Lost, ...] = (), intra_node_GBps: Mapping[str, float] | None = None, **fields: Any,
 ) -> Localisation:  # fmt: skip
-    """The report's nouns for what `found` says, ends called by `names`; `more` are fields taken as they are."""
+    """Return the report's nouns for `found`, with ends called by `names`; `fields` are taken as they are."""
     levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
     return Localisation(
-        nodes=len(seats.rails),
+        nodes=len(placement.rails),
         kind=found.kind,
-        culprits=tuple(_blamed(each, seats) for each in found.culprits),
-        suspects=tuple(_blamed(each, seats) for each in found.suspects),
+        culprits=tuple(_blamed(each, placement) for each in found.confirmed),
+        suspects=tuple(_blamed(each, placement) for each in found.suspects),
         cleared=tuple(map(str, found.cleared)),
-        lost=tuple(_lost(each, names) for each in (*lost_inside, *found.lost)),
-        level_GBps={**levels, **(inside_GBps or {})},
-        everything=found.everything,
+        lost=tuple(_lost(each, names) for each in (*lost_intra_node, *found.lost)),
+        level_GBps={**levels, **(intra_node_GBps or {})},
+        everything=found.all_slow,
         tests=found.tests,
         steps=found.steps,
         confidence=rules.confidence,
-        **more,
+        **fields,
     )
 
 
@@ -42,10 +42,10 @@ def _way(key: Way) -> str:
     return ("below one leaf, " if near else "") + ("both ways at once" if both else "one way")
 
 
-def _blamed(each: suspects.Culprit, seats: Seating) -> Blamed:
+def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:
     cause = each.cause
-    rank = {end: number for number, end in enumerate(seats.ends)}
-    nodes = [seats.hosts[rank[end]] for node in cause.nodes for end in rank if end.node == node]
+    rank = {end: number for number, end in enumerate(placement.ends)}
+    nodes = [placement.hosts[rank[end]] for node in cause.nodes for end in rank if end.node == node]
     blamed = Blamed(
         str(cause), cause.kind, cause.nodes, cause.rail, cause.direction,
         each.ratio, each.confidence, each.slow, each.tests, each.retests, each.partners, tuple(dict.fromkeys(nodes)),
@@ -53,5 +53,5 @@ def _blamed(each: suspects.Culprit, seats: Seating) -> Blamed:
     if cause.kind != "rail" or cause.rail is None:
         return blamed
     end = End(cause.nodes[0], cause.rail)
-    nic = seats.names[end].removeprefix(str(end))  # `` (mlx5_1)`` where it is known
+    nic = placement.names[end].removeprefix(str(end))  # `` (mlx5_1)`` where it is known
     return replace(blamed, where=blamed.where + nic)

@@ -1,7 +1,7 @@
-"""A known number of calls between two looks at something that counts: NICs, above all.
+"""Make a known number of calls between two readings of counters: those of NICs, above all.
 
-Nobody starts before everybody's first look is over, and nobody's last look begins before all calls are: what comes
-between the looks is these calls, and what others do on the machine meanwhile.
+No rank starts before every rank's first reading is over, and no last reading begins before all calls are: what comes
+between the readings is these calls, and what others do on the machine meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.plan import Beat, Bench, Exchange, Plan
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Calls:
     number: int
 
 
-def counted(
-    plan: Plan, wanted: Mapping[str, Calls], exchange: Exchange, beat: Beat, look: Callable[[], Any]
+def count_traffic(
+    plan: Plan, wanted: Mapping[str, Calls], exchange: Exchange, set_phase: SetPhase, read_counters: Callable[[], Any]
 ) -> Iterator[tuple[Calls, Any, Any]]:
-    """Make the calls of each operation over the default group, on all ranks alike, with a `look` before and after.
+    """Make the calls of each operation over the default group, on all ranks, between two `read_counters`.
 
     Raises ProbeError where a call fails.
     """
@@ -41,24 +41,24 @@ def counted(
     shapes = {name: OPS[name].shape(calls.nbytes, plan.ranks, itemsize) for name, calls in wanted.items()}
     need = footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values()), 1)
     buffers = allocate(need, getattr(torch, plan.dtype), device)
-    bench = Bench(plan, exchange, beat, clock_of(device), buffers)
+    context = SweepContext(plan, exchange, set_phase, clock_of(device), buffers)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name, calls in wanted.items():
-        what = f"{name} {units.size(calls.nbytes)} counted"
-        slot = bench.slots(shapes[name], OPS[name].places[0])[0]
-        call = probes[name].run(slot)
-        beat(f"{what}, first look")
-        before = look()
-        _all_here(exchange)
-        with bench.phase(f"{what}, {calls.number} calls"):
+        phase_name = f"{name} {units.size(calls.nbytes)} counted"
+        view = context.views(shapes[name], OPS[name].places[0])[0]
+        call = probes[name].run(view)
+        set_phase(f"{phase_name}, first look")
+        before = read_counters()
+        _barrier(exchange)
+        with context.phase(f"{phase_name}, {calls.number} calls"):
             for _ in range(calls.number):
                 call()
-            bench.clock.synchronise()
-        beat(f"{what}, last look")
-        _all_here(exchange)
-        yield calls, before, look()
+            context.clock.synchronise()
+        set_phase(f"{phase_name}, last look")
+        _barrier(exchange)
+        yield calls, before, read_counters()
 
 
-def _all_here(exchange: Exchange) -> None:
+def _barrier(exchange: Exchange) -> None:
     exchange.collect(None)
     exchange.share(None)

@@ -1,13 +1,13 @@
-"""Two ranks of the default group, bytes between them, and a deadline for each step.
+"""Measure transfers between two ranks of the default group, with a deadline for each step.
 
-What is timed is timed on one clock: a round trip where the sender asks for a word back, or the receiver's own wait
-where both send at once. A pair that does not come through in time is lost, and with it the connections of its two
-ranks: gloo gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA
-stream stays behind a stuck kernel. The others never notice, for nobody sends to these two any more. Only a rank whose
-gloo peer is gone, and which therefore did not have to wait, keeps its other connections and plays on.
+Each time is taken on one clock: a round trip where the sender asks for a reply, or the receiver's own wait where both
+send at once. A pair that does not come through in time is lost, and with it the connections of its two ranks: gloo
+gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA stream stays
+behind a stuck kernel. The others never notice, for no rank sends to these two any more. Only a rank whose gloo peer is
+gone, and which therefore did not have to wait, keeps its other connections and goes on.
 
-After its timed transfers each direction makes one more, in which every byte depends on who sends it to whom and where
-it lies, into a buffer that was cleared; what came is compared.
+After its timed transfers each direction makes one more, in which every byte depends on its sender, its receiver and its
+position, into a buffer that was cleared; the received bytes are compared.
 """
 
 import time
@@ -35,11 +35,11 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken p
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """What one rank measured of a step: seconds per transfer, or why nothing came; nothing where it only answered.
+class PairTiming:
+    """One rank's timing of a step: seconds per transfer, or why nothing came; empty where it only answered.
 
-    `wrong`: bytes that it received and that are not what was sent, None: it verified nothing; `mismatch` the first.
-    `fit`: whether this rank's connections are any use to others, its own pair being lost or not.
+    `wrong`: received bytes that differ from what was sent, None: it verified nothing; `mismatch` the first. `fit`:
+    whether this rank's connections are any use to others, its own pair being lost or not.
     """
 
     seconds: tuple[float, ...] = ()
@@ -49,102 +49,102 @@ class Timed:
     fit: bool = True
 
 
-def as_json(told: Timed) -> dict[str, Any]:
-    """`told` as it travels."""
-    return asdict(told)
+def as_json(timing: PairTiming) -> dict[str, Any]:
+    """Return `timing` as JSON values."""
+    return asdict(timing)
 
 
-def from_json(row: dict[str, Any]) -> Timed:
-    """What another rank told."""
+def from_json(row: dict[str, Any]) -> PairTiming:
+    """Read another rank's timing."""
     mismatch = Mismatch(**row["mismatch"]) if row["mismatch"] else None
-    return Timed(tuple(row["seconds"]), row["why"], row["wrong"], mismatch, row["fit"])
+    return PairTiming(tuple(row["seconds"]), row["why"], row["wrong"], mismatch, row["fit"])
 
 
 def pattern(src: int, dst: int, device: torch.device) -> Pattern:
-    """What `src` sends to `dst` when bytes are verified: squares modulo a prime, from another place for each pair.
+    """Return what `src` sends to `dst` for verification: squares modulo a prime, from another start for each pair.
 
     Never zero, which is what the receiver's buffer held before.
     """
-    first = (src * 8191 + dst * 131 + 4099) % 65521  # primes: no two pairs of a rank start alike
+    first = (src * 8191 + dst * 131 + 4099) % 65521  # primes: no two pairs of a rank have the same start
     row = (1 + (torch.arange(first, first + PERIOD).square() % 65521) % 255).to(torch.uint8).to(device)
     return Pattern(row.unsqueeze(0), row)
 
 
-class Wire:
-    """This rank's end of whatever pair it plays in: buffers are allocated once."""
+class PairEndpoint:
+    """This rank's end of any pair it takes part in: buffers are allocated once."""
 
     def __init__(self, rank: int, device: torch.device, sizes: tuple[int, int]) -> None:
         self._rank, self._device = rank, device
         self.lost = False
         """Whether a pair of this rank was lost: its connections are no longer fit for use."""
-        self._word_out, self._word_in = self._buffers(sizes[0])
+        self._ping_out, self._ping_in = self._buffers(sizes[0])
         self._out, self._in = self._buffers(sizes[1])
 
-    def play(self, kind: Kind, first: int, second: int, deadline_s: float) -> Timed:
+    def measure(self, kind: Kind, first: int, second: int, deadline_s: float) -> PairTiming:
         """Measure, or answer, one step between two ranks of which this is one, within so many seconds."""
         until = time.monotonic() + deadline_s
         peer = second if self._rank == first else first
-        leads = self._rank == (second if kind == "back" else first)
-        step = {"latency": self._ping, "both": self._exchange}.get(kind, self._send if leads else self._receive)
+        initiates = self._rank == (second if kind == "back" else first)
+        step = {"latency": self._ping, "both": self._exchange}.get(kind, self._send if initiates else self._receive)
         repeat = _PINGS if kind == "latency" else SAMPLES
         try:
             seconds: list[float] = []
             for number in range(_WARM_UPS + repeat):
-                if leads and kind != "latency" and number >= _WARM_UPS:
+                if initiates and kind != "latency" and number >= _WARM_UPS:
                     time.sleep(_APART_S)
-                seconds.append(step(peer, leads, until))
+                seconds.append(step(peer, initiates, until))
             if kind == "latency":
-                return Timed((median(seconds[_WARM_UPS:]) / 2,) if leads else ())
-            wrong = self._verify(peer, kind == "both" or leads, kind == "both" or not leads, until)
+                return PairTiming((median(seconds[_WARM_UPS:]) / 2,) if initiates else ())
+            wrong = self._verify(peer, kind == "both" or initiates, kind == "both" or not initiates, until)
         except RuntimeError as error:  # torch's word for a wait that ran out and for a peer that is gone
-            return self._given_up(str(error).strip().partition("\n")[0][:200] or "timed out")
-        return replace(wrong, seconds=tuple(seconds[_WARM_UPS:]) if leads or kind == "both" else ())
+            return self._lost_timing(str(error).strip().partition("\n")[0][:200] or "timed out")
+        return replace(wrong, seconds=tuple(seconds[_WARM_UPS:]) if initiates or kind == "both" else ())
 
-    def _given_up(self, why: str) -> Timed:
+    def _lost_timing(self, why: str) -> PairTiming:
         gone = self._device.type == "cpu" and any(words in why for words in _PEER_GONE)
         self.lost = self.lost or not gone
-        return Timed(why=why, fit=not self.lost)
+        return PairTiming(why=why, fit=not self.lost)
 
-    def _verify(self, peer: int, sends: bool, receives: bool, until: float) -> Timed:
-        """One transfer more, in step with the peer's, and what it brought."""
+    def _verify(self, peer: int, sends: bool, receives: bool, until: float) -> PairTiming:
+        """Make one more transfer, in step with the peer's, and compare the received bytes."""
         if sends:
             pattern(self._rank, peer, self._device).fill(self._out, 0)
         if receives:
             self._in.zero_()
         self._move(self._out if sends else None, self._in if receives else None, peer, until)
         if not receives:
-            return Timed()
+            return PairTiming()
         parts, right = [Part(0, 0, len(self._in))], pattern(peer, self._rank, self._device)
         wrong = right.wrong(self._in, parts)
         first = right.first_wrong(self._in, parts, self._rank) if wrong else None
-        return Timed(wrong=wrong, mismatch=replace(first, source=peer) if first else None)
+        return PairTiming(wrong=wrong, mismatch=replace(first, source=peer) if first else None)
 
     def _buffers(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
         out, into = (torch.empty(nbytes, dtype=torch.uint8, device=self._device).zero_() for _ in range(2))
         return out, into
 
-    def _ping(self, peer: int, leads: bool, until: float) -> float:
-        """A word there and back."""
+    def _ping(self, peer: int, initiates: bool, until: float) -> float:
+        """Send a small message there and back."""
         began = time.perf_counter()
-        for sends in (leads, not leads):
-            self._move(self._word_out if sends else None, None if sends else self._word_in, peer, until)
+        for sends in (initiates, not initiates):
+            self._move(self._ping_out if sends else None, None if sends else self._ping_in, peer, until)
         return time.perf_counter() - began
 
-    def _send(self, peer: int, _leads: bool, until: float) -> float:
-        """All bytes there and a word back, which says that they are."""
+    def _send(self, peer: int, _initiates: bool, until: float) -> float:
+        """Send all bytes and receive a small reply, which says that they arrived."""
         began = time.perf_counter()
         self._move(self._out, None, peer, until)
-        self._move(None, self._word_in, peer, until)
+        self._move(None, self._ping_in, peer, until)
         return time.perf_counter() - began
 
-    def _receive(self, peer: int, _leads: bool, until: float) -> float:
+    def _receive(self, peer: int, _initiates: bool, until: float) -> float:
         self._move(None, self._in, peer, until)
-        self._move(self._word_out, None, peer, until)
+        self._move(self._ping_out, None, peer, until)
         return 0.0
 
-    def _exchange(self, peer: int, leads: bool, until: float) -> float:
-        """All bytes both ways at once, begun together after a word each way."""
-        self._ping(peer, leads, until)
+    def _exchange(self, peer: int, initiates: bool, until: float) -> float:
+        """Send all bytes both ways at once, begun together after a ping."""
+        self._ping(peer, initiates, until)
         began = time.perf_counter()
         self._move(self._out, self._in, peer, until)
         return time.perf_counter() - began

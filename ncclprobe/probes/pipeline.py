@@ -37,7 +37,7 @@ class Stage:
         return cls(plan.rank, plan.ranks, model.micro_batches, out, into, forth, back)
 
     def shift(self) -> None:
-        """Hand on once in each direction, everybody: to the next forward, to the one before backward."""
+        """Hand on once in each direction, on every stage: to the next forward, to the one before backward."""
         for step, group in ((1, self.forth), (-1, self.back)):
             to_next = 0 <= self.rank + step < self.stages
             from_previous = 0 <= self.rank - step < self.stages
@@ -46,11 +46,11 @@ class Stage:
             _wait(sending)
 
     def play(self, work: Work, chunks: float, overlap: bool) -> None:
-        """One step: `chunks` products in all.
+        """Run one step: `chunks` products in all.
 
-        With overlap the next message is received while this pass computes, and nobody waits for what is being sent.
-        Without, sending and receiving the next are done together before going on, as they must be: if each only sent,
-        two neighbours would wait for each other to receive.
+        With overlap the next message is received while this pass computes, and sends are not waited for. Without,
+        sending and receiving the next are done together before going on, as they must be: if each only sent, two
+        neighbours would wait for each other to receive.
         """
         order = one_f_one_b(self.rank, self.stages, self.micro_batches)
         coming, sent = self._receive(order, 0), list[dist.Work]()

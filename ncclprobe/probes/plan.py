@@ -11,13 +11,13 @@ import torch.distributed as dist
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Library, Mode, Place
 from ncclprobe.ops import Shape
-from ncclprobe.probes import Slot
+from ncclprobe.probes import BufferView
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.sampling import Target
 
-Beat = Callable[[str], None]
+SetPhase = Callable[[str], None]
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -35,11 +35,11 @@ class Exchange(Protocol):
     """How JSON values travel: never over the group that is measured. Both are called by all ranks in the same order."""
 
     def collect(self, value: Any) -> Sequence[Any] | None:
-        """All ranks' values, by rank, on rank 0; None elsewhere."""
+        """Return all ranks' values, by rank, on rank 0; None elsewhere."""
         ...
 
     def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value, on every rank."""
         ...
 
 
@@ -49,8 +49,8 @@ class Plan:
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
     messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
-    made as it takes within `budget_s` per row. `rounds`: at most so many appointments per row (probes.apart). Names
-    and numbers are what the command line has let pass.
+    made as it takes within `budget_s` per row. `rounds`: at most so many scheduled starts per row
+    (probes.arrival_skew). Names and numbers are what the command line has let pass.
     """
 
     ops: tuple[str, ...]
@@ -74,40 +74,42 @@ class Plan:
 
     @property
     def target(self) -> Target | None:
-        """What decides on the number of batches; None: it is fixed."""
+        """Return what decides on the number of batches; None: it is fixed."""
         return None if self.precision is None else Target(self.precision, self.budget_s)
 
     @property
     def timing(self) -> Mode:
-        """How calls are timed. A gloo call returns when it is done: back to back, it is blocking all the same."""
+        """Return how calls are timed. A gloo call returns when it is done: back to back, it is blocking all
+        the same.
+        """
         return "blocking" if self.backend == "gloo" else self.mode
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SweepContext:
     """What every step of a sweep needs."""
 
     plan: Plan
     exchange: Exchange
-    beat: Beat
+    set_phase: SetPhase
     clock: Clock
     buffers: Buffers
 
     def phase(self, what: str) -> AbstractContextManager[None]:
-        """A step that may block or fail: see :func:`phase`."""
-        return phase(self.plan.rank, self.beat, what)
+        """Enter a step that may block or fail: see :func:`phase`."""
+        return phase(self.plan.rank, self.set_phase, what)
 
-    def slots(self, shape: Shape, place: Place, most: int = 1) -> list[Slot]:
-        """Up to `most` places in memory for one call each."""
+    def views(self, shape: Shape, place: Place, most: int = 1) -> list[BufferView]:
+        """Return up to `most` places in memory for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
-        views = self.buffers.slots(shape, place, plan.rank, most)
-        return [Slot(send, recv, plan.rank, plan.ranks, redop) for send, recv in views]
+        pairs = self.buffers.views(shape, place, plan.rank, most)
+        return [BufferView(send, recv, plan.rank, plan.ranks, redop) for send, recv in pairs]
 
 
 @contextmanager
-def phase(rank: int, beat: Beat, what: str) -> Iterator[None]:
-    """Say what comes next, and name it where torch fails in it: a lost peer, a deadline of torch's own, no memory."""
-    beat(what)
+def phase(rank: int, set_phase: SetPhase, what: str) -> Iterator[None]:
+    """Name the next step, and name it again where torch fails in it: a lost peer, torch's own deadline, no memory."""
+    set_phase(what)
     try:
         yield
     except RuntimeError as error:
@@ -115,12 +117,12 @@ def phase(rank: int, beat: Beat, what: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What `error` says in one line."""
+    """Return the first line of `error`'s message."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def library(backend: str) -> Library:
-    """What is measured: NCCL as torch loaded it, or the gloo inside torch, which has no version of its own."""
+    """Return what is measured: NCCL as torch loaded it, or the gloo inside torch, which has no version of its own."""
     if backend == "nccl":
         return Library("nccl", ".".join(map(str, torch.cuda.nccl.version())))
     return Library("gloo", f"torch {torch.__version__}")

@@ -1,4 +1,4 @@
-"""One row of the report out of what every rank tells of it."""
+"""Reduce what every rank reports into one row of the report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,10 +17,10 @@ _MOST_MISMATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankResult:
     """What one rank measured of a row: per batch the seconds per call, and means of the host's and device's share.
 
-    `wrong` counts elements, None: nobody looked.
+    `wrong` counts elements, None: not verified.
     """
 
     seconds: Sequence[float]
@@ -31,20 +31,22 @@ class Told:
     arrivals: Sequence[Arrival] = ()
 
     def pack(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the result as JSON can hold it."""
         return asdict(self)
 
     @classmethod
-    def unpack(cls, row: Mapping[str, Any]) -> "Told":
-        """What :meth:`pack` made."""
+    def unpack(cls, row: Mapping[str, Any]) -> "RankResult":
+        """Read what :meth:`pack` made."""
         mismatch = row["mismatch"] and Mismatch(**row["mismatch"])
         return cls(**{**row, "mismatch": mismatch, "arrivals": [Arrival(**each) for each in row["arrivals"]]})
 
 
-def told(batches: Sequence[Batch], wrong: int | None, mismatch: Mismatch | None, arrivals: Sequence[Arrival]) -> Told:
-    """This rank's part."""
+def rank_result(
+    batches: Sequence[Batch], wrong: int | None, mismatch: Mismatch | None, arrivals: Sequence[Arrival]
+) -> RankResult:
+    """Return this rank's part."""
     on_device = [batch.device_s for batch in batches if batch.device_s is not None]
-    return Told(
+    return RankResult(
         [batch.seconds for batch in batches],
         fmean(batch.issue_s for batch in batches),
         fmean(on_device) if on_device else None,
@@ -54,10 +56,10 @@ def told(batches: Sequence[Batch], wrong: int | None, mismatch: Mismatch | None,
     )
 
 
-def tally(
-    plan: Plan, op: Op, shape: Shape, place: Place, footprint_bytes: int, iters: int, rows: Mapping[int, Told]
+def reduce_ranks(
+    plan: Plan, op: Op, shape: Shape, place: Place, footprint_bytes: int, iters: int, rows: Mapping[int, RankResult]
 ) -> Measurement:
-    """The row, out of what each rank (by number) tells of it; ncclprobe.stats defines its numbers."""
+    """Reduce the results of all ranks (by number) to the row; ncclprobe.stats defines its numbers."""
     samples = [fmean(batch) for batch in zip(*(row.seconds for row in rows.values()), strict=True)]
     time_us = stats.summary(samples)
     algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.mean / 1e6)
@@ -97,7 +99,7 @@ def tally(
 
 
 def _mean_us(seconds: Sequence[float | None]) -> float | None:
-    """The mean over ranks, if all have one."""
+    """Return the mean over ranks, if all have one."""
     known = [value for value in seconds if value is not None]
     return fmean(known) * 1e6 if known and len(known) == len(seconds) else None
 

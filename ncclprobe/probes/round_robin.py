@@ -1,17 +1,17 @@
-"""The tournament played by real ranks: rank 0 plans and decides, all play, in step over the store.
+"""Run the round-robin on real ranks: rank 0 plans and decides, all measure, in step over the store.
 
-One step is one kind of transfer of all pairs of a round. Rank 0 shares who plays, everybody hands back what it saw;
-nothing of that goes over the group that is measured. Ranks inside several nodes play first, every node by itself; then
-nodes play, rail with rail. Who ends his part, and whose else::
+One step is one kind of transfer of all pairs of a round. Rank 0 shares which pairs measure, every rank returns its
+timing; nothing of that goes over the group that is measured. Ranks inside several nodes measure first, every node by
+itself; then nodes measure, rail with rail. What a failing pair ends, and for which ranks::
 
     a pair                             set aside                         the others
     ─────────────────────────────────  ────────────────────────────────  ──────────────────────────────────────────
-    hangs (path, or a rank stands)     both ranks, when the step's       never notice: nobody sends to these two
+    hangs (path, or a rank stands)     both ranks, when the step's       never notice: no rank sends to these two
                                        deadline has run out              again
-    breaks, and a rank is gone         that rank; with NCCL both         with gloo its partner plays on
+    breaks, and a rank is gone         that rank; with NCCL both         with gloo its partner goes on
     is free, and a rank is gone        that rank, once its heartbeat     its partners to come have a bye
                                        or its answer is missing
-    brings wrong bytes                 nobody                            play on; the bytes are named
+    brings wrong bytes                 none                              go on; the bytes are named
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,72 +20,73 @@ from statistics import median
 from typing import Any, Protocol
 
 from ncclprobe.localise.pairs import intra_node, search, suspects
-from ncclprobe.localise.pairs.rails import Seating
-from ncclprobe.localise.pairs.retests import Meetings
+from ncclprobe.localise.pairs.rails import Placement
+from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.rounds import AT_ONCE, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, PairRow, WrongBytes
-from ncclprobe.probes.localisation import told
-from ncclprobe.probes.pairs import Kind, Timed, Wire, as_json, from_json
+from ncclprobe.probes.localisation import to_report
+from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
-"""Bytes of the bandwidth's messages where nobody said, by backend: where pairs are no longer bound by latency."""
+"""Bytes of the bandwidth's messages by default, by backend: where pairs are no longer bound by latency."""
 Keep = Callable[[PairRow], None]
 _PATIENCE = 1.5
-"""For an answer, in deadlines of a step: who plays has one for all of his transfers, and says then that it ran out."""
-_AGAIN = 2
-"""So often is measured again who is slow inside a node."""
+"""Wait for an answer, in deadlines of a step: a rank uses one for all of its transfers, then reports that it ran out.
+"""
+_RETESTS = 2
+"""How often a rank that is slow inside a node is measured again."""
 
 
 class Steps(Exchange, Protocol):
     """An exchange in which ranks may go missing."""
 
     def gather(self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple) -> Any:
-        """The values by rank, on rank 0, of those that answered in time and were not gone before."""
+        """Return the values by rank, on rank 0, of those that answered in time and were not gone before."""
         ...
 
 
 @dataclass(slots=True)
-class Table:
-    """Where a rank plays: what it is, with what, and how it speaks with the others.
+class PairContext:
+    """What a rank needs to measure pairs: its number, its endpoint, and the exchange with the others.
 
-    `sizes`: bytes of the latency's and of the bandwidth's messages. `deadline_s` holds for one step; `beat` says which.
-    `gone` (on rank 0): the ranks that are known to answer no more.
+    `sizes`: bytes of the latency's and of the bandwidth's messages. `deadline_s` holds for one step; `set_phase` names
+    it. `gone` (on rank 0) returns the ranks that are known to answer no more.
     """
 
     rank: int
-    wire: Wire
+    endpoint: PairEndpoint
     exchange: Steps
-    beat: Callable[[str], None]
+    set_phase: Callable[[str], None]
     sizes: tuple[int, int]
     deadline_s: float
     gone: Callable[[], Collection[int]] = tuple
 
-    def step(self, said: Any) -> dict[int, Timed] | None:
-        """Play what rank 0 `said` to play; on rank 0 what each rank that answered told. Every rank must come here."""
-        own = Timed()
-        self.beat(f"pairs, {said['name']}: {said['kind']}")
-        for first, second in said["pairs"]:
+    def step(self, instruction: Any) -> dict[int, PairTiming] | None:
+        """Run rank 0's `instruction`; return, on rank 0, each answering rank's timing. All ranks must call it."""
+        timing = PairTiming()
+        self.set_phase(f"pairs, {instruction['name']}: {instruction['kind']}")
+        for first, second in instruction["pairs"]:
             if self.rank in (first, second):
-                own = self.wire.play(said["kind"], first, second, self.deadline_s)
-        rows = self.exchange.gather(as_json(own), _PATIENCE * self.deadline_s, self.gone)
+                timing = self.endpoint.measure(instruction["kind"], first, second, self.deadline_s)
+        rows = self.exchange.gather(as_json(timing), _PATIENCE * self.deadline_s, self.gone)
         return {rank: from_json(row) for rank, row in rows.items()} if rows is not None else None
 
 
-def follow(table: Table) -> bool:
-    """Every rank but 0: play until rank 0 says that it is over; whether all are fit to end in good order."""
-    while "over" not in (said := table.exchange.share(None)):
-        table.step(said)
-    return bool(said["over"])
+def run_worker(context: PairContext) -> bool:
+    """Run every rank but 0 until rank 0 says that it is over; return whether all can end in good order."""
+    while "over" not in (instruction := context.exchange.share(None)):
+        context.step(instruction)
+    return bool(instruction["over"])
 
 
 @dataclass(slots=True)
-class Leader:
-    """Rank 0's book of the rounds. `dropped` hears of the ranks that do not answer any more, as they go."""
+class RoundRobin:
+    """Rank 0's record of the rounds. `dropped` is called with the ranks that do not answer any more, as they go."""
 
-    table: Table
-    seats: Seating
+    context: PairContext
+    placement: Placement
     keep: Keep
     expected_GBps: float | None = None
     dropped: Callable[[Collection[int]], None] = lambda ranks: None
@@ -94,129 +95,131 @@ class Leader:
     _rank_of: dict[End, int] = field(default_factory=dict)
     _names: dict[End, str] = field(default_factory=dict)
     _latency_s: dict[tuple[End, End], float] = field(default_factory=dict)
-    _aside: dict[int, Aside] = field(default_factory=dict)
+    _excluded: dict[int, Aside] = field(default_factory=dict)
     _results: list[Result] = field(default_factory=list)
-    _lost_inside: list[Lost] = field(default_factory=list)
-    _inside: tuple[Inside, ...] = ()
-    _inside_GBps: dict[str, float] = field(default_factory=dict)
+    _lost_intra_node: list[Lost] = field(default_factory=list)
+    _intra_node: tuple[Inside, ...] = ()
+    _intra_node_GBps: dict[str, float] = field(default_factory=dict)
     _wrong: list[WrongBytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Give every rank its end, and another name for when it plays inside its node."""
-        for rank, (end, host) in enumerate(zip(self.seats.ends, self.seats.hosts, strict=True)):
-            within = f"rank {rank}" + ("" if self.seats.single else f" on {host}")
-            self._rank_of |= {_within(rank): rank, end: rank}
-            self._names |= {_within(rank): within, end: self.seats.names[end]}
+        """Give every rank its end, and another name for when it measures inside its node."""
+        for rank, (end, host) in enumerate(zip(self.placement.ends, self.placement.hosts, strict=True)):
+            within = f"rank {rank}" + ("" if self.placement.single else f" on {host}")
+            self._rank_of |= {_inner_end(rank): rank, end: rank}
+            self._names |= {_inner_end(rank): within, end: self.placement.names[end]}
 
-    def play(self, count: int | None = None) -> Localisation:
-        """Everything: inside nodes, between them, and again who is suspected. All ranks must follow."""
-        if not self.seats.single:
-            self._play_inside(count)
-        found = search.inquire(
-            self.seats.rails, self._between, self.seats.layout, self.rules,
-            count=count, expected_GBps=self.expected_GBps, aside=self._out,
+    def run(self, count: int | None = None) -> Localisation:
+        """Measure inside nodes, between them, and retest suspects. All other ranks must be in run_worker()."""
+        if not self.placement.single:
+            self._measure_intra_node(count)
+        found = search.localise_slowness(
+            self.placement.rails, self._between, self.placement.layout, self.rules,
+            count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
-        self.table.exchange.share({"over": not self._aside})
+        self.context.exchange.share({"over": not self._excluded})
         return self._report(found)
 
     def so_far(self) -> Localisation:
-        """What can be said of a tournament that ends before its time; from any thread."""
+        """Localise from the results so far, for a round-robin that ends early; from any thread."""
         results = tuple(self._results)
         return self._report(
-            suspects.verdict(results, self.seats.layout, self.rules, self.expected_GBps), complete=False
+            suspects.verdict(results, self.placement.layout, self.rules, self.expected_GBps), complete=False
         )
 
     def _report(self, found: suspects.Localisation, complete: bool = True) -> Localisation:
-        return told(
-            found, self.seats, self._names, self.rules,
-            lost_inside=tuple(self._lost_inside),
-            inside_GBps=dict(self._inside_GBps),
-            inside=self._inside,
-            aside=tuple(self._aside[rank] for rank in sorted(self._aside)),
+        return to_report(
+            found, self.placement, self._names, self.rules,
+            lost_intra_node=tuple(self._lost_intra_node),
+            intra_node_GBps=dict(self._intra_node_GBps),
+            inside=self._intra_node,
+            aside=tuple(self._excluded[rank] for rank in sorted(self._excluded)),
             wrong=tuple(self._wrong),
             complete=complete,
         )  # fmt: skip
 
-    def _out(self, _results: Sequence[Result]) -> frozenset[End]:
-        """The ends that play no more."""
-        return frozenset(end for end, rank in self._rank_of.items() if rank in self._aside)
+    def _excluded_ends(self, _results: Sequence[Result]) -> frozenset[End]:
+        """Return the ends that are no longer measured."""
+        return frozenset(end for end, rank in self._rank_of.items() if rank in self._excluded)
 
-    def _between(self, meetings: Meetings, step: int) -> list[Result]:
-        """One round of nodes, in pieces of no more than AT_ONCE pairs of them."""
+    def _between(self, pairs: PairRound, step: int) -> list[Result]:
+        """Measure one round of nodes, in chunks of at most AT_ONCE pairs of them."""
         found: list[Result] = []
-        for piece in _pieces(meetings):
-            left = self._left(piece)
-            got = self._piece(left, step)
-            self._results += got
-            found += got
+        for chunk in _chunks(pairs):
+            remaining = self._remaining(chunk)
+            results = self._measure_pairs(remaining, step)
+            self._results += results
+            found += results
         return found
 
-    def _left(self, meetings: Sequence[tuple[End, End]]) -> list[tuple[End, End]]:
-        out = self._out(())
-        return [pair for pair in meetings if out.isdisjoint(pair)]
+    def _remaining(self, pairs: Sequence[tuple[End, End]]) -> list[tuple[End, End]]:
+        excluded = self._excluded_ends(())
+        return [pair for pair in pairs if excluded.isdisjoint(pair)]
 
-    def _play_inside(self, count: int | None) -> None:
-        """Each node's ranks among themselves, all nodes at once, and again whoever is slow beside its peers."""
-        nodes, rates = self.seats.nodes, dict[intra_node.Way, float]()
+    def _measure_intra_node(self, count: int | None) -> None:
+        """Measure each node's ranks among themselves, all nodes at once, and retest those that are slow."""
+        nodes, rates = self.placement.nodes, dict[intra_node.Way, float]()
         rounds = intra_node.plan(nodes, count)
         for matches in rounds:
-            rates |= self._one_way(self._within(matches, 0))
+            rates |= self._one_way(self._within_nodes(matches, 0))
         ratios = intra_node.suspects(rates, nodes, self.rules)
-        for step in range(1, _AGAIN + 1):
-            once_more = dict[intra_node.Way, float]()
-            for matches in intra_node.again(rounds, ratios) if ratios else ():
-                once_more |= self._one_way(self._within(matches, step))
-            slow = intra_node.suspects(once_more, nodes, self.rules)
+        for step in range(1, _RETESTS + 1):
+            retest_rates = dict[intra_node.Way, float]()
+            for matches in intra_node.retest_rounds(rounds, ratios) if ratios else ():
+                retest_rates |= self._one_way(self._within_nodes(matches, step))
+            slow = intra_node.suspects(retest_rates, nodes, self.rules)
             ratios = {way: max(ratio, slow[way]) for way, ratio in ratios.items() if way in slow}
-        self._inside = tuple(
-            Inside(_where(each), each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + _AGAIN)
-            for each in intra_node.named(ratios, rates, nodes)
+        self._intra_node = tuple(
+            Inside(_where(each), each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + _RETESTS)
+            for each in intra_node.name_slow(ratios, rates, nodes)
         )
         if rates:
-            self._inside_GBps = {"inside a node, one way": round(median(rates.values()), 6)}
+            self._intra_node_GBps = {"inside a node, one way": round(median(rates.values()), 6)}
 
-    def _within(self, matches: Round, step: int) -> list[Result]:
-        pairs = [(_within(match.first), _within(match.second)) for match in matches]
-        results = self._piece(self._left(pairs), step)
-        self._lost_inside += [each for each in results if isinstance(each, Lost)]
+    def _within_nodes(self, matches: Round, step: int) -> list[Result]:
+        pairs = [(_inner_end(match.first), _inner_end(match.second)) for match in matches]
+        results = self._measure_pairs(self._remaining(pairs), step)
+        self._lost_intra_node += [each for each in results if isinstance(each, Lost)]
         return results
 
     def _one_way(self, results: Sequence[Result]) -> Mapping[intra_node.Way, float]:
         samples = (each for each in results if isinstance(each, Sample) and not each.both)
         return {(self._rank_of[each.src], self._rank_of[each.dst]): each.GBps for each in samples}
 
-    def _piece(self, meetings: Sequence[tuple[End, End]], step: int) -> list[Result]:
-        """Latency, there, back, and in the tournament both ways at once."""
+    def _measure_pairs(self, pairs: Sequence[tuple[End, End]], step: int) -> list[Result]:
+        """Measure latency, there, back, and in the round-robin both ways at once."""
         self._rounds += 1
-        playing, results = list(meetings), list[Result]()
+        active, results = list(pairs), list[Result]()
         kinds: tuple[Kind, ...] = ("latency", "forth", "back", "both")
         for kind in kinds[: 3 if step else 4]:
-            rows = self._play(kind, playing, step) if playing else {}
-            for first, second in tuple(playing):
+            rows = self._run_step(kind, active, step) if active else {}
+            for first, second in tuple(active):
                 found = self._read(kind, (first, second), rows, step)
                 results += found
                 if any(isinstance(each, Lost) for each in found):
-                    playing.remove((first, second))
+                    active.remove((first, second))
         return results
 
-    def _play(self, kind: Kind, playing: Sequence[tuple[End, End]], step: int) -> dict[int, Timed]:
+    def _run_step(self, kind: Kind, active: Sequence[tuple[End, End]], step: int) -> dict[int, PairTiming]:
         name = f"round {self._rounds}" + (f", retest {step}" if step else "")
-        pairs = [[self._rank_of[first], self._rank_of[second]] for first, second in playing]
-        rows = self.table.step(self.table.exchange.share({"name": name, "kind": kind, "pairs": pairs}))
+        pairs = [[self._rank_of[first], self._rank_of[second]] for first, second in active]
+        rows = self.context.step(self.context.exchange.share({"name": name, "kind": kind, "pairs": pairs}))
         assert rows is not None, "rank 0 collects"
-        ranks = range(len(self.seats.hosts))
-        silent = [rank for rank in ranks if rank not in rows and not (rank in self._aside and self._aside[rank].gone)]
+        ranks = range(len(self.placement.hosts))
+        silent = [
+            rank for rank in ranks if rank not in rows and not (rank in self._excluded and self._excluded[rank].gone)
+        ]
         for rank in silent:
-            self._set_aside(rank, f"it did not answer after {name}: {kind}", gone=True)
+            self._exclude(rank, f"it did not answer after {name}: {kind}", gone=True)
         if silent:
             self.dropped(silent)
         return rows
 
-    def _set_aside(self, rank: int, why: str, gone: bool = False) -> None:
-        before = self._aside.get(rank)
-        self._aside[rank] = Aside(rank, self._names[self.seats.ends[rank]], before.why if before else why, gone)
+    def _exclude(self, rank: int, why: str, gone: bool = False) -> None:
+        before = self._excluded.get(rank)
+        self._excluded[rank] = Aside(rank, self._names[self.placement.ends[rank]], before.why if before else why, gone)
 
-    def _read(self, kind: Kind, pair: tuple[End, End], rows: Mapping[int, Timed], step: int) -> list[Result]:
+    def _read(self, kind: Kind, pair: tuple[End, End], rows: Mapping[int, PairTiming], step: int) -> list[Result]:
         first, second = pair
         ways = {"forth": [(first, second)], "back": [(second, first)]}.get(kind, [(first, second), (second, first)])
         why = self._why_lost(pair, rows)
@@ -227,27 +230,27 @@ class Leader:
             return []
         return [self._row(pair, way, kind == "both", step, rows) for way in ways]
 
-    def _why_lost(self, pair: tuple[End, End], rows: Mapping[int, Timed]) -> str:
-        """Why nothing came of `pair`, whose ranks are then set aside, but for one whose peer alone is gone."""
+    def _why_lost(self, pair: tuple[End, End], rows: Mapping[int, PairTiming]) -> str:
+        """Return why `pair` brought nothing; exclude its ranks, but for one whose peer alone is gone."""
         ranks = [self._rank_of[end] for end in pair]
         missing = [rank for rank in ranks if rank not in rows]
         answered = [(rank, rows[rank]) for rank in ranks if rank in rows]
-        whys = [row.why for _, row in answered if row.why]
-        whys += [f"{self._names[self.seats.ends[rank]]} did not answer" for rank in missing]
-        if not whys:
+        reasons = [row.why for _, row in answered if row.why]
+        reasons += [f"{self._names[self.placement.ends[rank]]} did not answer" for rank in missing]
+        if not reasons:
             return ""
         for rank, row in answered:
             if not (missing and row.fit):
-                self._set_aside(rank, whys[0])
-        return whys[0]
+                self._exclude(rank, reasons[0])
+        return reasons[0]
 
     def _row(
-        self, pair: tuple[End, End], way: tuple[End, End], both: bool, step: int, rows: Mapping[int, Timed]
+        self, pair: tuple[End, End], way: tuple[End, End], both: bool, step: int, rows: Mapping[int, PairTiming]
     ) -> Sample:
         """Enter one direction. A word that came back is taken off: it is the latency measured just before."""
         src, dst = way
-        latency_s, nbytes = self._latency_s[pair], self.table.sizes[1]
-        seconds, came = rows[self._rank_of[dst if both else src]].seconds, rows[self._rank_of[dst]]
+        latency_s, nbytes = self._latency_s[pair], self.context.sizes[1]
+        seconds, receiver = rows[self._rank_of[dst if both else src]].seconds, rows[self._rank_of[dst]]
         net = seconds if both else [max(each - latency_s, each / 2) for each in seconds]
         middle = median(net)
         row = PairRow(
@@ -256,7 +259,7 @@ class Leader:
             src_end=self._names[src],
             dst_end=self._names[dst],
             nbytes=nbytes,
-            latency_nbytes=self.table.sizes[0],
+            latency_nbytes=self.context.sizes[0],
             latency_us=_us(latency_s),
             GBps=nbytes / middle / 1e9,
             time_us=_us(middle),
@@ -265,18 +268,20 @@ class Leader:
             samples_us=tuple(map(_us, net)),
             both=both,
             step=step,
-            inside=not self.seats.single and src == _within(self._rank_of[src]),
-            wrong=came.wrong,
-            mismatch=came.mismatch,
+            inside=not self.placement.single and src == _inner_end(self._rank_of[src]),
+            wrong=receiver.wrong,
+            mismatch=receiver.mismatch,
         )
-        if came.wrong and came.mismatch:
-            self._wrong.append(WrongBytes(row.src, row.dst, row.src_end, row.dst_end, came.wrong, came.mismatch))
+        if receiver.wrong and receiver.mismatch:
+            self._wrong.append(
+                WrongBytes(row.src, row.dst, row.src_end, row.dst_end, receiver.wrong, receiver.mismatch)
+            )
         self.keep(row)
         return Sample(src, dst, row.GBps, both, step)
 
 
-def _within(rank: int) -> End:
-    """What a rank is when it plays inside its node."""
+def _inner_end(rank: int) -> End:
+    """Return the end of a rank when it measures inside its node."""
     return End(f"rank {rank}")
 
 
@@ -286,10 +291,10 @@ def _where(slow: intra_node.Slow) -> str:
     return " with ".join(f"rank {rank}" for rank in slow.ranks) + f" inside {slow.node}"
 
 
-def _pieces(meetings: Meetings) -> Iterator[list[tuple[End, End]]]:
-    """`meetings`, all rails of two nodes together."""
+def _chunks(pairs: PairRound) -> Iterator[list[tuple[End, End]]]:
+    """Split `pairs`, all rails of two nodes together."""
     by_nodes: dict[tuple[str, str], list[tuple[End, End]]] = {}
-    for first, second in meetings:
+    for first, second in pairs:
         by_nodes.setdefault((first.node, second.node), []).append((first, second))
     matches = list(by_nodes.values())
     for start in range(0, len(matches), AT_ONCE):

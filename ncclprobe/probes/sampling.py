@@ -1,6 +1,6 @@
 """How many calls and batches an asked precision takes. Pure: rank 0 decides by this, and the others do as it says.
 
-Calls per batch are settled once per row, so that a batch lasts long beside the barrier before it. Batches are added
+Calls per batch are settled once per row, so that a batch lasts long against the barrier before it. Batches are added
 until the median's interval (ncclprobe.stats) is narrow enough, the budget is spent, or there are too many. That the
 interval decides when to stop makes it a little too narrow now and then; a verdict looks at it, so a band should leave
 more room than that.
@@ -32,17 +32,13 @@ class Target:
 
 
 def calls_per_batch(call_s: float, target: Target) -> int:
-    """How many calls of about `call_s` seconds make a batch; batches that may not be many must last the budget."""
+    """Return how many calls of about `call_s` seconds make a batch; few batches must last the budget."""
     batch_s = max(BATCH_S, target.budget_s / MOST_BATCHES)
     return max(1, min(MOST_CALLS, round(batch_s / max(call_s, 1e-9))))
 
 
 def more_batches(samples: Sequence[float], spent_s: float, target: Target) -> int:
-    """How many batches to add to `samples`, which took `spent_s` seconds with all that belongs to them; 0: stop.
-
-    An interval narrows with the root of their number, so the next look is where that should be enough, but never
-    further than twice as far: the first few samples say little of their spread.
-    """
+    """Return how many batches to add to `samples`, which took `spent_s` seconds in all; 0: stop."""
     number = len(samples)
     if number < stats.MIN_SAMPLES:
         return stats.MIN_SAMPLES - number

@@ -1,6 +1,6 @@
-"""Steps of training replayed: the real collectives of a strategy, between real ranks, beside stand-in compute.
+"""Replay steps of training: the real collectives of a strategy, between real ranks, with stand-in compute.
 
-Every rank plays the same plan (:mod:`ncclprobe.training.workload`), or its stage of a pipeline. What is compared is one
+Every rank runs the same plan (:mod:`ncclprobe.training.workload`), or its stage of a pipeline. What is compared is one
 step with another: with and without overlap, measured and predicted from the time of each call alone.
 """
 
@@ -16,33 +16,33 @@ from ncclprobe import units
 from ncclprobe.errors import UsageError
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import Slot, collectives
+from ncclprobe.probes import BufferView, collectives
 from ncclprobe.probes.buffers import Buffers, allocate
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.pipeline import Stage
-from ncclprobe.probes.plan import Beat, Exchange, Plan, phase
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.work import Work
 from ncclprobe.training import pipeline, timeline, workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
 
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
 _MOST_DEFAULT_S = 1.0
-"""Of compute in a step where nobody said how much: a big model on a small machine would take minutes."""
+"""Of compute in a step without a given time: a big model on a small machine would take minutes."""
 _COMPUTE, _APART, _OVERLAPPED = "compute alone", "without overlap", "with overlap"
 Seconds = tuple[float, float, float]
 Waitable = Callable[[], Any]
-Issue = Callable[[Slot], Waitable]
+Issue = Callable[[BufferView], Waitable]
 
 
-def _all_reduce(at: Slot) -> Waitable:
+def _all_reduce(at: BufferView) -> Waitable:
     return _waited(dist.all_reduce(at.recv, at.redop, at.group, async_op=True))
 
 
-def _all_gather(at: Slot) -> Waitable:
+def _all_gather(at: BufferView) -> Waitable:
     return _waited(collectives._all_gather(at.recv, at.send, at.group, async_op=True))
 
 
-def _reduce_scatter(at: Slot) -> Waitable:
+def _reduce_scatter(at: BufferView) -> Waitable:
     return _waited(collectives._reduce_scatter(at.recv, at.send, at.redop, at.group, async_op=True))
 
 
@@ -65,23 +65,23 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Player:
+class StepRunner:
     """This rank's instruments."""
 
     plan: Plan
     exchange: Exchange
-    beat: Beat
+    set_phase: SetPhase
     clock: Clock
     work: Work
 
     def slowest(self, seconds: float) -> float:
-        """The longest that any rank took, on every rank."""
-        told = self.exchange.collect(seconds)
-        return float(self.exchange.share(max(told) if told else None))
+        """Return the longest that any rank took, on every rank."""
+        seconds_by_rank = self.exchange.collect(seconds)
+        return float(self.exchange.share(max(seconds_by_rank) if seconds_by_rank else None))
 
     def timed(self, name: str, play: Callable[[], object]) -> float:
-        """Seconds from a common start until the last rank has played."""
-        with phase(self.plan.rank, self.beat, name):
+        """Return the seconds from a common start until the last rank has finished."""
+        with phase(self.plan.rank, self.set_phase, name):
             self.clock.barrier()
             started = self.clock.now()
             play()
@@ -91,7 +91,7 @@ class Player:
         return self.slowest(took)
 
 
-def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, beat: Beat) -> Iterator[StepRow]:
+def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phase: SetPhase) -> Iterator[StepRow]:
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
     `room`: bytes that may be allocated, null: unknown. Raises UsageError where that is not enough, before anything is
@@ -105,36 +105,36 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, beat: Be
         )
     device = torch.device(plan.device)
     clock = clock_of(device)
-    with phase(plan.rank, beat, "calibrate the compute"):
+    with phase(plan.rank, set_phase, "calibrate the compute"):
         clock.barrier()
-        player = Player(plan, exchange, beat, clock, Work(device, clock))
+        runner = StepRunner(plan, exchange, set_phase, clock, Work(device, clock))
     play = _pipeline if asked.strategy == "pp" else _flat
-    yield from play(player, asked)
+    yield from play(runner, asked)
 
 
-def _compute_s(player: Player, asked: Asked) -> float:
-    """Of one rank in one step. By 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
+def _compute_s(runner: StepRunner, asked: Asked) -> float:
+    """Return seconds of one rank's step: 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
     if asked.compute_s is not None:
         return asked.compute_s
-    model, ranks = asked.model, player.plan.ranks
+    model, ranks = asked.model, runner.plan.ranks
     flops = 6.0 * model.params * model.tokens * model.micro_batches
     share = flops / ranks if asked.strategy in ("tp", "pp") else flops
-    return min(_MOST_DEFAULT_S, player.slowest(share / player.work.flops * player.work.chunk_s))
+    return min(_MOST_DEFAULT_S, runner.slowest(share / runner.work.flops * runner.work.chunk_s))
 
 
-def _flat(player: Player, asked: Asked) -> Iterator[StepRow]:
-    plan, items = player.plan, workload.step(asked.strategy, asked.model)
+def _flat(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
+    plan, items = runner.plan, workload.step(asked.strategy, asked.model)
     calls = [item for item in items if isinstance(item, Call)]
-    slots = _slots(plan, calls)
-    alone = {key: _alone(player, key, slot) for key, slot in slots.items()}
-    chunks = player.work.chunks(_compute_s(player, asked))
+    views = _views(plan, calls)
+    alone = {key: _alone(runner, key, view) for key, view in views.items()}
+    chunks = runner.work.chunks(_compute_s(runner, asked))
     bare = tuple(item for item in items if isinstance(item, Compute))
     plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: _play(bare, slots, player.work, chunks, True),
-        _APART: lambda: _play(items, slots, player.work, chunks, False),
-        _OVERLAPPED: lambda: _play(items, slots, player.work, chunks, True),
+        _COMPUTE: lambda: _play(bare, views, runner.work, chunks, True),
+        _APART: lambda: _play(items, views, runner.work, chunks, False),
+        _OVERLAPPED: lambda: _play(items, views, runner.work, chunks, True),
     }
-    took = _in_turn(player, asked.strategy, plays)
+    took = _in_turn(runner, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = timeline.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
@@ -142,8 +142,8 @@ def _flat(player: Player, asked: Asked) -> Iterator[StepRow]:
                    calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
 
 
-def _slots(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], Slot]:
-    """Where each kind of call finds its bytes: all share two buffers. Raises UsageError for what cannot be shared."""
+def _views(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], BufferView]:
+    """Return the buffers of each kind of call: all share two. Raises UsageError for what cannot be shared."""
     itemsize = DTYPES[plan.dtype]
     shapes = {(call.op, call.nbytes): OPS[call.op].shape(call.nbytes, plan.ranks, itemsize) for call in calls}
     for (name, nbytes), shape in shapes.items():
@@ -156,19 +156,19 @@ def _slots(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], Slot]:
     found = {}
     for key, shape in shapes.items():
         place = OPS[key[0]].places[0]
-        send, recv = next(buffers.slots(shape, place, plan.rank, 1))
-        found[key] = Slot(send, recv, plan.rank, plan.ranks, dist.ReduceOp.SUM)
+        send, recv = next(buffers.views(shape, place, plan.rank, 1))
+        found[key] = BufferView(send, recv, plan.rank, plan.ranks, dist.ReduceOp.SUM)
     return found
 
 
-def _alone(player: Player, key: tuple[str, int], slot: Slot) -> float:
-    """Seconds of one call with nothing beside it."""
+def _alone(runner: StepRunner, key: tuple[str, int], view: BufferView) -> float:
+    """Return the seconds of one call while nothing else runs."""
     name = f"{key[0]} {units.size(key[1])} alone"
-    return median([player.timed(name, lambda: _ISSUE[key[0]](slot)()) for _ in range(_ALONE + 1)][1:])
+    return median([runner.timed(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
 
 
-def _play(items: Step, slots: Mapping[tuple[str, int], Slot], work: Work, chunks: float, overlap: bool) -> None:
-    """One step. With overlap a call is waited for where its result is needed, without it at once."""
+def _play(items: Step, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool) -> None:
+    """Run one step. With overlap a call is waited for where its result is needed, without it at once."""
     pending: list[tuple[int, Waitable]] = []
     for place, item in enumerate(items):
         for wanted, wait in pending:
@@ -178,7 +178,7 @@ def _play(items: Step, slots: Mapping[tuple[str, int], Slot], work: Work, chunks
         if isinstance(item, Compute):
             work.do(item.share * chunks)
             continue
-        wait = _ISSUE[item.op](slots[item.op, item.nbytes])
+        wait = _ISSUE[item.op](views[item.op, item.nbytes])
         if overlap:
             pending.append((timeline.needed_at(items, place), wait))
         else:
@@ -187,28 +187,28 @@ def _play(items: Step, slots: Mapping[tuple[str, int], Slot], work: Work, chunks
         wait()
 
 
-def _in_turn(player: Player, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
-    """Median, shortest and longest of each play, in turn: what else the machine does then touches all alike."""
+def _in_turn(runner: StepRunner, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
+    """Return median, shortest and longest of each play, in turn: what else the machine does affects all of them."""
     took: dict[str, list[float]] = {how: [] for how in plays}
     for number in range(_WARM_UPS + STEPS):
         for how, play in plays.items():
-            took[how].append(player.timed(f"{name}, {how}, step {number + 1}", play))
+            took[how].append(runner.timed(f"{name}, {how}, step {number + 1}", play))
     return {how: (median(each[_WARM_UPS:]), min(each[_WARM_UPS:]), max(each[_WARM_UPS:])) for how, each in took.items()}
 
 
-def _pipeline(player: Player, asked: Asked) -> Iterator[StepRow]:
-    """Every rank is a stage; activations and their gradients are handed on in 1F1B order."""
-    plan, model = player.plan, asked.model
-    with phase(plan.rank, player.beat, "pipeline groups"):
+def _pipeline(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
+    """Yield rows where every rank is a stage; activations and their gradients are handed on in 1F1B order."""
+    plan, model = runner.plan, asked.model
+    with phase(plan.rank, runner.set_phase, "pipeline groups"):
         stage = Stage.open(plan, model)
-    hand_on_s = median([player.timed("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
-    chunks = player.work.chunks(_compute_s(player, asked))
+    hand_on_s = median([runner.timed("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
+    chunks = runner.work.chunks(_compute_s(runner, asked))
     plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: player.work.do(chunks),
-        _APART: lambda: stage.play(player.work, chunks, False),
-        _OVERLAPPED: lambda: stage.play(player.work, chunks, True),
+        _COMPUTE: lambda: runner.work.do(chunks),
+        _APART: lambda: stage.play(runner.work, chunks, False),
+        _OVERLAPPED: lambda: stage.play(runner.work, chunks, True),
     }
-    took = _in_turn(player, "pp", plays)
+    took = _in_turn(runner, "pp", plays)
     compute_s, sent = took[_COMPUTE][0], 2 * model.micro_batches
     ideal_s = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
     predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)

@@ -23,21 +23,21 @@ from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.data import pattern
-from ncclprobe.probes.plan import PLACES, Beat, Bench, Exchange, Plan, first_line, phase
+from ncclprobe.probes.plan import PLACES, Exchange, Plan, SetPhase, SweepContext, first_line, phase
 from ncclprobe.probes.row import measure
 
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 
 def run(
-    plan: Plan, exchange: Exchange, beat: Beat, *, host: Host, clock: Clock | None = None
+    plan: Plan, exchange: Exchange, set_phase: SetPhase, *, host: Host, clock: Clock | None = None
 ) -> Iterator[Measurement | Unmeasured]:
     """Measure everything in `plan`, row by row, over the default process group, which must exist.
 
-    `beat` is told what comes before every step that may block, on all ranks alike. `host` is asked how much memory is
-    free; sizes that have no room are left out, and said. On rank 0 a measurement is over all ranks; elsewhere it is of
-    that rank alone. Raises UsageError (on all ranks alike) where no size has room, ProbeError where a step fails or
-    ranks disagree.
+    `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
+    sizes that have no room are left out, and reported. On rank 0 a measurement is over all ranks; elsewhere it is of
+    that rank alone. Raises UsageError (on all ranks) where no size has room, ProbeError where a step fails or ranks
+    disagree.
     """
     device = torch.device(plan.device)
     if device.type == "cuda":
@@ -47,29 +47,29 @@ def run(
     yield from _clamped(plan, fits, room)
     plan = replace(plan, sizes=fits)
     need = max(_footprint(plan, nbytes) for nbytes in fits)
-    with phase(plan.rank, beat, f"allocating 2 x {units.size(need)}"):
+    with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
-    bench = Bench(plan, exchange, beat, clock or clock_of(device), buffers)
+    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device), buffers)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name in plan.ops:
-        yield from _sweep(bench, OPS[name], probes[name])
+        yield from _sweep(context, OPS[name], probes[name])
 
 
 def _room(plan: Plan, exchange: Exchange, free: int | None) -> int:
-    """Bytes that the fullest rank may take. Ranks on one host share its memory; each has its own GPU."""
+    """Return the bytes that the fullest rank may take. Ranks on one host share its memory; each has its own GPU."""
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     rooms = exchange.collect(sys.maxsize if free is None else free // sharing)
     return int(exchange.share(min(rooms) if rooms else None))
 
 
 def _footprint(plan: Plan, nbytes: int) -> int:
-    """Bytes of each of the two buffers that messages of up to `nbytes` take."""
+    """Return the bytes of each of the two buffers that messages of up to `nbytes` take."""
     shapes = [OPS[name].shape(nbytes, plan.ranks, DTYPES[plan.dtype]) for name in plan.ops]
     return footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes), plan.footprint_bytes)
 
 
 def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[Unmeasured]:
-    """What does not fit into `room` bytes, size by size. Raises UsageError where nothing does."""
+    """Yield what does not fit into `room` bytes, size by size. Raises UsageError where nothing does."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
     whys = {
         nbytes: f"two buffers need {units.size(2 * _footprint(plan, nbytes))} per rank and a rank has only "
@@ -84,8 +84,8 @@ def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[Unmeasure
             yield Unmeasured(name, nbytes, "memory", whys[nbytes])
 
 
-def _sweep(bench: Bench, op: Op, probe: Probe) -> Iterator[Measurement | Unmeasured]:
-    plan = bench.plan
+def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement | Unmeasured]:
+    plan = context.plan
     shapes = {nbytes: op.shape(nbytes, plan.ranks, DTYPES[plan.dtype]) for nbytes in plan.sizes}
     for nbytes, shape in shapes.items():
         if not shape.nbytes:
@@ -94,44 +94,44 @@ def _sweep(bench: Bench, op: Op, probe: Probe) -> Iterator[Measurement | Unmeasu
     measurable = {nbytes: shape for nbytes, shape in shapes.items() if shape.nbytes}
     if not measurable:
         return
-    refusal = _refusal(bench, op, probe, measurable[min(measurable)])
+    refusal = _refusal(context, op, probe, measurable[min(measurable)])
     if refusal:
         yield Unmeasured(op.name, None, "refused", refusal)
         return
-    _warm_up(bench, op, probe, min(measurable), max(measurable))
-    recv = bench.buffers.recv
+    _warm_up(context, op, probe, min(measurable), max(measurable))
+    recv = context.buffers.recv
     data = pattern(recv.dtype, plan.redop if op.reduces else None, plan.ranks, recv.device)
     for shape in measurable.values():
         for place in op.places:
-            yield measure(bench, op, probe, shape, place, data)
+            yield measure(context, op, probe, shape, place, data)
 
 
-def _refusal(bench: Bench, op: Op, probe: Probe, shape: Shape) -> str:
-    """Why torch does not do this operation here, or nothing: found out by trying it, and agreed between ranks.
+def _refusal(context: SweepContext, op: Op, probe: Probe, shape: Shape) -> str:
+    """Return why torch does not do this operation here, or nothing: found by trying it, agreed between ranks.
 
     Ranks that lost each other may all see an error too. A barrier tells: after a mere refusal it still works.
     """
     why = ""
     for place in op.places:
-        with bench.phase(f"{op.name} first call {PLACES[place]}"):
-            why = why or _attempt(bench, probe.run(bench.slots(shape, place)[0]))
-    answers = bench.exchange.collect(bool(why))
-    refused = bench.exchange.share(sum(answers) if answers else None)
-    if 0 < refused < bench.plan.ranks:
-        here = f"rank {bench.plan.rank}: {why or 'succeeded'}"
-        raise ProbeError(f"{op.name} first call: failed on {refused} of {bench.plan.ranks} ranks; {here}")
+        with context.phase(f"{op.name} first call {PLACES[place]}"):
+            why = why or _attempt(context, probe.run(context.views(shape, place)[0]))
+    answers = context.exchange.collect(bool(why))
+    refused = context.exchange.share(sum(answers) if answers else None)
+    if 0 < refused < context.plan.ranks:
+        here = f"rank {context.plan.rank}: {why or 'succeeded'}"
+        raise ProbeError(f"{op.name} first call: failed on {refused} of {context.plan.ranks} ranks; {here}")
     if refused:
         time.sleep(_SETTLE_S)
-        with bench.phase(f"barrier after {op.name} failed with {why!r}"):
-            bench.clock.barrier()
+        with context.phase(f"barrier after {op.name} failed with {why!r}"):
+            context.clock.barrier()
     return why
 
 
-def _attempt(bench: Bench, call: Call) -> str:
-    """What torch says against `call`. With which exception depends on backend and operation."""
+def _attempt(context: SweepContext, call: Call) -> str:
+    """Return torch's objection to `call`. Its exception depends on backend and operation."""
     try:
         call()
-        bench.clock.synchronise()
+        context.clock.synchronise()
     except dist.DistError:  # from NCCL, the network or the store: no refusal
         raise
     except (RuntimeError, TypeError, ValueError) as error:
@@ -139,14 +139,14 @@ def _attempt(bench: Bench, call: Call) -> str:
     return ""
 
 
-def _warm_up(bench: Bench, op: Op, probe: Probe, smallest: int, largest: int) -> None:
+def _warm_up(context: SweepContext, op: Op, probe: Probe, smallest: int, largest: int) -> None:
     """Let connections, algorithms and caches settle: every size class once, doubling whatever -f says."""
     nbytes = smallest
     while nbytes <= largest:
-        with bench.phase(f"{op.name} {units.size(nbytes)} warm-up"):
-            shape = op.shape(nbytes, bench.plan.ranks, DTYPES[bench.plan.dtype])
-            call = probe.run(bench.slots(shape, op.places[0])[0])
-            for _ in range(bench.plan.warmup):
+        with context.phase(f"{op.name} {units.size(nbytes)} warm-up"):
+            shape = op.shape(nbytes, context.plan.ranks, DTYPES[context.plan.dtype])
+            call = probe.run(context.views(shape, op.places[0])[0])
+            for _ in range(context.plan.warmup):
                 call()
-            bench.clock.synchronise()
+            context.clock.synchronise()
         nbytes *= 2

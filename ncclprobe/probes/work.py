@@ -7,7 +7,7 @@ import torch
 from ncclprobe.probes.clock import Clock
 
 _CPU_SIDE, _CUDA_SIDE = 192, 2048
-"""Of the square matrices: a product is to be short beside a call, and long beside its own overhead."""
+"""Of the square matrices: a product is to be short against a call, and long against its own overhead."""
 _TRIES, _EACH = 9, 8
 
 
@@ -33,18 +33,18 @@ class Work:
         self.chunk_s = median(tries)
 
     def chunks(self, seconds: float) -> float:
-        """How many products take so long."""
+        """Return how many products take so long."""
         return seconds / self.chunk_s
 
     def do(self, chunks: float) -> None:
-        """So many products; what is less than a whole one is owed, and done with the next."""
+        """Compute so many products; a fraction of one is owed, and done with the next."""
         self._owed += chunks
         whole = int(self._owed + 1e-9)
         self._owed -= whole
         self._do(whole)
 
     def rest(self) -> None:
-        """A step has ended: owe nothing to the next."""
+        """End a step: owe nothing to the next."""
         self._owed = 0.0
 
     def _do(self, times: int) -> None:

@@ -37,84 +37,84 @@ class Identifiers:
         self._user = user
 
     def text(self, text: str) -> str:
-        """`text` with every identifier replaced, and no name."""
+        """Return `text` with every identifier replaced, and no name."""
         return IDENTIFIER.sub(self.one, text)
 
     def one(self, match: "re.Match[str]") -> str:
-        """The pseudonym of what IDENTIFIER matched."""
-        said, kind = match[0], match.lastgroup
+        """Return the pseudonym of what IDENTIFIER matched."""
+        value, kind = match[0], match.lastgroup
         if kind == "user":
             return match["home"] + self._user(match["user"])
         if kind in ("dash", "uuid"):
-            return self._new.uuid(said)
+            return self._new.uuid(value)
         if kind == "short":
-            return said[:4] + self._new.uuid(match["short"])
+            return value[:4] + self._new.uuid(match["short"])
         if kind == "guid":
-            return said[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
+            return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
         if kind == "serial":
-            return said[: -len(match["serial"])] + self.serial(match["serial"])
+            return value[: -len(match["serial"])] + self.serial(match["serial"])
         if kind == "colons":
-            return self._colons(said)
+            return self._colons(value)
         if kind in ("ipv4", "bits"):
             return self._ipv4(match["ipv4"], match["bits"] or "")
-        return self._new.digits(said) if len(set(said)) > 1 else said
+        return self._new.digits(value) if len(set(value)) > 1 else value
 
     def serial(self, text: str) -> str:
-        """A serial number, or what stands where there is none."""
+        """Replace a serial number, but not a text that stands for none."""
         word = text.strip()
-        told = any(map(str.isdigit, word)) and word.strip("0") and word not in _CLOUD_TAGS
-        return text.replace(word, self._new.serial(word)) if told and not word.startswith("serial-") else text
+        identifying = any(map(str.isdigit, word)) and word.strip("0") and word not in _CLOUD_TAGS
+        return text.replace(word, self._new.serial(word)) if identifying and not word.startswith("serial-") else text
 
-    def _colons(self, said: str) -> str:
-        """Groups of hexadecimal digits: an IPv6 address, a GID, a MAC, a GUID; or something else, as a PCI address."""
-        body = said.rstrip(":") if said.endswith(":") and not said.endswith("::") else said
+    def _colons(self, value: str) -> str:
+        """Replace groups of hexadecimal digits: an IPv6 address, a GID, a MAC, a GUID; keep a PCI address."""
+        body = value.rstrip(":") if value.endswith(":") and not value.endswith("::") else value
         renamed = self._groups(body) if len(body) < 64 else ""
         if renamed:
-            return renamed + said[len(body) :]
-        head, _, tail = said.rpartition(":")
+            return renamed + value[len(body) :]
+        head, _, tail = value.rpartition(":")
         if "." in tail:
             return f"{head}:{self.text(tail)}"
-        port = self._groups(head) if tail.isdecimal() and len(said) < 64 and head.count(":") > 1 else ""
-        return f"{port}:{tail}" if port else said
+        port = self._groups(head) if tail.isdecimal() and len(value) < 64 and head.count(":") > 1 else ""
+        return f"{port}:{tail}" if port else value
 
-    def _groups(self, said: str) -> str:
-        groups = said.split(":")
+    def _groups(self, value: str) -> str:
+        groups = value.split(":")
         sizes, digits = [len(group) for group in groups], "".join(groups)
         if sizes == [4] * 4:
-            return _as(said, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 4))
+            return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 4))
         if sizes == [2] * 6:
-            return _as(said, _grouped(f"{self._new.mac(int(digits, 16)):012x}", 2))
+            return _as(value, _grouped(f"{self._new.mac(int(digits, 16)):012x}", 2))
         if sizes == [2] * 8:
-            return _as(said, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 2))
+            return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 2))
         if sizes == [2] * 20:  # IPoIB: flags and queue pair, then the GID
             gid = self._new.ipv6(IPv6Address(int(digits[8:], 16)))
-            return _as(said, _grouped(f"{digits[:8]}{int(gid):032x}", 2))
+            return _as(value, _grouped(f"{digits[:8]}{int(gid):032x}", 2))
         try:
-            address = IPv6Address(said)
+            address = IPv6Address(value)
         except ValueError:
             return ""
-        return self._ipv6(address, said)
+        return self._ipv6(address, value)
 
-    def _ipv6(self, address: IPv6Address, said: str) -> str:
+    def _ipv6(self, address: IPv6Address, value: str) -> str:
         new = self._new.ipv6(address)
         if new == address:
-            return said
-        if "." in said:
-            return f"{said.rpartition(':')[0]}:{IPv4Address(int(new) & 0xFFFF_FFFF)}"
-        return _as(said, new.exploded if len(said) == 39 else str(new))
+            return value
+        if "." in value:
+            return f"{value.rpartition(':')[0]}:{IPv4Address(int(new) & 0xFFFF_FFFF)}"
+        return _as(value, new.exploded if len(value) == 39 else str(new))
 
-    def _ipv4(self, said: str, bits: str) -> str:
+    def _ipv4(self, value: str, bits: str) -> str:
         try:
-            address = IPv4Address(said)
+            address = IPv4Address(value)
         except ValueError:
-            return said + bits
+            return value + bits
         new, host_bits = self._new.ipv4(address), 32 - min(32, int(bits[1:] or 32))
         if bits and not int(address) & (1 << host_bits) - 1:  # a network, not an address in it
             new = IPv4Address(int(new) >> host_bits << host_bits)
         return f"{new}{bits}"
 
     def route(self, line: str) -> str:
-        """A row of /proc/net/route or ipv6_route: networks stay networks."""
+        """Replace a row of /proc/net/route or ipv6_route: networks stay networks."""
         if match := _ROUTE4.match(line):
             ours = int(self.words(match[2]), 16) & int(match[5], 16)  # both in the same order of bytes
             return f"{match[1]}{ours:08X}\t{self.words(match[3])}{line[match.end(3) :]}"
@@ -129,45 +129,47 @@ class Identifiers:
         return f"{int(self._new.ipv6(IPv6Address(int(digits, 16)))) >> spare << spare:032x}"
 
     def words(self, digits: str) -> str:
-        """An address as one or four 32-bit numbers in little-endian order."""
+        """Replace an address that is one or four 32-bit numbers in little-endian order."""
         value = int(_swapped(digits), 16)
         new = self._new.ipv4(IPv4Address(value)) if len(digits) == 8 else self._new.ipv6(IPv6Address(value))
         return _swapped(f"{int(new):0{len(digits)}X}")
 
-    def config_space(self, said: str) -> str:
-        """A PCI function's configuration: its Device Serial Number (capability 3), often a NIC's MAC, is replaced."""
-        seen = structure(said)
+    def config_space(self, value: str) -> str:
+        """Replace the Device Serial Number (capability 3), often a NIC's MAC, of a configuration space."""
+        seen = structure(value)
         try:
             data = bytearray(seen["length"] if 0x100 < seen["length"] <= 4096 else 0)
             for place, digits in seen["rows"].items():
                 data[int(place, 16) : int(place, 16) + 16] = bytes.fromhex(digits)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return said
+            return value
         for at in _capabilities(bytes(data), 3):
             serial = self._new.eui64(int.from_bytes(data[at + 4 : at + 12], "little"))
             data[at + 4 : at + 12] = serial.to_bytes(8, "little")
             starts = (start for start in range(0, len(data), 16) if any(data[start : start + 16]))
             rows = {f"{start:#05x}": data[start : start + 16].hex() for start in starts}
-            said = json.dumps({**seen, "rows": rows})
-        return said
+            value = json.dumps({**seen, "rows": rows})
+        return value
 
-    def sockets(self, said: str) -> str:
-        """/proc/net/tcp or tcp6."""
-        return _SOCKET.sub(lambda match: self.words(match[0]), said)
+    def sockets(self, value: str) -> str:
+        """Replace the addresses of /proc/net/tcp or tcp6."""
+        return _SOCKET.sub(lambda match: self.words(match[0]), value)
 
-    def cluster(self, said: str) -> str:
-        """NVML's fabric information: the cluster's UUID is a list of octets; zeros (no cluster) stay."""
-        seen = structure(said)
+    def cluster(self, value: str) -> str:
+        """Replace the cluster's UUID, a list of octets, of NVML's fabric information; zeros (no cluster) stay."""
+        seen = structure(value)
         try:
             digits = bytes(list(seen["clusterUuid"])).hex()
             new = list(bytes.fromhex(self._new.uuid(digits))) if len(digits) == 32 else seen["clusterUuid"]
         except (KeyError, TypeError, ValueError):
-            return said
+            return value
         return json.dumps({**seen, "clusterUuid": new})
 
 
 def structure(text: str) -> Any:
-    """What JSON text says; None where it is not JSON, is nested beyond all reason, or says no more than a number."""
+    """Return what JSON text says; None where it is not JSON, is nested beyond all reason, or says no more than a
+    number.
+    """
     if text.lstrip()[:1] not in ("[", "{", '"'):
         return None
     try:
@@ -183,7 +185,7 @@ def structure(text: str) -> Any:
 
 
 def _capabilities(data: bytes, wanted: int) -> list[int]:
-    """Where the extended capabilities of this id lie (PCI Express Base Specification, 7.6.3): a list from 0x100 on."""
+    """Return the offsets of the extended capabilities with this id (PCI Express Base Specification, 7.6.3)."""
     found, seen, at = [], set(), 0x100
     while at >= 0x100 and at + 16 <= len(data) and at not in seen:
         seen.add(at)
@@ -195,7 +197,7 @@ def _capabilities(data: bytes, wanted: int) -> list[int]:
 
 
 def _swapped(digits: str) -> str:
-    """32-bit numbers in hexadecimal with the order of their bytes turned around."""
+    """Reverse the byte order of 32-bit numbers in hexadecimal."""
     words = (digits[at : at + 8] for at in range(0, len(digits), 8))
     return "".join(bytes.fromhex(word)[::-1].hex().upper() for word in words)
 
@@ -204,6 +206,6 @@ def _grouped(digits: str, size: int) -> str:
     return ":".join(digits[at : at + size] for at in range(0, len(digits), size))
 
 
-def _as(said: str, new: str) -> str:
-    """`new` in capitals where `said` is."""
-    return new.upper() if said.upper() == said and said.lower() != said else new
+def _as(value: str, new: str) -> str:
+    """Return `new` in capitals where `value` is."""
+    return new.upper() if value.upper() == value and value.lower() != value else new

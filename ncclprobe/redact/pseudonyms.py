@@ -1,4 +1,4 @@
-"""Pseudonyms under a key: the same original under the same key always has the same one, and without the key nobody can
+"""Pseudonyms under a key: the same original under the same key always has the same one, and without the key none can
 go back.
 
 Addresses, GUIDs and UUIDs are permuted with their prefixes preserved, as Crypto-PAn does it (Xu, Fan, Ammar, Moon,
@@ -28,7 +28,7 @@ _SERIAL_CHARS, _NAME_CHARS = 12, 10
 
 
 def _ranges(bits: int, nets: Iterable[IPv4Network | IPv6Network], whole: bool) -> tuple[Range, ...]:
-    """`nets` by the first `bits` bits of them."""
+    """Group `nets` by the first `bits` bits of them."""
     return tuple((int(n.network_address) >> (n.max_prefixlen - bits), n.prefixlen, whole) for n in nets)
 
 
@@ -47,30 +47,30 @@ class Pseudonyms:
         self.ipv6 = lru_cache(maxsize=1 << 16)(self._ipv6)
 
     def host(self, label: str) -> str:
-        """One label of a host or domain name, whose case does not matter."""
+        """Return the pseudonym of one label of a host or domain name, whose case does not matter."""
         return f"host-{self._hex('host', label.lower(), _NAME_CHARS)}"
 
     def user(self, name: str) -> str:
-        """A user's name."""
+        """Return the pseudonym of a user's name."""
         return f"user-{self._hex('user', name, _NAME_CHARS)}"
 
     def serial(self, text: str) -> str:
-        """A serial number or asset tag."""
+        """Return the pseudonym of a serial number or asset tag."""
         return f"serial-{self._hex('serial', text, _SERIAL_CHARS)}"
 
     def digits(self, text: str) -> str:
-        """As many hexadecimal digits as `text`, at most 64 of them random: a machine's or container's id."""
+        """Return as many hexadecimal digits as `text`, at most 64 of them random: a machine's or container's id."""
         return self._hex("digits", text.lower(), len(text))
 
     def uuid(self, text: str) -> str:
-        """A UUID as it is written, or its first digits, which CUDA takes as well; zero stays zero."""
+        """Return the pseudonym of a UUID, or of its first digits, which CUDA takes as well; zero stays zero."""
         digits = text.replace("-", "").replace("_", "").lower()
         value = int(digits.ljust(32, "0"), 16)
         renamed = iter(f"{self._permuted(b'uuid', value, 16, _held(value, 128, ((0, 128, False),))):032x}")
         return "".join(c if c in "-_" else next(renamed) for c in text)
 
     def _ipv4(self, address: IPv4Address) -> IPv4Address:
-        """Within its range; loopback, link-local, multicast and netmasks as they are."""
+        """Replace within its range; loopback, link-local, multicast and netmasks stay."""
         value = int(address)
         return IPv4Address(self._permuted(b"ipv4", value, 4, _held(value, 32, _IPV4_RANGES)))
 
@@ -88,13 +88,13 @@ class Pseudonyms:
         return IPv6Address(subnet << 64 | self.eui64(value & (1 << 64) - 1))
 
     def eui64(self, value: int) -> int:
-        """A GUID, or the interface half of an IPv6 address."""
+        """Return the pseudonym of a GUID, or of the interface half of an IPv6 address."""
         return self._permuted(b"eui64", value, 8, _held(value, 64, _ZERO) | _EUI_HELD)
 
     def mac(self, value: int) -> int:
-        """A MAC address, in agreement with the EUI-64 made from it (RFC 4291, appendix A). Zero and broadcast stay.
+        """Return the pseudonym of a MAC address, in agreement with its EUI-64 (RFC 4291, appendix A).
 
-        The vendor's half is replaced too, equal vendors by equal halves: driver and PCI ids tell the vendor anyway.
+        Zero and broadcast stay.
         """
         if value in (0, (1 << 48) - 1):
             return value
@@ -103,7 +103,7 @@ class Pseudonyms:
         return (renamed >> 40 ^ 0x020000) << 24 | renamed & 0xFFFFFF
 
     def _permuted(self, kind: bytes, value: int, nbytes: int, held: int) -> int:
-        """`value` with the bits flipped that its preceding bits and the key choose, but for those in `held`."""
+        """Flip the bits of `value` that its preceding bits and the key choose, but for those in `held`."""
         packed, flips = value.to_bytes(nbytes, "big"), 0
         for at, octet in enumerate(packed):
             coins = self._octet(kind, packed[:at])  # 256: one for each node of the tree of this octet's bits
@@ -120,7 +120,9 @@ class Pseudonyms:
 
 
 def _held(value: int, bits: int, ranges: Iterable[Range]) -> int:
-    """The leading bits that `value` shares with a range or in which it leaves one, as a mask: they must not flip."""
+    """Return the leading bits that `value` shares with a range or in which it leaves one, as a mask: they must not
+    flip.
+    """
     longest = 0
     for prefix, length, whole in ranges:
         shared = bits - (value ^ prefix).bit_length()

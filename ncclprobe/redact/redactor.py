@@ -4,7 +4,7 @@ What is judged stays: interfaces, devices, PCI addresses, versions, counters, si
 same pseudonym wherever it stands, on every node whose capture was redacted under the same key (:mod:`.pseudonyms`).
 
 Names are known before they are replaced: those that the capture or report itself calls a host, domain or user. A name
-that any machine may have (``localhost``, ``ubuntu``) identifies nobody and stays. A host or user that nothing but free
+that any machine may have (``localhost``, ``ubuntu``) identifies no one and stays. A host or user that nothing but free
 text mentions is not recognised; addresses, UUIDs and the like are, by their form.
 """
 
@@ -32,7 +32,7 @@ _COMMON_WORDS = (
     " any auto default eth lo com net org edu gov io internal lan svc cluster pod compute"
 )
 _COMMON = frozenset(_COMMON_WORDS.split())
-"""Names that identify nobody: replacing them would hide nothing and spoil words and paths."""
+"""Names that identify no one: replacing them would hide nothing and spoil words and paths."""
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
 """Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But cgroups are named by
@@ -68,11 +68,11 @@ class Redactor:
         self._longest = 9  # pieces of the longest name known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
-        """`text` with every identifier and every known name replaced."""
+        """Return `text` with every identifier and every known name replaced."""
         return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._free)
 
     def capture(self, text: str) -> str:
-        """A capture's text with the same rows. Never raises: a line that is no row is free text."""
+        """Redact a capture's text; keep its rows. Never raises: a line that is no row is free text."""
         rows = [_object(line) for line in text.split("\n")]
         for row in rows:
             if isinstance(row, dict):
@@ -80,7 +80,7 @@ class Redactor:
         return "\n".join(json.dumps(self._row(row)) if isinstance(row, dict) else self.text(row) for row in rows)
 
     def report(self, report: Report) -> Report:
-        """The same verdicts and numbers, every text of it redacted."""
+        """Redact every text of a report; keep verdicts and numbers."""
         for node in report.nodes:
             self._learn_host(node.name)
             self._learn_host(node.hostname)
@@ -94,7 +94,7 @@ class Redactor:
     # What the names are.
 
     def _learn_row(self, row: dict[str, Any]) -> None:
-        ask, said = row.get("ask"), row.get("said")
+        ask, value = row.get("ask"), row.get("said")
         self._learn_host(row.get("node"))
         for measured in row[SAMPLE].values() if isinstance(row.get(SAMPLE), dict) else ():
             self._learn_sample(measured)
@@ -102,39 +102,39 @@ class Redactor:
             return
         if ask[:1] == ["resolve"] and len(ask) > 1:
             self._learn_host(ask[1])
-        if isinstance(said, str):
-            self._learn_answer(tuple(ask), said)
+        if isinstance(value, str):
+            self._learn_answer(tuple(ask), value)
 
     def _learn_sample(self, measured: Any) -> None:
-        """Nodes by rank stand in ``paths``, the name of rank 0 in ``reach``."""
+        """Learn the nodes by rank in ``paths`` and the name of rank 0 in ``reach``."""
         if isinstance(measured, dict):
             names = measured.get("names")
             for name in (measured.get("target"), *(names.values() if isinstance(names, dict) else ())):
                 self._learn_host(name)
 
-    def _learn_answer(self, ask: tuple[Any, ...], said: str) -> None:
-        seen = structure(said)
+    def _learn_answer(self, ask: tuple[Any, ...], value: str) -> None:
+        seen = structure(value)
         if ask == ("uname",) and isinstance(seen, dict):
             self._learn_host(seen.get("hostname"))
             self._learn_host(seen.get("node"))
         elif ask == ("env",) and isinstance(seen, dict):
             self._learn_variables(seen)
         elif ask[:1] == ("conf",):
-            lines = (line.partition("=") for line in said.split("\n"))
+            lines = (line.partition("=") for line in value.split("\n"))
             self._learn_variables({name.strip(): value.strip() for name, _, value in lines})
         elif ask in _DEVICES and isinstance(seen, dict | list):
             self._devices |= {name.lower() for name in seen if isinstance(name, str)}
         elif ask == ("read", "/etc/hosts"):
-            for line in said.split("\n"):
+            for line in value.split("\n"):
                 for name in line.partition("#")[0].split()[1:]:
                     self._learn_host(name)
         elif ask == ("read", "/etc/resolv.conf"):
-            for line in said.split("\n"):
+            for line in value.split("\n"):
                 words = line.split()
                 for name in words[1:] if words[:1] in (["search"], ["domain"]) else ():
                     self._learn_domain(name)
         elif ask == ("read", "/proc/self/mountinfo"):
-            for name in _NFS.findall(said):
+            for name in _NFS.findall(value):
                 self._learn_host(name)
 
     def _learn_variables(self, variables: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class Redactor:
                 self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
 
     def _learn_host(self, name: object) -> None:
-        """A host's name, short or with its domain. No name: an address, a phrase."""
+        """Learn a host's name, short or with its domain. No name: an address, a phrase."""
         if isinstance(name, str) and _WORDS.fullmatch(name) and not IDENTIFIER.fullmatch(name):
             short, _, domain = name.partition(".")
             self._learn(short, self._new.host)
@@ -173,54 +173,54 @@ class Redactor:
     # Where they stand.
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        ask, said = row.get("ask"), row.get("said")
+        ask, value = row.get("ask"), row.get("said")
         new = {key: value if key in ("ask", "said", "refused") else self._tree(value) for key, value in row.items()}
         if "capture" in row:
             return new | {"redacted": True, "origin": row.get("origin"), "tool": row.get("tool")}
-        if isinstance(ask, list) and ask and isinstance(said, str):
-            new["said"] = self._answer(tuple(ask), said)
+        if isinstance(ask, list) and ask and isinstance(value, str):
+            new["said"] = self._answer(tuple(ask), value)
         if isinstance(ask, list):
             new["ask"] = [self._part(part, ask[0]) for part in ask]
         return new
 
     def _part(self, part: Any, kind: Any) -> Any:
-        """A question's part: paths and names come from the machine, patterns and commands from us."""
+        """Redact a question's part: paths and names come from the machine, patterns and commands from us."""
         named = isinstance(part, str) and (part.startswith("/") or (kind == "resolve" and part != kind))
         return self.text(part) if named else part
 
-    def _answer(self, ask: tuple[Any, ...], said: str) -> str:
+    def _answer(self, ask: tuple[Any, ...], value: str) -> str:
         kind, what = ask[0], str(ask[1]) if len(ask) > 1 else ""
         if kind == "packages" or (kind == "nvml" and what.endswith("Version")):
-            return said  # of versions some look like addresses
+            return value  # of versions some look like addresses
         if kind == "bytes":
-            return self._forms.config_space(said)
+            return self._forms.config_space(value)
         if kind in ("list", "link") and _KERNEL_PATH.match(what):
-            return self._walk(said, self._forms.text)
+            return self._walk(value, self._forms.text)
         if what in ("/proc/net/route", "/proc/net/ipv6_route"):
-            return "\n".join(map(self._forms.route, said.split("\n")))
+            return "\n".join(map(self._forms.route, value.split("\n")))
         if what.startswith("/proc/net/tcp"):
-            return self._forms.sockets(said)
+            return self._forms.sockets(value)
         if _SERIAL_FILE.search(what) or (kind == "nvml" and "Serial" in what):
-            return self._walk(said, self._forms.serial)
+            return self._walk(value, self._forms.serial)
         if kind == "uname":
-            return self._walk(said, self.text, only=("node", "hostname"))
+            return self._walk(value, self.text, only=("node", "hostname"))
         if what.startswith("nvmlDeviceGetGpuFabricInfo"):
-            return self._forms.cluster(said)
-        return self._walk(said, self.text)
+            return self._forms.cluster(value)
+        return self._walk(value, self.text)
 
-    def _walk(self, said: str, renamed: Callable[[str], str], only: tuple[str, ...] = ()) -> str:
-        """An answer, text or JSON, with `renamed` applied to it or to its strings, and to no more keys than `only`."""
-        seen = structure(said)
+    def _walk(self, value: str, renamed: Callable[[str], str], only: tuple[str, ...] = ()) -> str:
+        """Redact an answer, text or JSON: apply `renamed` to it or its strings, and to no more keys than `only`."""
+        seen = structure(value)
         if seen is None:
-            return renamed(said)
+            return renamed(value)
         if only and isinstance(seen, dict):
             new: Any = {key: renamed(v) if key in only and isinstance(v, str) else v for key, v in seen.items()}
         else:
             new = _mapped(seen, renamed, self._forms.text)
-        return said if new == seen else json.dumps(new)
+        return value if new == seen else json.dumps(new)
 
     def _tree(self, value: T, field: str = "") -> T:
-        """A report, or a part of one, with its texts redacted; the keys of ``environment`` are names of nodes."""
+        """Redact the texts of a report, or of a part; the keys of ``environment`` are names of nodes."""
         new: Any = value
         if field in _WORDS_OF_OURS or isinstance(value, Enum):
             return value
@@ -246,11 +246,11 @@ class Redactor:
         return self._node_list(match["nodes"]) if match["nodes"] else self._words(match)
 
     def _words(self, match: "re.Match[str]") -> str:
-        """A name in a run of words joined by dots, dashes and underscores is the longest part that is known."""
-        said = match[0]
-        if domain := self._full_name(said):
+        """Replace the longest known name in a run of words joined by dots, dashes and underscores."""
+        value = match[0]
+        if domain := self._full_name(value):
             return domain
-        pieces, at = _pieces(said), 0
+        pieces, at = _pieces(value), 0
         new: list[str] = []
         while at < len(pieces):
             longest = min(self._longest, len(pieces) - at)
@@ -268,9 +268,9 @@ class Redactor:
             return known(name)
         return self._new.host(name) if name.startswith("ip-") and _HOST_OF_ADDRESS.fullmatch(name) else ""
 
-    def _full_name(self, said: str) -> str:
-        """A name in a known domain, label by label; the last one stays, as do those of every cluster."""
-        labels = said.split(".") if len(said) < 256 else []
+    def _full_name(self, value: str) -> str:
+        """Replace a name in a known domain, label by label; the last one stays, as do those of every cluster."""
+        labels = value.split(".") if len(value) < 256 else []
         for at in range(len(labels) - 1):
             if ".".join(labels[at:]).lower() in self._domains:
                 return ".".join([*map(self._label, labels[:-1]), labels[-1]])
@@ -279,23 +279,23 @@ class Redactor:
     def _label(self, label: str) -> str:
         return label if label.lower() in _COMMON else self._names.get(label.lower(), self._new.host)(label)
 
-    def _node_list(self, said: str) -> str:
-        """``gpu[001-004]`` written out, if it means hosts."""
-        first = re.sub(r"\[(\d+)[^]]*\]", r"\1", said)
+    def _node_list(self, value: str) -> str:
+        """Expand and replace ``gpu[001-004]``, if it means hosts."""
+        first = re.sub(r"\[(\d+)[^]]*\]", r"\1", value)
         if not self._pseudonym(first.partition(".")[0]):
-            return _WORDS.sub(self._words, said)
-        return ",".join(_WORDS.sub(self._words, host) for host in _nodes(said))
+            return _WORDS.sub(self._words, value)
+        return ",".join(_WORDS.sub(self._words, host) for host in _nodes(value))
 
 
 def random_key() -> str:
-    """A key that nobody guesses."""
+    """Return a random key."""
     return secrets.token_hex(16)
 
 
 def _split(
     pattern: "re.Pattern[str]", text: str, hit: Callable[["re.Match[str]"], str], between: Callable[[str], str]
 ) -> str:
-    """`text` with its matches replaced by `hit` of them, and what lies between them by `between` of it."""
+    """Replace each match in `text` by `hit` of it, and the text between matches by `between` of it."""
     new, end = [], 0
     for match in pattern.finditer(text):
         new += [between(text[end : match.start()]), hit(match)]
@@ -304,13 +304,13 @@ def _split(
 
 
 def _object(line: str) -> dict[str, Any] | str:
-    """A row of a capture, or the line where it is none."""
+    """Return a row of a capture, or the line where it is none."""
     row = structure(line)
     return row if isinstance(row, dict) else line
 
 
 def _mapped(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]) -> Any:
-    """JSON of the same shape, with `renamed` applied to its strings and `key` to its objects' keys."""
+    """Return JSON of the same shape, with `renamed` applied to its strings and `key` to its objects' keys."""
     if isinstance(value, str):
         return renamed(value)
     if isinstance(value, list):
@@ -321,13 +321,13 @@ def _mapped(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]
 
 
 def _pieces(name: str) -> list[str]:
-    """Words and what joins them, in order: ``gpu``, ``-``, ``001``."""
+    """Split into words and separators, in order: ``gpu``, ``-``, ``001``."""
     return re.findall(r"[^\W_]+|[\W_]+", name)
 
 
-def _nodes(said: str) -> tuple[str, ...]:
-    """The hosts of ``gpu[001-003,7]``; the text itself where it is no such list, or one of absurd length."""
+def _nodes(value: str) -> tuple[str, ...]:
+    """Return the hosts of ``gpu[001-003,7]``; the text itself where it is no such list, or one of absurd length."""
     try:
-        return expand(said)
+        return expand(value)
     except ValueError:
-        return (said,)
+        return (value,)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def layout(snapshot: Snapshot) -> NodeTopology:
-    """The devices of a node and how far they are apart. RDMA devices come before interfaces that are none."""
+    """Return the devices of a node and how far they are apart. RDMA devices come before interfaces that are none."""
     pci, gpus, links = _fact(snapshot, Pci), _fact(snapshot, Gpus), _fact(snapshot, NvLinks)
     fabric, interfaces, cpus = _fact(snapshot, Fabric), _fact(snapshot, Interfaces), _fact(snapshot, Cpus)
     gaps = [fact.why for fact in (pci, gpus, links, fabric, interfaces, cpus) if isinstance(fact, Absent)]
@@ -63,7 +63,7 @@ def _nics(fabric: Fabric, interfaces: Interfaces | Absent, pci: Pci | Absent) ->
 
 
 def _other_nics(fabric: Fabric, interfaces: Interfaces | Absent) -> dict[str, str]:
-    """The PCI addresses of the interfaces that do not belong to an RDMA device."""
+    """Return the PCI addresses of the interfaces that do not belong to an RDMA device."""
     taken = {device.pci for device in fabric.devices}
     every = () if isinstance(interfaces, Absent) else interfaces.all
     return {each.name: each.pci for each in every if each.pci and each.pci not in taken}
@@ -77,7 +77,7 @@ def _row(name: str, model: str, address: str | None, pci: Pci | Absent) -> Devic
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """The kernel's list format: ``0-3,8,10-11``."""
+    """Return the kernel's list format: ``0-3,8,10-11``."""
     runs = [
         [number for _, number in run] for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
     ]
@@ -91,7 +91,7 @@ def _paths(
     fabric: Fabric | Absent,
     interfaces: Interfaces | Absent,
 ) -> dict[str, dict[str, str | None]] | None:
-    """By NCCL's words. Without the NVLinks nothing is said: every path between GPUs may be another."""
+    """Return the paths in NCCL's words. Without the NVLinks nothing is said: any path between GPUs may differ."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent) or isinstance(links, Absent) or isinstance(fabric, Absent):
         return None
     rdma = of_machine(pci, gpus, links, fabric)  # apart: of a Grace's NICs NCCL brings the nearest nearer
@@ -101,8 +101,8 @@ def _paths(
 
 
 def _words(topology: Topology, gpu: str, unread: Collection[str]) -> dict[str, str | None]:
-    """`unread`: the GPUs whose NVLinks are not known."""
+    """Return the path types in words. `unread`: the GPUs whose NVLinks are not known."""
     ends = [end for end in (*topology.gpus, *topology.nics) if end != gpu]
-    blind = {end for end in ends if end in topology.gpus and (gpu in unread or end in unread)}
-    found = {end: None if end in blind else topology.paths[gpu, end] for end in ends}
+    unknown = {end for end in ends if end in topology.gpus and (gpu in unread or end in unread)}
+    found = {end: None if end in unknown else topology.paths[gpu, end] for end in ends}
     return {end: path.name if path is not None else None for end, path in found.items()}

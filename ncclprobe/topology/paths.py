@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import Device, Identity, Pci, Place, normal
+from ncclprobe.facts.pci import Device, Identity, Pci, PciPosition, normal
 from ncclprobe.model.snapshot import Absent
 
 
@@ -72,11 +72,13 @@ class Topology:
     smi: Mapping[Pair, str | None] = field(default_factory=dict)
 
     def path(self, gpu: str, other: str) -> PathType | None:
-        """The path that NCCL takes from `gpu`, PXN included (off with NCCL_PXN_DISABLE=1)."""
+        """Return the path that NCCL takes from `gpu`, PXN included (off with NCCL_PXN_DISABLE=1)."""
         return PathType.PXN if (gpu, other) in self.relays else self.paths[gpu, other]
 
     def near(self, gpu: str) -> tuple[str, ...]:
-        """The NICs that no other NIC is nearer to `gpu` than, whatever their rate; none where nothing is known."""
+        """Return the NICs that no other NIC is nearer to `gpu` than, whatever their rate; none where nothing
+        is known.
+        """
         known = {nic: path for nic in self.nics if (path := self.paths[gpu, nic]) is not None}
         nearest = min(known.values(), default=None)
         return tuple(nic for nic, path in known.items() if path == nearest)
@@ -89,7 +91,7 @@ def topology(
     nvlinks: Mapping[str, Sequence[str]] | None = None,
     c2c: Collection[str] = (),
 ) -> Topology:
-    """The distances between `gpus` and `nics`: PCI addresses by name, empty for a NIC that is not on the bus.
+    """Return the distances between `gpus` and `nics`: PCI addresses by name, empty for a NIC that is not on the bus.
 
     `nvlinks`: per GPU's address the remote address of each active NVLink, as NVML gives them. `c2c`: addresses of the
     GPUs that have a chip-to-chip link to their CPU. Addresses are spelled as sysfs does.
@@ -111,7 +113,8 @@ def topology(
 
 
 def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
-    """The distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``, ``mlx5_0``).
+    """Return the distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``,
+    ``mlx5_0``).
 
     A lost GPU whose address is not known is left out.
     """
@@ -119,7 +122,7 @@ def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) 
 
 
 def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
-    """The same with any NICs: PCI addresses by name, empty for one that is not on the bus.
+    """Return the same with any NICs: PCI addresses by name, empty for one that is not on the bus.
 
     Links whose other end is not told count for NVSwitches, if NVML calls it one. Of NVML's answers about chip-to-chip
     links none is collected: the products that have them are known.
@@ -160,7 +163,7 @@ def _remembered(
 
 
 def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
-    """Where each active link leads; an address that no machine has stands for a switch that gives none."""
+    """Return where each active link leads; an address that no machine has stands for a switch that gives none."""
     active = () if isinstance(links, Absent) else [link for link in links if link.state == "active"]
     ends = [normal(i.remote_pci) if isinstance(i.remote_pci, str) and i.remote_pci else i.remote for i in active]
     return tuple(end for end in ends if isinstance(end, str) and end not in ("gpu", "ibm-npu", "unknown"))
@@ -187,7 +190,7 @@ def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
 
 
 def _way_up(pci: Pci, end: Node) -> tuple[Node, ...]:
-    """The switches above a device, the nearest first, and the CPU at the top."""
+    """Return the switches above a device, the nearest first, and the CPU at the top."""
     device = pci.devices.get(end.id)
     if device is None or isinstance(device.place, Absent):
         return (UNKNOWN_CPU,)
@@ -196,8 +199,8 @@ def _way_up(pci: Pci, end: Node) -> tuple[Node, ...]:
     return (*(Node("pci", address) for address in _switches(pci, device.place)), cpu)
 
 
-def _switches(pci: Pci, place: Place) -> list[str]:
-    """The switches above a device, without the second level of those Broadcom switches that only look like two.
+def _switches(pci: Pci, place: PciPosition) -> list[str]:
+    """Return the switches above a device, without the second level of those Broadcom switches that only look like two.
 
     ncclTopoFlattenBcmSwitches in graph/topo.cc.
     """
@@ -205,25 +208,27 @@ def _switches(pci: Pci, place: Place) -> list[str]:
     above: Identity | None = None
     for address in reversed(place.switches):
         bridge = pci.bridges.get(address)
-        who = bridge.identity if bridge and isinstance(bridge.identity, Identity) else None
-        if above and who and _broadcom(above, 0) and _broadcom(above, 0) == _broadcom(who, 1):
+        identity = bridge.identity if bridge and isinstance(bridge.identity, Identity) else None
+        if above and identity and _broadcom(above, 0) and _broadcom(above, 0) == _broadcom(identity, 1):
             above = None  # a level is fused once
         else:
             kept.insert(0, address)
-            above = who
+            above = identity
     return kept
 
 
-def _broadcom(who: Identity, level: int) -> int:
-    """PCIe generation of a Broadcom switch in base mode, 0 for any other (getBcmGen in graph/topo.cc)."""
-    chip, board = (who.vendor, who.device, who.subsystem[0]), who.subsystem[1] >> 12
+def _broadcom(identity: Identity, level: int) -> int:
+    """Return the PCIe generation of a Broadcom switch in base mode, 0 for any other (getBcmGen in graph/topo.cc)."""
+    chip, board = (identity.vendor, identity.device, identity.subsystem[0]), identity.subsystem[1] >> 12
     if chip == (0x1000, 0xC010, 0x1000) and board == 0xA:
         return 4
     return 5 if chip == (0x1000, 0xC030, 0x1000) and board == level else 0
 
 
 def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
-    """What a link leads to. A remote end that this machine does not show is taken for an NVSwitch, as by NCCL."""
+    """Return what a link leads to. A remote end that this machine does not show is taken for an NVSwitch, as
+    by NCCL.
+    """
     kind = pci.devices[remote].identity.kind if remote in pci.devices else None
     if kind == "gpu":
         return Node("gpu", remote)
@@ -231,7 +236,7 @@ def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
 
 
 def search(start: Node, graph: Graph) -> dict[Node, PathType]:
-    """The best path type from `start` to every node that it reaches (ncclTopoSetPaths in graph/paths.cc)."""
+    """Return the best path type from `start` to every node that it reaches (ncclTopoSetPaths in graph/paths.cc)."""
     found: dict[Node, tuple[PathType, int]] = {start: (PathType.LOC, 0)}
     waiting = deque([start])
     while waiting:
@@ -249,7 +254,9 @@ def search(start: Node, graph: Graph) -> dict[Node, PathType]:
 
 
 def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> PathType | None:
-    """What one link makes of a path, or None where NCCL does not go: over a GPU, but for one NVLink hop to another."""
+    """Return what one link makes of a path, or None where NCCL does not go: over a GPU, but for one NVLink hop to
+    another.
+    """
     if relay:
         allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
         return PathType.NVB if allowed else None
@@ -261,7 +268,7 @@ def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> P
 
 
 def _sure(found: Mapping[Node, PathType], start: Node, end: Node, ways: Ways) -> PathType | None:
-    """The path to `end`; None where it goes over a CPU and nobody knows which."""
+    """Return the path to `end`; None where it goes over a CPU that is not known."""
     path = found.get(end)
     unknown = UNKNOWN_CPU in (ways[start][-1], ways[end][-1])
     return None if unknown and path is not None and path >= PathType.PHB else path
@@ -270,7 +277,7 @@ def _sure(found: Mapping[Node, PathType], start: Node, end: Node, ways: Ways) ->
 def _over_c2c(
     topology: Topology, ends: Mapping[str, Node], ways: Ways, c2c: Collection[str]
 ) -> dict[Pair, PathType | None]:
-    """P2C: from a GPU with a C2C link to the nearest NICs, where these hang on the same CPU (ncclTopoComputePaths)."""
+    """Mark P2C: from a GPU with a C2C link to the nearest NICs of the same CPU (ncclTopoComputePaths)."""
     return {
         (gpu, nic): PathType.P2C
         for gpu, address in topology.gpus.items()
@@ -280,7 +287,7 @@ def _over_c2c(
 
 
 def _relays(topology: Topology) -> dict[Pair, str]:
-    """PXN: a GPU with NVLink to ours, and so near to the NIC that GPUDirect may be used (ncclTopoComputePaths)."""
+    """Return PXN relays: a GPU with NVLink to ours, and near enough to the NIC (ncclTopoComputePaths)."""
     relays = {}
     near = {gpu: topology.near(gpu) for gpu in topology.gpus}
     for gpu, nic in product(topology.gpus, topology.nics):
@@ -296,7 +303,7 @@ def _relays(topology: Topology) -> dict[Pair, str]:
 
 
 def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Links) -> dict[Pair, str | None]:
-    """What `nvidia-smi topo -m` prints for each pair."""
+    """Return what `nvidia-smi topo -m` prints for each pair."""
     names = {**gpus, **nics}
     matrix: dict[Pair, str | None] = {}
     for one, other in product(names, names):
@@ -307,12 +314,12 @@ def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Link
 
 
 def nvlink_count(links: Links, one: str, other: str) -> int:
-    """The n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
+    """Return the n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
     return links[one][Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
 
 
 def tree_word(one: Device | None, other: Device | None) -> str | None:
-    """PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None where the tree does not tell.
+    """Return PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None where the tree does not say.
 
     PIX at most one PCI switch between them, PXB several, PHB one host bridge, NODE two host bridges of one NUMA node.
     """
@@ -323,8 +330,8 @@ def tree_word(one: Device | None, other: Device | None) -> str | None:
         if any(isinstance(node, Absent) or node < 0 for node in numa):
             return None
         return "NODE" if numa[0] == numa[1] else "SYS"
-    above, beside = one.place.bridges, other.place.bridges
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above, beside, strict=False)))
+    above, other_above = one.place.bridges, other.place.bridges
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above, other_above, strict=False)))
     if not common:
         return "PHB"
-    return "PIX" if max(len(above), len(beside)) - common <= 1 else "PXB"
+    return "PIX" if max(len(above), len(other_above)) - common <= 1 else "PXB"

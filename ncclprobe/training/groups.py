@@ -35,15 +35,15 @@ class Grid:
 
     @property
     def ranks(self) -> int:
-        """How many ranks that makes."""
+        """Return how many ranks that makes."""
         return prod(self.along(kind) for kind in KINDS)
 
     def along(self, kind: Kind) -> int:
-        """The length of one axis."""
+        """Return the length of one axis."""
         return int(getattr(self, kind))
 
     def groups(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
-        """The groups of ranks that differ only along `kind`, in the order of their first rank."""
+        """Return the groups of ranks that differ only along `kind`, in the order of their first rank."""
         strides = _strides(self)
         others = [[place * strides[axis] for place in range(self.along(axis))] for axis in KINDS if axis != kind]
         starts = sorted(sum(place) for place in product(*others))
@@ -51,12 +51,12 @@ class Grid:
         return tuple(tuple(start + offset for offset in own) for start in starts)
 
     def __str__(self) -> str:
-        """As it is written: ``tp=2,dp=2``."""
+        """Return the grid as it is written: ``tp=2,dp=2``."""
         return ",".join(f"{kind}={self.along(kind)}" for kind in KINDS if self.along(kind) > 1) or "dp=1"
 
 
 def _strides(grid: Grid) -> dict[Kind, int]:
-    """How far apart in rank neighbours along each axis are."""
+    """Return how far apart in rank neighbours along each axis are."""
     strides: dict[Kind, int] = {}
     step = 1
     for kind in KINDS:
@@ -66,7 +66,7 @@ def _strides(grid: Grid) -> dict[Kind, int]:
 
 
 def parse(text: str) -> Grid:
-    """The grid in ``tp=8,pp=2,dp=4``, in whatever order. Raises UsageError naming what is wrong with it."""
+    """Return the grid in ``tp=8,pp=2,dp=4``, in whatever order. Raises UsageError naming what is wrong with it."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         kind, _, number = (word.strip() for word in part.partition("="))
@@ -84,10 +84,7 @@ def parse(text: str) -> Grid:
 
 
 def fit(grid: Grid, ranks: int) -> Grid:
-    """`grid` if it makes up the world of `ranks`. Raises UsageError saying what would.
-
-    One kind left out of the product may be meant: the message names the size of ``dp`` that would fill the world.
-    """
+    """Return `grid` if it makes up the world of `ranks`. Raises UsageError saying what would."""
     if grid.ranks == ranks:
         return grid
     others = grid.ranks // grid.dp
@@ -96,7 +93,7 @@ def fit(grid: Grid, ranks: int) -> Grid:
 
 
 def problems(groups: Sequence[Sequence[int]], ranks: int) -> tuple[str, ...]:
-    """What keeps `groups` from being a partition of the ranks 0 … `ranks` - 1, one line each."""
+    """Return what keeps `groups` from being a partition of the ranks 0 … `ranks` - 1, one line each."""
     seen: dict[int, int] = {}
     for group in groups:
         for rank in group:
@@ -111,12 +108,12 @@ def problems(groups: Sequence[Sequence[int]], ranks: int) -> tuple[str, ...]:
 
 
 def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Those of `groups` whose ranks are not all on one of the `hosts` (by rank)."""
+    """Return those of `groups` whose ranks are not all on one of the `hosts` (by rank)."""
     return tuple(tuple(group) for group in groups if len({hosts[rank] for rank in group}) > 1)
 
 
 def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
-    """What is unwise about `grid` on these `hosts` (by rank), a sentence each; empty where nothing is."""
+    """Return what is unwise about `grid` on these `hosts` (by rank), a sentence each; empty where nothing is."""
     across = crossing(grid.groups("tp"), hosts) if grid.tp > 1 else ()
     if not across:
         return ()

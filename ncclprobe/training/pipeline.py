@@ -20,7 +20,7 @@ class Pass:
 
 
 def one_f_one_b(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
-    """What `stage` does, in order. Raises ValueError for a stage that is not one of `stages`."""
+    """Return what `stage` does, in order. Raises ValueError for a stage that is not one of `stages`."""
     if not 0 <= stage < stages or micro_batches < 1:
         raise ValueError(f"stage {stage} of {stages} with {micro_batches} micro-batches is no pipeline")
     ahead = min(stages - 1 - stage, micro_batches)
@@ -31,20 +31,17 @@ def one_f_one_b(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]
 
 
 def bubble_overhead(stages: int, micro_batches: int) -> float:
-    """Idle time over useful time of an ideal pipeline: (p - 1) / m."""
+    """Return idle time over useful time of an ideal pipeline: (p - 1) / m."""
     return (stages - 1) / micro_batches
 
 
 def bubble_idle(stages: int, micro_batches: int) -> float:
-    """The share of a step in which a stage of an ideal pipeline stands idle: (p - 1) / (m + p - 1)."""
+    """Return the share of a step in which a stage of an ideal pipeline stands idle: (p - 1) / (m + p - 1)."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 
 def predict(stages: int, micro_batches: int, compute_s: float, hand_on_s: float) -> float:
-    """Seconds of a step in which each stage computes `compute_s` in all and handing on takes `hand_on_s` each time.
-
-    Sends are not waited for by the sender; a link carries one message at a time in each direction.
-    """
+    """Return the seconds of a step of stages that compute `compute_s` in all; each hand-over takes `hand_on_s`."""
     lengths = {"forward": compute_s * FORWARD / micro_batches, "backward": compute_s * BACKWARD / micro_batches}
     plans: list[Sequence[Pass]] = [one_f_one_b(stage, stages, micro_batches) for stage in range(stages)]
     arrived: dict[tuple[int, Pass], float] = {}

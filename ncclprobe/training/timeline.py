@@ -19,14 +19,14 @@ class Predicted:
 
     @property
     def efficiency(self) -> float:
-        """Of a rank that computes alone: 1 is no communication, or all of it hidden."""
+        """Return the efficiency relative to a rank alone: 1 is no communication, or all of it hidden."""
         return self.compute_s / self.step_s if self.step_s else 1.0
 
 
 def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
-    """The time of one step: calls start in order, one after the other, each once the rank comes to it.
+    """Return the time of one step: calls start in order, one after the other, each once the rank comes to it.
 
-    With `overlap` compute goes on beside a call until its result is needed; without, every call is waited for.
+    With `overlap` compute goes on during a call until its result is needed; without, every call is waited for.
     """
     now = network_free = calls_s = 0.0
     pending: list[tuple[int, float]] = []
@@ -49,7 +49,7 @@ def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True
 
 
 def needed_at(items: Step, place: int) -> int:
-    """Where in `items` the result of the call at `place` is needed; their number: at the end."""
+    """Return where in `items` the result of the call at `place` is needed; their number: at the end."""
     call = items[place]
     computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
     if not isinstance(call, Call) or call.needed is None or call.needed >= len(computes):

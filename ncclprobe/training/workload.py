@@ -40,17 +40,17 @@ class Model:
 
     @property
     def hidden(self) -> int:
-        """The width of a transformer of this size: 12 h² parameters in a layer (4 h² attention, 8 h² MLP)."""
+        """Return the width of a transformer of this size: 12 h² parameters in a layer (4 h² attention, 8 h² MLP)."""
         return max(1, isqrt(self.params // (12 * self.layers)))
 
     @property
     def activation_bytes(self) -> int:
-        """What one micro-batch hands from layer to layer."""
+        """Return what one micro-batch hands from layer to layer."""
         return self.tokens * self.hidden * self.dtype_bytes
 
     @property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Bytes of each layer's parameters; the last has what does not divide."""
+        """Return the bytes of each layer's parameters; the last has what does not divide."""
         each, rest = divmod(self.params, self.layers)
         return (*[each * self.dtype_bytes] * (self.layers - 1), (each + rest) * self.dtype_bytes)
 
@@ -81,7 +81,7 @@ Step = tuple[Item, ...]
 
 
 def step(strategy: Strategy, model: Model) -> Step:
-    """What one rank does in one step. Raises ValueError for pp, whose ranks differ: see `pipeline`."""
+    """Return what one rank does in one step. Raises ValueError for pp, whose ranks differ: see `pipeline`."""
     if strategy == "pp":
         raise ValueError("a pipeline's stages do not all do the same; see ncclprobe.training.pipeline")
     passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
@@ -89,7 +89,7 @@ def step(strategy: Strategy, model: Model) -> Step:
 
 
 def total_bytes(items: Step) -> dict[str, int]:
-    """Bytes of all calls, by operation."""
+    """Return the bytes of all calls, by operation."""
     found: dict[str, int] = {}
     for item in items:
         if isinstance(item, Call):
@@ -98,10 +98,7 @@ def total_bytes(items: Step) -> dict[str, int]:
 
 
 def buckets(model: Model) -> tuple[int, ...]:
-    """Bytes of DDP's buckets in the order in which backward fills them: a small first one, then full ones.
-
-    torch fills buckets with whole parameters, so real ones differ by up to a parameter.
-    """
+    """Return the bytes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
     size = model.bucket_bytes or DDP_BUCKET_BYTES
     left = model.params * model.dtype_bytes
     first = min(left, size, DDP_FIRST_BUCKET_BYTES)
@@ -113,7 +110,7 @@ def buckets(model: Model) -> tuple[int, ...]:
 
 
 def _ddp(model: Model) -> Iterator[Item]:
-    """All but the last micro-batch only compute (no_sync); the last one's buckets are summed as they fill."""
+    """Yield DDP's items: all but the last micro-batch only compute (no_sync); the last one's buckets are summed."""
     share = 1 / model.micro_batches
     whole = model.params * model.dtype_bytes
     yield Compute(1 - share + FORWARD * share)
@@ -123,10 +120,7 @@ def _ddp(model: Model) -> Iterator[Item]:
 
 
 def _sharded(model: Model) -> Iterator[Item]:
-    """FSDP: each layer is gathered before its forward and again before its backward; its gradients scatter behind it.
-
-    While a layer computes, the next one is gathered; gradients need to be there at the end.
-    """
+    """Yield FSDP's items: each layer is gathered before its forward and its backward; its gradients scatter."""
     share = 1 / model.micro_batches / model.layers
     for _ in range(model.micro_batches):
         yield from _gathered(model, FORWARD * share, backward=False)
@@ -147,7 +141,7 @@ def _gathered(model: Model, share: float, backward: bool) -> Iterator[Item]:
 
 
 def _zero3(model: Model) -> Iterator[Item]:
-    """ZeRO-3 moves what FSDP moves, but its gradients wait for a full bucket, or for the end of a backward pass."""
+    """Yield ZeRO-3's items: FSDP's, but gradients wait for a full bucket, or for the end of a backward pass."""
     limit = model.bucket_bytes or ZERO_BUCKET_ELEMENTS * model.dtype_bytes
     full = 0
     for item in _sharded(model):
@@ -161,10 +155,7 @@ def _zero3(model: Model) -> Iterator[Item]:
 
 
 def _tensor(model: Model) -> Iterator[Item]:
-    """Megatron's layers: activations are summed after attention and after the MLP, both ways, and waited for.
-
-    (Shoeybi et al. 2019, "Megatron-LM", section 3: two all-reduces in the forward and two in the backward pass.)
-    """
+    """Yield the items of Megatron's layers: activations are summed after attention and MLP, both ways."""
     half = 1 / model.micro_batches / model.layers / 2
     for _ in range(model.micro_batches):
         for way, weight, order in (
@@ -178,7 +169,7 @@ def _tensor(model: Model) -> Iterator[Item]:
 
 
 def memory_bytes(strategy: Strategy, model: Model) -> int:
-    """What a rank of the replay must allocate: two buffers of its largest call, not the model."""
+    """Return what a rank of the replay must allocate: two buffers of its largest call, not the model."""
     if strategy == "pp":
         return 4 * model.activation_bytes
     return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Call))

@@ -20,9 +20,9 @@ from ncclprobe.model.snapshot import Job, Snapshot
 TWO_ROADS = ("nccl0", "default")
 
 
-def fails(when: Any, outcome: str = "filtered", road: str = "nccl0") -> Change:
+def fails(when: Any, outcome: str = "filtered", role: str = "nccl0") -> Change:
     """Paths of one road fail for which `when` of their ends is true."""
-    return lambda one, other, on: {"outcome": outcome, "tries": 2} if on == road and when(one, other) else None
+    return lambda one, other, on: {"outcome": outcome, "tries": 2} if on == role and when(one, other) else None
 
 
 def found(paths: Every[Paths], check: Check = mesh.tcp_mesh, *lost: Trouble) -> list[Finding]:
@@ -113,7 +113,7 @@ def test_what_was_found_before_the_time_was_over_is_told() -> None:
 
 def test_a_node_that_could_listen_nowhere_is_no_healthy_one() -> None:
     paths = fleet(4, lambda *_: None)
-    deaf = replace(paths.by_node["n2"], doors=(), rows=(), unopened={"nccl0": "Cannot assign requested address"})
+    deaf = replace(paths.by_node["n2"], listeners=(), rows=(), unopened={"nccl0": "Cannot assign requested address"})
     with pytest.raises(Unlearned, match="n2 could listen on none of its interfaces"):
         found(Every({**paths.by_node, "n2": deaf}), mesh.tcp_mesh)
 
@@ -152,7 +152,7 @@ def test_where_both_roads_fail_it_is_said_once() -> None:
 
 
 def test_a_default_route_that_is_closed_beside_an_open_interface_of_nccl_is_a_warning() -> None:
-    (finding,) = found(fleet(4, fails(lambda _, other: other == 2, road="default"), TWO_ROADS))
+    (finding,) = found(fleet(4, fails(lambda _, other: other == 2, role="default"), TWO_ROADS))
     assert (finding.severity, finding.nodes) == (Severity.WARN, ("n2",))
 
 

@@ -27,7 +27,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
@@ -126,8 +126,8 @@ def test_two_devices_below_different_root_ports_have_no_switch_that_acs_could_sp
     ports = {
         name: Bridge(name, Absent("not read"), acs=frozenset({"ReqRedir"})) for name in ("0000:00:01.0", "0000:00:02.0")
     }
-    gpu = Device("0000:01:00.0", Identity(0x030200, 0x10DE, 1), Place("pci0000:00", ("0000:00:01.0",)), FULL)
-    card = Device("0000:02:00.0", Identity(0x020700, 0x15B3, 1), Place("pci0000:00", ("0000:00:02.0",)), FULL)
+    gpu = Device("0000:01:00.0", Identity(0x030200, 0x10DE, 1), PciPosition("pci0000:00", ("0000:00:01.0",)), FULL)
+    card = Device("0000:02:00.0", Identity(0x020700, 0x15B3, 1), PciPosition("pci0000:00", ("0000:00:02.0",)), FULL)
     assert list(acs.run(Pci({gpu.address: gpu, card.address: card}, ports))) == []
 
 

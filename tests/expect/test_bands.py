@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import from_report, from_toml, judged, listed, parse_tolerance
+from ncclprobe.expect.site.bands import from_report, from_toml, judge_rows, judged, listed, parse_tolerance
+from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Band, Expectation, TimeStats
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool
 
 GOOD: dict[str, Any] = {
@@ -192,3 +193,54 @@ def test_a_baseline_says_how_it_was_measured_and_a_long_list_is_cut() -> None:
     bands = from_report(report(*(replace(ROW, nbytes=1 << n) for n in range(20, 24))), "old.json")
     assert str(bands[0]) == "all_reduce 1 MiB (float32, in place, 8 ranks, nccl)"
     assert listed(bands).endswith("4 MiB (float32, in place, 8 ranks, nccl), …")
+
+
+EXPECTED = Expected((Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s")),))
+SLOW = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
+FAST = replace(SLOW, busbw_GBps=100.0)
+BUSY = Disturbance("GPU3 of n0 has lowered its clocks", 0.5)
+
+
+def statuses(*measured: Any, again: tuple[Any, ...] = (), disturbances: tuple[Disturbance, ...] = ()) -> list[str]:
+    return [row.status for row in judge_rows(Rows(measured, again, disturbances), EXPECTED)]
+
+
+def test_a_row_that_fails_twice_fails_and_one_that_comes_and_goes_is_noise() -> None:
+    assert statuses(SLOW) == ["fail"]
+    assert statuses(SLOW, again=(SLOW,)) == ["fail"]
+    assert statuses(SLOW, again=(FAST,)) == ["noise"]
+    assert statuses(SLOW, again=(SLOW, FAST)) == ["noise"]
+    assert statuses(SLOW, again=(FAST, SLOW)) == ["noise"]  # it did not fail twice
+
+
+def test_a_retest_speaks_for_its_own_row_alone() -> None:
+    for other in (replace(FAST, nbytes=8), replace(FAST, place="out"), replace(FAST, op="all_gather")):
+        assert statuses(SLOW, again=(other,)) == ["fail"]
+
+
+def test_a_retest_makes_no_row_worse_and_is_shown() -> None:
+    assert statuses(FAST, again=(SLOW,)) == ["pass"]
+    (row,) = judge_rows(Rows((SLOW,), (SLOW,)), EXPECTED)
+    assert row.again
+    assert row.again.busbw_GBps == 60.0
+    (row,) = judge_rows(Rows((FAST,), (SLOW,)), EXPECTED)
+    assert row.again is None
+
+
+def test_a_disturbance_excuses_what_it_explains_and_nothing_slower() -> None:
+    assert statuses(SLOW, again=(SLOW,), disturbances=(BUSY,)) == ["noise"]
+    assert statuses(SLOW, disturbances=(replace(BUSY, left=0.9),)) == ["fail"]
+    assert statuses(FAST, disturbances=(BUSY,)) == ["pass"]
+
+
+def test_rows_keep_their_order_and_those_of_which_nothing_is_expected_stay_as_they_are() -> None:
+    other = replace(SLOW, op="broadcast")
+    assert statuses(SLOW, other, FAST, disturbances=(BUSY,)) == ["noise", "unjudged", "pass"]
+    assert judge_rows(Rows((SLOW,)), Expected()) == (SLOW,)
+
+
+def test_judging_twice_says_the_same() -> None:
+    rows = Rows((SLOW, FAST), (SLOW,), (BUSY,))
+    assert judge_rows(rows, EXPECTED) == judge_rows(rows, EXPECTED)
+    again = judge_rows(replace(rows, measured=judge_rows(rows, EXPECTED)), EXPECTED)
+    assert [row.status for row in again] == statuses(*rows.measured, again=rows.retests, disturbances=(BUSY,))

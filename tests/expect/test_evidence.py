@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.expect import evidence
-from ncclprobe.expect.evidence import Cell, path_of, weighed
+from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.expect.system import Shape, System
 from ncclprobe.model.measurement import Expectation
@@ -18,7 +18,7 @@ NUMBER = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
 
 def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
     key = ("model", path_of(system, shape, "all_reduce"), evidence.decade(nbytes))
-    cells = {key: Cell(*key, 5, 60, 0.03, 0.08, mark)}
+    cells = {key: ErrorCell(*key, 5, 60, 0.03, 0.08, mark)}
     return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
 
 

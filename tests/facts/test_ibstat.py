@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.ibstat import Adapter, Ibstat, Port, parse
+from ncclprobe.facts.ibstat import Adapter, Ibstat, IbstatPort, parse
 
 IBSTAT = """\
 CA 'mlx5_0'
@@ -35,9 +35,9 @@ Infiniband device 'mlx5_0' port 1 status:
 
 
 def test_both_tools_give_the_same_fields() -> None:
-    port = Port(1, "Down", "Polling", 40.0, 75, 334, "InfiniBand")
+    port = IbstatPort(1, "Down", "Polling", 40.0, 75, 334, "InfiniBand")
     assert parse(IBSTAT) == Ibstat((Adapter("mlx5_0", (port,), "MT4129", "28.39.1002"),))
-    port = Port(1, "ACTIVE", "LinkUp", 200.0, 75, 334, "InfiniBand")
+    port = IbstatPort(1, "ACTIVE", "LinkUp", 200.0, 75, 334, "InfiniBand")
     assert parse(IBSTATUS) == Ibstat((Adapter("mlx5_0", (port,)),))
 
 

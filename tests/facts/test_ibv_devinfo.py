@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.ibv_devinfo import Device, IbvDevices, Port, parse
+from ncclprobe.facts.ibv_devinfo import IbvDevice, IbvDevices, IbvPort, parse
 
 TEXT = """\
 hca_id:\tmlx5_0
@@ -24,20 +24,22 @@ hca_id:\tmlx5_0
 
 
 def test_a_device_is_read_with_its_ports() -> None:
-    port = Port(1, "PORT_DOWN", 1024, "Ethernet")
-    device = Device("mlx5_0", "InfiniBand", "28.43.2566", "b8e9:2403:004e:deb0", "4129", "MT_0000000834", (port,))
+    port = IbvPort(1, "PORT_DOWN", 1024, "Ethernet")
+    device = IbvDevice("mlx5_0", "InfiniBand", "28.43.2566", "b8e9:2403:004e:deb0", "4129", "MT_0000000834", (port,))
     assert parse(TEXT) == IbvDevices((device,))
 
 
 def test_remarks_and_a_condensed_port_are_read() -> None:
     text = "hca_id: rdmap16s27\n  transport:  unspecified (4)  (EFA)\n  port 1: PORT_ACTIVE, max_mtu=4096\n"
-    assert parse(text).devices == (Device("rdmap16s27", "unspecified", ports=(Port(1, "PORT_ACTIVE", None, None),)),)
+    assert parse(text).devices == (
+        IbvDevice("rdmap16s27", "unspecified", ports=(IbvPort(1, "PORT_ACTIVE", None, None),)),
+    )
 
 
 @pytest.mark.parametrize(("count", "incomplete"), [(2, ()), (3, ("2 devices of 3",))])
 def test_a_list_gives_names_and_says_how_many_are_missing(count: int, incomplete: tuple[str, ...]) -> None:
     seen = parse(f"{count} HCAs found:\n\trocep145s0\n\trocep146s0\n\n")
-    assert seen == IbvDevices((Device("rocep145s0"), Device("rocep146s0")), incomplete)
+    assert seen == IbvDevices((IbvDevice("rocep145s0"), IbvDevice("rocep146s0")), incomplete)
 
 
 @pytest.mark.parametrize("text", ["", "No IB devices found", TEXT + TEXT])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.numactl import Node, Numactl, parse
+from ncclprobe.facts.numactl import Numactl, NumactlNode, parse
 
 TEXT = """\
 available: 2 nodes (0,8)
@@ -25,7 +25,7 @@ node   0   8\x20
 
 
 def test_nodes_may_be_far_apart_in_number_and_without_cpus() -> None:
-    assert parse(TEXT) == Numactl((Node(0, (0, 2), 515192, (10, 80)), Node(8, (), 97280, (80, 10))))
+    assert parse(TEXT) == Numactl((NumactlNode(0, (0, 2), 515192, (10, 80)), NumactlNode(8, (), 97280, (80, 10))))
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import paths
-from ncclprobe.facts.paths import Door, Path, Paths
+from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.snapshot import Absent
 
 SEEN = Paths(
     me=1,
     names={0: "n0", 1: "n1"},
-    doors=(Door("nccl0", "eth0", "10.0.0.2", 40001),),
+    listeners=(MeshListener("nccl0", "eth0", "10.0.0.2", 40001),),
     rows=(
         Path(0, "nccl0", "eth0", "10.0.0.2", "10.0.0.1", "ok", rtt_s=5e-5, path_mtu=1500, rate_gbps=9.4),
         Path(0, "default", "eth1", "10.1.0.2", "10.1.0.1", "refused", "Connection refused", tries=2),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, Missing, ParseError, TimedOut
 from ncclprobe.facts import pci
-from ncclprobe.facts.pci import Identity, PcieLink, Place
+from ncclprobe.facts.pci import Identity, PcieLink, PciPosition
 from ncclprobe.host import Host
 from ncclprobe.model.snapshot import Absent
 
@@ -39,7 +39,7 @@ def test_gpus_and_nics_are_found_with_the_bridges_above_them(tree: Sysfs) -> Non
     seen = read(tree.finish())
     assert [device.address for device in seen.of("gpu")] == [GPU, "0000:17:00.0", "0000:83:00.0", "0000:87:00.0"]
     assert len(seen.of("nic")) == 4
-    assert seen.devices[GPU].place == Place("pci0000:10", ("0000:10:01.0", "0000:11:00.0", "0000:12:00.0"))
+    assert seen.devices[GPU].place == PciPosition("pci0000:10", ("0000:10:01.0", "0000:11:00.0", "0000:12:00.0"))
     assert seen.devices["0000:17:00.0"].place.switches == ("0000:15:00.0", "0000:11:00.0")
     assert "0000:10:1f.0" not in {*seen.devices, *seen.bridges}
 
@@ -162,16 +162,19 @@ def test_what_matters_is_told_by_class_and_vendor(class_code: int, vendor: int, 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("../../../devices/pci0000:00/0000:00:05.0", Place("pci0000:00")),
-        ("../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0", Place("pci0000:40", ("0000:40:01.0",))),
-        ("../../../devices/LNXSYSTM:00/VMBUS:00/47505500-0001-0000/pci0001:00/0001:00:00.0\n", Place("pci0001:00")),
+        ("../../../devices/pci0000:00/0000:00:05.0", PciPosition("pci0000:00")),
+        ("../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0", PciPosition("pci0000:40", ("0000:40:01.0",))),
+        (
+            "../../../devices/LNXSYSTM:00/VMBUS:00/47505500-0001-0000/pci0001:00/0001:00:00.0\n",
+            PciPosition("pci0001:00"),
+        ),
         (
             "../d/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
-            Place("pci10000:00", ("10000:00:02.0",)),
+            PciPosition("pci10000:00", ("10000:00:02.0",)),
         ),
     ],
 )
-def test_a_place_is_a_root_bus_and_bridges(text: str, place: Place) -> None:
+def test_a_place_is_a_root_bus_and_bridges(text: str, place: PciPosition) -> None:
     assert pci.place(text) == place
 
 
@@ -180,7 +183,7 @@ def test_a_place_is_a_root_bus_and_bridges(text: str, place: Place) -> None:
     [((), ()), (("r",), ()), (("r", "u", "d"), ("u",)), (("r", "u", "d", "v", "e"), ("v", "u"))],
 )
 def test_a_switch_is_two_bridges_and_a_root_port_is_none(bridges: tuple[str, ...], switches: tuple[str, ...]) -> None:
-    assert Place("pci0000:00", bridges).switches == switches
+    assert PciPosition("pci0000:00", bridges).switches == switches
 
 
 @pytest.mark.parametrize(

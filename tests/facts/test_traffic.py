@@ -44,7 +44,7 @@ def test_a_machine_without_rdma_has_no_rdma_counters() -> None:
     assert traffic.read(answers(alone)).rdma == {}
 
 
-def grown(before: Count | Absent, after: Count | Absent, kind: traffic.Kind = "ethernet") -> Count | Absent:
+def grown(before: Count | Absent, after: Count | Absent, kind: traffic.NicKind = "ethernet") -> Count | Absent:
     made = [Traffic(**{kind: {"nic": count}}) for count in (before, after)]
     return traffic.moved(made[0], made[1], kind)["nic"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
-from ncclprobe.localise.pairs.retests import Meetings
+from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 
 TIMEOUT_GBps = 0.01
@@ -62,7 +62,7 @@ class Fleet:
         """What one can know of the fabric: its leaves."""
         return Layout({node: f"leaf{self.fabric.leaf(node)}" for node in self.fabric.names})
 
-    def measure(self, meetings: Meetings, step: int) -> Iterator[Result]:
+    def measure(self, meetings: PairRound, step: int) -> Iterator[Result]:
         """One round: `at_once` pairs of nodes at a time, on all of their rails, first one way, then back."""
         self.asked["retests" if step else "tournament"] += 1
         pairs = sorted({(one.node, other.node) for one, other in meetings})

@@ -10,7 +10,7 @@ from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import Rules
-from ncclprobe.localise.pairs.search import inquire, tournament
+from ncclprobe.localise.pairs.search import localise_slowness, round_robin
 from ncclprobe.localise.pairs.suspects import Localisation
 
 PER_LEAF = {8: 4, 64: 8, 256: 16, 1024: 32}
@@ -41,7 +41,7 @@ class Outcome:
     placed: int
     blamed: int
     just: int
-    tournament: int
+    round_robin: int
     retests: int
     unsure: int
     seconds: float
@@ -63,7 +63,7 @@ class Tally:
     placed: int
     blamed: int
     just: int
-    tournament: int
+    round_robin: int
     retests: int
     seconds: float
 
@@ -82,7 +82,7 @@ def faults_of(trial: Trial, fabric: Fabric) -> tuple[Fault, ...]:
     if trial.kind in (*WIDE, "link"):
         count = min(count, max(1, (leaves - 1) // 2))
     if trial.kind == "pair":
-        rounds = list(tournament({node: range(fabric.rails) for node in fabric.names}))
+        rounds = list(round_robin({node: range(fabric.rails) for node in fabric.names}))
         played = [draw.choice(draw.choice(rounds)) for _ in range(count)]
         return tuple(Fault("pair", trial.left, (one.node, other.node), one.rail) for one, other in played)
     return plant(trial.kind, count, trial.left, fabric, draw) if trial.kind else ()
@@ -95,13 +95,13 @@ def play(trial: Trial) -> Outcome:
     at_once = fabric.nodes if trial.kind in WIDE else AT_ONCE
     fleet = Fleet(fabric, NOISES["usual" if trial.noise == ECMP else trial.noise], planted, trial.seed, at_once)
     started = time.process_time()
-    found = inquire(fleet.rails, fleet.measure, fleet.layout, trial.rules)
+    found = localise_slowness(fleet.rails, fleet.measure, fleet.layout, trial.rules)
     return outcome(found, planted, fabric, fleet, time.process_time() - started)
 
 
 def outcome(found: Localisation, planted: Sequence[Fault], fabric: Fabric, fleet: Fleet, seconds: float) -> Outcome:
     """Count."""
-    causes = [culprit.cause for culprit in found.culprits]
+    causes = [suspect.cause for suspect in found.confirmed]
     named = sum(any(fault.named_by(cause, fabric) for cause in causes) for fault in planted)
     placed = sum(any(fault.touches(cause, fabric) for cause in causes) for fault in planted)
     just = sum(any(fault.touches(cause, fabric) for fault in planted) for cause in causes)
@@ -123,7 +123,7 @@ def tally(seen: Iterable[Outcome], asked: int) -> Tally:
         sum(each.placed for each in kept),
         sum(each.blamed for each in kept),
         sum(each.just for each in kept),
-        sum(each.tournament for each in kept),
+        sum(each.round_robin for each in kept),
         sum(each.retests for each in kept),
         sum(each.seconds for each in kept),
     )

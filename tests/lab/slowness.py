@@ -5,6 +5,7 @@ All cards are held to the same rate, far below what the machine could do, so tha
 
 import contextlib
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 
+from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 
@@ -31,7 +33,7 @@ STARVED_SHARE = 0.1
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
 PAIRS = ("--pairs", "-e", "1M")
-SWEEP = ("--op", "all_reduce", "-b", "1K", "-e", "1M", "-f", "32", "-n", "5", "--report-only")
+SWEEP = ("--op", "all_reduce", "-b", "1K", "-e", "1M", "-f", "32", "-n", "5")
 DEADLINE_S = 180.0
 LONG = ("--timeout", "150", "--phase-timeout", "60")
 
@@ -218,9 +220,10 @@ def stopped(path: Path) -> Ended:
     path.unlink(missing_ok=True)
     with Lab(hosts=HOSTS) as lab, ExitStack() as stack:
         all_alike(lab, stack)
-        jobs = begin(lab, path, "-b", "1K", "-e", "4M", "-f", "16", "--report-only", "--phase-timeout", "5")
+        kept = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        jobs = begin(lab, path, "-b", "1K", "-e", "4M", "-f", "16", "--phase-timeout", "5", "--keep", str(kept))
         end_s = time.monotonic() + DEADLINE_S
-        while not (path.exists() and as_json.read(str(path)).measurements):
+        while not ((kept / FILE).exists() and '{"sample": {"row":' in (kept / FILE).read_text()):
             if time.monotonic() > end_s or all(job.popen.poll() is not None for job in jobs):
                 raise LabError(f"no row to stop after: {jobs[0].err[-300:]}")
             time.sleep(0.02)

@@ -34,7 +34,7 @@ def test_a_link_at_a_tenth_fails_against_what_the_others_carry(tmp_path: Path) -
     assert large.expectation.basis == "model"
     assert "the median of 6 paths between nodes" in large.expectation.why
     assert large.busbw_GBps < large.expectation.low
-    found = [f for v in report.checks if v.id == "run.band" for f in v.findings]
+    found = [f for v in report.checks if v.id == "run.bandwidth" for f in v.findings]
     if not found:  # a busy machine: somebody else's work may explain it, and then nobody is blamed
         assert large.status == "noise"
         assert codes == [3] * HOSTS

@@ -15,7 +15,7 @@ from .ranks import Ended, bandwidth
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 
-SIZE = ["-b", "2M", "-e", "2M", "-n", "4", "--batches", "2", "-w", "1", "--report-only"]
+SIZE = ["-b", "2M", "-e", "2M", "-n", "4", "--batches", "2", "-w", "1"]
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def sent_bytes(host: Host) -> dict[str, int]:
 
 
 def strays(done: Ended) -> list[tuple[str, tuple[str, ...]]]:
-    return [(f.subject, f.nodes) for v in done.told.checks if v.id == "run.road" for f in v.findings]
+    return [(f.subject, f.nodes) for v in done.told.checks if v.id == "run.nic-traffic" for f in v.findings]
 
 
 def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_pa
     for name, share in shares.items():
         assert share == pytest.approx(whole[name] / sum(whole.values()), abs=0.02)
     assert not road.stray
-    assert {v.status for v in done.told.checks if v.id == "run.road"} == {Status.PASS}
+    assert {v.status for v in done.told.checks if v.id == "run.nic-traffic"} == {Status.PASS}

@@ -41,7 +41,7 @@ def grouped(mbits: int) -> tuple[GroupRow, ...]:
 
 
 _DEADLINE_S = 260.0
-_ONLY = ("--report-only", "--timeout", "240")
+_ONLY = ("--timeout", "240")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """One node of a mesh as a process of its own: FOLDER ME NODES SECONDS MANNER ADDRESS…
 
-The nodes meet in files: each writes its doors, waits for those of all, plans as all do, walks, and writes what it saw.
-MANNER ``stop``: this one freezes once its doors are known.
+The nodes meet in files: each writes its listeners, waits for those of all, plans, walks, and writes what it saw.
+MANNER ``stop``: this one freezes once its listeners are known.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from ncclprobe.cluster.mesh import Road, open_doors, plan_mesh, walk
-from ncclprobe.facts.paths import Door
+from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
+from ncclprobe.facts.paths import MeshListener
 
 TOKEN = b"the token of this run"
 
@@ -32,18 +32,18 @@ def write(folder: Path, what: str, me: int, value: object) -> None:
 
 
 async def main(folder: Path, me: int, nodes: int, seconds: float, manner: str, *addresses: str) -> None:
-    roads = [Road(f"nccl{place}", f"eth{place}", address) for place, address in enumerate(addresses)]
-    doors = await open_doors(roads, me, f"n{me}", TOKEN)
-    write(folder, "doors", me, doors.addresses)
+    roles = [MeshInterface(f"nccl{place}", f"eth{place}", address) for place, address in enumerate(addresses)]
+    listeners = await open_listeners(roles, me, f"n{me}", TOKEN)
+    write(folder, "listeners", me, listeners.addresses)
     if manner == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    known = await meet(folder, "doors", nodes, time.monotonic() + 30)
-    every = {node: [Door(*row) for row in rows] for node, rows in known.items()}
+    known = await meet(folder, "listeners", nodes, time.monotonic() + 30)
+    every = {node: [MeshListener(*row) for row in rows] for node, rows in known.items()}
     began = time.monotonic()
-    seen = await walk(plan_mesh(every)[me], doors, TOKEN, began + seconds)
+    seen = await walk(plan_mesh(every)[me], listeners, TOKEN, began + seconds)
     write(folder, "paths", me, {**dataclasses.asdict(seen), "seconds": time.monotonic() - began})
     await meet(folder, "paths", nodes, began + seconds)
-    doors.close()
+    listeners.close()
 
 
 if __name__ == "__main__":

@@ -7,30 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.cluster.mesh.plan import plan_mesh
-from ncclprobe.facts.paths import Door
+from ncclprobe.facts.paths import MeshListener
 
 
-def doors(node: int, *roads: str) -> list[Door]:
-    return [Door(road, "eth0", f"10.0.{node // 250}.{node % 250 + 1}", 40000 + node) for road in roads]
+def listeners(node: int, *roles: str) -> list[MeshListener]:
+    return [MeshListener(role, "eth0", f"10.0.{node // 250}.{node % 250 + 1}", 40000 + node) for role in roles]
 
 
 @given(st.integers(1, 24), st.lists(st.sampled_from(["nccl0", "nccl1", "default"]), min_size=1, unique=True))
-def test_every_ordered_pair_is_tried_once_on_every_road(nodes: int, roads: list[str]) -> None:
-    plans = plan_mesh({node: doors(node, *roads) for node in range(nodes)})
-    calls = Counter((me, call.to, call.road) for me, plan in plans.items() for call in plan.calls)
-    assert set(calls) == {(a, b, road) for a in range(nodes) for b in range(nodes) if a != b for road in roads}
+def test_every_ordered_pair_is_tried_once_on_every_road(nodes: int, roles: list[str]) -> None:
+    plans = plan_mesh({node: listeners(node, *roles) for node in range(nodes)})
+    calls = Counter((me, call.to, call.role) for me, plan in plans.items() for call in plan.calls)
+    assert set(calls) == {(a, b, role) for a in range(nodes) for b in range(nodes) if a != b for role in roles}
     assert set(calls.values()) <= {1}
 
 
 @given(st.integers(2, 300))
 def test_in_each_place_of_the_order_all_call_different_nodes(nodes: int) -> None:
-    plans = plan_mesh({node: doors(node, "nccl0") for node in range(nodes)})
+    plans = plan_mesh({node: listeners(node, "nccl0") for node in range(nodes)})
     for turn in zip(*(plan.calls for plan in plans.values()), strict=True):
         assert len({call.to for call in turn}) == nodes
 
 
 def test_beyond_the_limit_only_neighbours_of_rings_and_trees_are_called() -> None:
-    plans = plan_mesh({node: doors(node, "nccl0") for node in range(2048)})
+    plans = plan_mesh({node: listeners(node, "nccl0") for node in range(2048)})
     assert {len(plan.calls) for plan in plans.values()} == {21}
     away = {(call.to - 5) % 2048 for call in plans[5].calls}
     assert away == {1 << k for k in range(11)} | {2048 - (1 << k) for k in range(11)}
@@ -38,7 +38,7 @@ def test_beyond_the_limit_only_neighbours_of_rings_and_trees_are_called() -> Non
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 64, 65, 100])
 def test_streams_go_to_neighbours_that_are_called_as_well(nodes: int) -> None:
-    plans = plan_mesh({node: doors(node, "nccl0") for node in range(nodes)})
+    plans = plan_mesh({node: listeners(node, "nccl0") for node in range(nodes)})
     first = Counter(plan.rates[0].to for plan in plans.values())
     assert set(first.values()) == {1}
     if nodes > 2:
@@ -49,8 +49,8 @@ def test_streams_go_to_neighbours_that_are_called_as_well(nodes: int) -> None:
 
 
 def test_a_road_is_walked_only_where_both_ends_have_it_and_ranks_may_be_missing() -> None:
-    plans = plan_mesh({0: doors(0, "nccl0", "default"), 2: doors(2, "nccl0"), 7: []}, names={0: "a", 2: "b"})
-    assert [(call.to, call.road) for call in plans[0].calls] == [(2, "nccl0")]
-    assert [(call.to, call.road) for call in plans[2].calls] == [(0, "nccl0")]
+    plans = plan_mesh({0: listeners(0, "nccl0", "default"), 2: listeners(2, "nccl0"), 7: []}, names={0: "a", 2: "b"})
+    assert [(call.to, call.role) for call in plans[0].calls] == [(2, "nccl0")]
+    assert [(call.to, call.role) for call in plans[2].calls] == [(0, "nccl0")]
     assert plans[7].calls == ()
     assert plans[0].names == {0: "a", 2: "b", 7: "node 7"}

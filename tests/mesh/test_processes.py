@@ -18,7 +18,7 @@ from ncclprobe.checks.path import loss, rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.paths import Path as Walked
 from ncclprobe.facts.paths import Paths
-from ncclprobe.localise.reach import Culprit, blame, lossy
+from ncclprobe.localise.reach import Suspect, blame, lossy
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.snapshot import Absent
 
@@ -39,8 +39,8 @@ def by_name(every: dict[int, Paths]) -> Every[Paths]:
     return Every({paths.names[me]: paths for me, paths in every.items()})
 
 
-def tried(every: dict[int, Paths], road: str = "nccl0") -> dict[Pair, Walked]:
-    return {each.pair: each.path for each in tries(by_name(every)) if each.path.road == road}
+def tried(every: dict[int, Paths], role: str = "nccl0") -> dict[Pair, Walked]:
+    return {each.pair: each.path for each in tries(by_name(every)) if each.path.role == role}
 
 
 def suspects(every: dict[int, Paths]) -> set[tuple[str, tuple[str, ...]]]:
@@ -55,7 +55,7 @@ def slow(every: dict[int, Paths]) -> set[str]:
     return {finding.subject for check in (rate, loss) for finding in check.run(by_name(every), nics)}
 
 
-def named(culprits: tuple[Culprit[str], ...]) -> set[tuple[str, tuple[str, ...]]]:
+def named(culprits: tuple[Suspect[str], ...]) -> set[tuple[str, tuple[str, ...]]]:
     return {(culprit.kind, culprit.nodes) for culprit in culprits}
 
 

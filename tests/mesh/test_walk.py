@@ -12,9 +12,9 @@ import pytest
 
 from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
-from ncclprobe.cluster.mesh import Doors, Road, open_doors, plan_mesh, walk
+from ncclprobe.cluster.mesh import Listeners, MeshInterface, open_listeners, plan_mesh, walk
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
-from ncclprobe.facts.paths import Door, Paths
+from ncclprobe.facts.paths import MeshListener, Paths
 from ncclprobe.model.fleet import Every
 
 TOKEN = b"the token of this run"
@@ -24,26 +24,28 @@ def soon(seconds: float = 20.0) -> float:
     return time.monotonic() + seconds
 
 
-def address(node: int, road: int = 0) -> str:
-    return f"127.77.{road}.{node + 1}"
+def address(node: int, role: int = 0) -> str:
+    return f"127.77.{role}.{node + 1}"
 
 
 @asynccontextmanager
-async def mesh(nodes: int, roads: int = 1) -> AsyncIterator[list[Doors]]:
+async def mesh(nodes: int, roles: int = 1) -> AsyncIterator[list[Listeners]]:
     opened = [
-        await open_doors([Road(f"nccl{k}", f"eth{k}", address(me, k)) for k in range(roads)], me, f"n{me}", TOKEN)
+        await open_listeners(
+            [MeshInterface(f"nccl{k}", f"eth{k}", address(me, k)) for k in range(roles)], me, f"n{me}", TOKEN
+        )
         for me in range(nodes)
     ]
     try:
         yield opened
     finally:
-        for doors in opened:
-            doors.close()
+        for listeners in opened:
+            listeners.close()
         await asyncio.sleep(0.05)
 
 
-async def walk_all(opened: Sequence[Doors], seconds: float = 30.0) -> list[Paths]:
-    plans = plan_mesh({doors.me: doors.addresses for doors in opened})
+async def walk_all(opened: Sequence[Listeners], seconds: float = 30.0) -> list[Paths]:
+    plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
     return list(await asyncio.gather(*(walk(plans[it.me], it, TOKEN, soon(seconds)) for it in opened)))
 
 
@@ -51,27 +53,27 @@ def outcomes(seen: Paths) -> dict[int, tuple[str, int]]:
     return {row.to: (row.outcome, row.tries) for row in seen.rows}
 
 
-@pytest.mark.parametrize(("nodes", "roads"), [(2, 1), (3, 2), (16, 1)])
-def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roads: int) -> None:
+@pytest.mark.parametrize(("nodes", "roles"), [(2, 1), (3, 2), (16, 1)])
+def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) -> None:
     async def run() -> list[Paths]:
-        async with mesh(nodes, roads) as opened:
+        async with mesh(nodes, roles) as opened:
             return await walk_all(opened)
 
     every = asyncio.run(run())
     for seen in every:
-        assert len(seen.rows) == (nodes - 1) * roads
+        assert len(seen.rows) == (nodes - 1) * roles
         assert {(row.outcome, row.tries, row.detail) for row in seen.rows} == {("ok", 1, "")}
         assert all(row.rtt_s and row.rtt_s < 1 and row.path_mtu and row.segments for row in seen.rows)
-        assert {row.source for row in seen.rows} == {address(seen.me, road) for road in range(roads)}
-        for road in range(roads):
-            streamed = [row for row in seen.rows if row.road == f"nccl{road}" and row.rate_gbps]
+        assert {row.source for row in seen.rows} == {address(seen.me, role) for role in range(roles)}
+        for role in range(roles):
+            streamed = [row for row in seen.rows if row.role == f"nccl{role}" and row.rate_gbps]
             assert len(streamed) == min(2, nodes - 1)
 
 
 def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit() -> None:
     async def run() -> list[Paths]:
         async with mesh(4) as opened:
-            plans = plan_mesh({doors.me: doors.addresses for doors in opened})
+            plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
             opened[2].close()
             return [await walk(plans[it.me], it, TOKEN, soon()) for it in opened if it.me != 2]
 
@@ -81,8 +83,8 @@ def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit(
     assert all(sum(row.rate_gbps is not None for row in seen.rows) == 2 for seen in every)
 
 
-async def against(door: Door, own: Doors, seconds: float = 20.0, token: bytes = TOKEN) -> Paths:
-    plan = plan_mesh({own.me: own.addresses, 1: [door]})[own.me]
+async def against(listener: MeshListener, own: Listeners, seconds: float = 20.0, token: bytes = TOKEN) -> Paths:
+    plan = plan_mesh({own.me: own.addresses, 1: [listener]})[own.me]
     return await walk(plan, own, token, soon(seconds))
 
 
@@ -97,7 +99,9 @@ async def beside(text: bytes, seconds: float = 20.0) -> Paths:
 
     server = await asyncio.start_server(handle, address(1), 0)
     async with mesh(1) as (own,):
-        seen = await against(Door("nccl0", "eth0", address(1), server.sockets[0].getsockname()[1]), own, seconds)
+        seen = await against(
+            MeshListener("nccl0", "eth0", address(1), server.sockets[0].getsockname()[1]), own, seconds
+        )
     server.close()
     await asyncio.sleep(0.05)
     return seen
@@ -151,7 +155,7 @@ def test_an_own_address_that_went_away_is_told_apart_from_the_peers() -> None:
 def test_ends_of_different_families_do_not_meet() -> None:
     async def run() -> Paths:
         async with mesh(1) as (own,):
-            return await against(Door("nccl0", "eth0", "fd00::1", 4), own)
+            return await against(MeshListener("nccl0", "eth0", "fd00::1", 4), own)
 
     (row,) = asyncio.run(run()).rows
     assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 do not meet")
@@ -159,24 +163,24 @@ def test_ends_of_different_families_do_not_meet() -> None:
 
 def test_a_road_whose_address_is_not_there_is_said_and_the_others_open() -> None:
     async def run() -> Paths:
-        roads = [Road("nccl0", "eth0", "192.0.2.1"), Road("default", "lo", "127.0.0.1")]
-        own = await open_doors(roads, 0, "n0", TOKEN)
+        roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
+        own = await open_listeners(roles, 0, "n0", TOKEN)
         seen = await walk(plan_mesh({0: own.addresses})[0], own, TOKEN, soon())
         own.close()
         return seen
 
     seen = asyncio.run(run())
-    assert [door.road for door in seen.doors] == ["default"]
+    assert [listener.role for listener in seen.listeners] == ["default"]
     assert list(seen.unopened) == ["nccl0"]
     assert "assign" in seen.unopened["nccl0"]
 
 
 def test_ipv6_is_walked_like_ipv4() -> None:
     async def run() -> list[Paths]:
-        opened = [await open_doors([Road("nccl0", "lo", "::1")], me, f"n{me}", TOKEN) for me in range(2)]
+        opened = [await open_listeners([MeshInterface("nccl0", "lo", "::1")], me, f"n{me}", TOKEN) for me in range(2)]
         every = await walk_all(opened)
-        for doors in opened:
-            doors.close()
+        for listeners in opened:
+            listeners.close()
         await asyncio.sleep(0.05)
         return every
 
@@ -186,27 +190,27 @@ def test_ipv6_is_walked_like_ipv4() -> None:
 
 
 def test_a_door_takes_one_stream_at_a_time() -> None:
-    async def caller(door: Door) -> wire.Wire:
-        talk = await wire.connect(door.address, door.port, TOKEN, soon())
-        await talk.receive(soon())
-        await talk.send({"do": "stream"}, soon())
-        return talk
+    async def caller(listener: MeshListener) -> wire.Wire:
+        connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
+        await connection.receive(soon())
+        await connection.send({"do": "stream"}, soon())
+        return connection
 
     async def run() -> None:
-        async with mesh(1) as (doors,):
-            first, second = [await caller(doors.addresses[0]) for _ in range(2)]
+        async with mesh(1) as (listeners,):
+            first, second = [await caller(listeners.addresses[0]) for _ in range(2)]
             assert await first.receive(soon()) == {"go": True}
             with pytest.raises(wire.WireError, match="said nothing"):
                 await second.receive(soon(0.2))
             await first.send({"do": "take"}, soon())
-            await first.pour(FILLER, soon())
+            await first.send_filler(FILLER, soon())
             await first.send({"do": "done"}, soon())
             assert (await first.receive(soon()))["nbytes"] == CHUNK_BYTES
-            third = await caller(doors.addresses[0])  # the second's turn ends with its conversation
+            third = await caller(listeners.addresses[0])  # the second's turn ends with its conversation
             second.close()
             assert await third.receive(soon()) == {"go": True}
-            for talk in (first, third):
-                talk.close()
+            for connection in (first, third):
+                connection.close()
 
     asyncio.run(run())
 
@@ -215,8 +219,8 @@ def test_a_door_takes_one_stream_at_a_time() -> None:
 def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
     async def run() -> list[Paths]:
         async with mesh(2) as opened:
-            door = opened[1].addresses[0]
-            crowd = [await asyncio.open_connection(door.address, door.port) for _ in range(50)]
+            listener = opened[1].addresses[0]
+            crowd = [await asyncio.open_connection(listener.address, listener.port) for _ in range(50)]
             for _, writer in crowd:
                 writer.write(text)
             every = await walk_all(opened)
@@ -229,15 +233,15 @@ def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> No
 
 def test_a_closed_door_hangs_up_on_whoever_is_there() -> None:
     async def run() -> None:
-        async with mesh(1) as (doors,):
-            door = doors.addresses[0]
-            talk = await wire.connect(door.address, door.port, TOKEN, soon())
-            assert await talk.receive(soon()) == {"node": 0, "name": "n0"}
-            doors.close()
+        async with mesh(1) as (listeners,):
+            listener = listeners.addresses[0]
+            connection = await wire.connect(listener.address, listener.port, TOKEN, soon())
+            assert await connection.receive(soon()) == {"node": 0, "name": "n0"}
+            listeners.close()
             with pytest.raises(wire.WireError) as caught:
-                await talk.receive(soon())
+                await connection.receive(soon())
             assert caught.value.kind == "reset"
-            talk.close()
+            connection.close()
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gpudirect import Level
-from ncclprobe.nccl.p2p import Maker, Road, maker, nvls, p2p_level, roads
+from ncclprobe.nccl.p2p import Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.topology.paths import PathType, Topology
 
 PXB, SYS, LOC = PathType.PXB, PathType.SYS, PathType.LOC
@@ -87,11 +87,11 @@ def peers(read: P2pStatus | Absent, write: P2pStatus | Absent | None = None) -> 
     return PeerAccess({(0, 1): read}, {(0, 1): read if write is None else write})
 
 
-def road(path: PathType | None, access: PeerAccess | Absent, **settings: str) -> Road:
+def found_transport(path: PathType | None, access: PeerAccess | Absent, **settings: str) -> PeerTransport:
     chosen: Any = {}
     for name, value in settings.items():
         chosen |= fixtures.having(f"NCCL_{name}", value).effective
-    (found,) = roads(two(path), access, replace(NONE, effective=chosen), Level(PXB))
+    (found,) = peer_transports(two(path), access, replace(NONE, effective=chosen), Level(PXB))
     return found
 
 
@@ -112,26 +112,26 @@ def road(path: PathType | None, access: PeerAccess | Absent, **settings: str) ->
 def test_near_gpus_whose_peers_nvml_allows_go_directly(
     path: PathType, status: P2pStatus, settings: dict[str, str], transport: str, broken: bool
 ) -> None:
-    found = road(path, peers(status), **settings)
+    found = found_transport(path, peers(status), **settings)
     assert (found.transport, found.broken) == (transport, broken)
 
 
 def test_reading_and_writing_must_both_be_allowed() -> None:
-    assert road(PathType.PIX, peers("OK", "CNS")).transport == "SHM"
+    assert found_transport(PathType.PIX, peers("OK", "CNS")).transport == "SHM"
 
 
 @pytest.mark.parametrize("access", [Absent("no NVML"), peers(Absent("not told")), PeerAccess()])
 def test_what_nvml_does_not_say_is_not_guessed(access: PeerAccess | Absent) -> None:
-    assert road(PathType.NVL, access).transport is None
-    assert road(PathType.SYS, access).transport == "SHM"  # the level decides first
+    assert found_transport(PathType.NVL, access).transport is None
+    assert found_transport(PathType.SYS, access).transport == "SHM"  # the level decides first
 
 
 def test_an_unknown_distance_is_not_guessed() -> None:
-    assert road(None, peers("OK")).transport is None
+    assert found_transport(None, peers("OK")).transport is None
 
 
 def test_the_reason_names_path_and_level() -> None:
-    assert road(PathType.SYS, peers("OK")).why == "SYS, the default level is PXB"
+    assert found_transport(PathType.SYS, peers("OK")).why == "SYS, the default level is PXB"
 
 
 LINKED = (NvLink(0, "active", remote="switch"),)

@@ -13,14 +13,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ncclprobe.localise.pairs.rails import seating
+from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern
-from ncclprobe.probes.intra_node import own_collectives, turn_of
-from ncclprobe.probes.pairs import Kind, Timed, Wire, pattern
+from ncclprobe.probes.intra_node import measure_intra_node, turn_of
+from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
 
@@ -30,15 +30,15 @@ DEADLINE_S = 1.5
 SIZES = (8, 64 << 10)
 
 
-class SilentWire(Wire):
-    """A wire on which rank ONE does not answer OTHER, as behind a path that swallows everything."""
+class SilentEndpoint(PairEndpoint):
+    """An endpoint on which rank ONE does not answer OTHER, as behind a path that swallows everything."""
 
-    def play(self, kind: Kind, first: int, second: int, deadline_s: float) -> Timed:
+    def measure(self, kind: Kind, first: int, second: int, deadline_s: float) -> PairTiming:
         """Nothing for that pair until its deadline."""
         if RANK == ONE and {first, second} == {ONE, OTHER}:
             time.sleep(deadline_s)
-            return Timed()
-        return super().play(kind, first, second, deadline_s)
+            return PairTiming()
+        return super().measure(kind, first, second, deadline_s)
 
 
 def flipped(src: int, dst: int, device: torch.device) -> Pattern:
@@ -50,7 +50,7 @@ def flipped(src: int, dst: int, device: torch.device) -> Pattern:
 
 
 def main() -> None:
-    """Play, and print what was found on rank 0; every rank prints whether its wire was lost."""
+    """Play, and print what was found on rank 0; every rank prints whether its endpoint was lost."""
     store = dist.FileStore(sys.argv[3], RANKS)
     seat = Seat("manual", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
     exchange = Exchange(store, seat, deadline_s=30)
@@ -58,20 +58,24 @@ def main() -> None:
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )
     device = torch.device("cpu")
-    wire = (SilentWire if PLANTED == "silent" else Wire)(RANK, device, SIZES)
+    endpoint = (SilentEndpoint if PLANTED == "silent" else PairEndpoint)(RANK, device, SIZES)
     if PLANTED == "flip":
         pairs.pattern = flipped
     turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
-    own, slow, note = own_collectives(HOSTS, turn, exchange, SIZES[1], Rules())
-    table = round_robin.Table(RANK, wire, exchange, lambda phase: None, SIZES, DEADLINE_S)
-    said: dict[str, object] = {"own": [asdict(row) for row in own], "slow": [each.node for each in slow], "note": note}
+    own, slow, note = measure_intra_node(HOSTS, turn, exchange, SIZES[1], Rules())
+    context = round_robin.PairContext(RANK, endpoint, exchange, lambda phase: None, SIZES, DEADLINE_S)
+    instruction: dict[str, object] = {
+        "own": [asdict(row) for row in own],
+        "slow": [each.node for each in slow],
+        "note": note,
+    }
     if RANK:
-        round_robin.follow(table)
+        round_robin.run_worker(context)
     else:
         rows: list[PairRow] = []
-        found = round_robin.Leader(table, seating(HOSTS), rows.append).play()
-        said |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
-    print(json.dumps({**said, "lost": wire.lost}))
+        found = round_robin.RoundRobin(context, place_ranks(HOSTS), rows.append).run()
+        instruction |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
+    print(json.dumps({**instruction, "lost": endpoint.lost}))
     exchange.collect(None)
 
 

@@ -23,19 +23,19 @@ def buffers() -> Buffers:
 
 
 def test_small_messages_rotate_over_the_whole_footprint(buffers: Buffers) -> None:
-    slots = list(buffers.slots(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=1000))
-    assert len(slots) == 64 * KiB // 512
-    assert {len(recv) for _, recv in slots} == {2}
-    assert [int(recv[0]) for _, recv in slots[:3]] == [-1, -129, -257]
+    views = list(buffers.views(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=1000))
+    assert len(views) == 64 * KiB // 512
+    assert {len(recv) for _, recv in views} == {2}
+    assert [int(recv[0]) for _, recv in views[:3]] == [-1, -129, -257]
 
 
 def test_no_more_slots_are_cut_than_are_called(buffers: Buffers) -> None:
-    assert len(list(buffers.slots(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=7))) == 7
+    assert len(list(buffers.views(OPS["all_reduce"].shape(8, 2, 4), "in", rank=0, most=7))) == 7
 
 
 @pytest.mark.parametrize("nbytes", [64 * KiB, 33 * KiB])
 def test_a_message_of_more_than_half_the_footprint_has_one_slot(buffers: Buffers, nbytes: int) -> None:
-    assert len(list(buffers.slots(OPS["all_reduce"].shape(nbytes, 2, 4), "in", rank=1, most=100))) == 1
+    assert len(list(buffers.views(OPS["all_reduce"].shape(nbytes, 2, 4), "in", rank=1, most=100))) == 1
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
@@ -45,7 +45,7 @@ def test_slots_are_as_long_as_the_shape_says_and_do_not_overlap(buffers: Buffers
     shape = op.shape(nbytes, 3, 4)
     for place in op.places:
         used: set[int] = set()
-        for send, recv in buffers.slots(shape, place, rank=2, most=1000):
+        for send, recv in buffers.views(shape, place, rank=2, most=1000):
             assert (len(send) * 4, len(recv) * 4) == (shape.send_bytes, shape.recv_bytes)
             bytes_used = set(range(recv.data_ptr(), recv.data_ptr() + shape.recv_bytes))
             assert not used & bytes_used
@@ -57,13 +57,13 @@ def test_an_all_gather_in_place_sends_its_own_share_of_the_result(
     buffers: Buffers, place: Place, overlap: bool
 ) -> None:
     shape = OPS["all_gather"].shape(4096, 4, 4)
-    [(send, recv)] = buffers.slots(shape, place, rank=3, most=1)
+    [(send, recv)] = buffers.views(shape, place, rank=3, most=1)
     assert (send.data_ptr() == recv.data_ptr() + 3 * shape.send_bytes) == overlap
 
 
 def test_a_reduce_scatter_in_place_receives_in_its_own_share(buffers: Buffers) -> None:
     shape = OPS["reduce_scatter"].shape(4096, 4, 4)
-    [(send, recv)] = buffers.slots(shape, "in", rank=3, most=1)
+    [(send, recv)] = buffers.views(shape, "in", rank=3, most=1)
     assert recv.data_ptr() == send.data_ptr() + 3 * shape.recv_bytes
 
 

@@ -10,7 +10,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.localise.pairs.rails import seating
+from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import End
 
 DEADLINE_S = 60
@@ -78,5 +78,5 @@ def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte
 
 
 def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:
-    assert seating(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
-    assert seating(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
+    assert place_ranks(["h", "h"]).ends == (End("rank 0"), End("rank 1"))
+    assert place_ranks(["a", "a", "b", "b"]).ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))

@@ -14,7 +14,7 @@ from ncclprobe import wire
 from ncclprobe.cluster.rendezvous.listener import room_for
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.reach import find
-from ncclprobe.cluster.rendezvous.worker import Spoke
+from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.errors import NcclprobeError
 
 PATIENCE_S = 90.0
@@ -22,32 +22,32 @@ PATIENCE_S = 90.0
 
 async def node(port: int, rank: int, nbytes: int) -> bool:
     deadline = soon(PATIENCE_S)
-    talk, reach = await find("127.0.0.1", port, TOKEN, deadline)
-    if talk is None:
+    task, reach = await find("127.0.0.1", port, TOKEN, deadline)
+    if task is None:
         print(rank, reach, file=sys.stderr)
         return False
-    spoke = Spoke(talk)
+    worker = Worker(task)
     try:
-        await spoke.join(hello(rank), os.urandom(nbytes // 2).hex(), deadline)
-        await spoke.clock(deadline)
-        await spoke.report({"paths": await spoke.told(deadline)}, deadline)
-        leave = await spoke.told(deadline)
+        await worker.join(hello(rank), os.urandom(nbytes // 2).hex(), deadline)
+        await worker.clock(deadline)
+        await worker.report({"paths": await worker.next_instruction(deadline)}, deadline)
+        leave = await worker.next_instruction(deadline)
         return isinstance(leave, Leave) and leave.exit_code == rank
     except NcclprobeError as error:
         print(rank, repr(error), file=sys.stderr)
         return False
     finally:
-        spoke.close()
+        worker.close()
 
 
 async def misbehaving(port: int, rank: int) -> bool:
     """Babbles, says nothing, or stops within its capture, and stays."""
     with contextlib.suppress(NcclprobeError, OSError):
         if rank // 100 % 3 == 2:
-            talk = await wire.connect("127.0.0.1", port, TOKEN, soon(30))
-            await talk.send({"hello": {"id": str(rank), "node_rank": rank, "name": "slow"}}, soon(30))
-            await talk.receive(soon(PATIENCE_S))
-            await talk.send({"capture": "x", "more": True}, soon(30))
+            task = await wire.connect("127.0.0.1", port, TOKEN, soon(30))
+            await task.send({"hello": {"id": str(rank), "node_rank": rank, "name": "slow"}}, soon(30))
+            await task.receive(soon(PATIENCE_S))
+            await task.send({"capture": "x", "more": True}, soon(30))
             await asyncio.sleep(PATIENCE_S)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         if rank // 100 % 3 == 1:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from rendezvous_lab import TOKEN, soon, until
 
-from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.facts.reach import Gathering
 
@@ -24,8 +24,8 @@ HERE = Path(__file__).resolve().parent
 async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
     process = psutil.Process()
     before = process.memory_info().rss
-    async with Hub(TOKEN, NODES, spool, soon(100)) as hub:
-        port = await hub.listen(0)
+    async with Coordinator(TOKEN, NODES, spool, soon(100)) as coordinator:
+        port = await coordinator.listen(0)
         crowds = []
         for first in range(0, NODES, NODES // HELPERS):
             numbers = map(str, (port, first or 1, NODES // HELPERS - (not first), CAPTURE_BYTES))
@@ -38,26 +38,28 @@ async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
             def all_settled() -> bool:
                 nonlocal peak
                 peak = max(peak, process.memory_info().rss - before)
-                return sum(guest.settled for guest in hub.guests) == GOOD
+                return sum(peer.settled for peer in coordinator.peers) == GOOD
 
             await until(all_settled, 60, 0.2)
-            gathering = await hub.gather(soon(0.1))
-            samples = await hub.mesh({guest.hello.id: {"to": guest.hello.name} for guest in hub.guests}, soon(20))
-            leaves = {guest.hello.id: Leave(guest.hello.node_rank) for guest in hub.guests}
-            await hub.leave(leaves, soon(1))
+            gathering = await coordinator.gather(soon(0.1))
+            samples = await coordinator.mesh(
+                {peer.hello.id: {"to": peer.hello.name} for peer in coordinator.peers}, soon(20)
+            )
+            leaves = {peer.hello.id: Leave(peer.hello.node_rank) for peer in coordinator.peers}
+            await coordinator.leave(leaves, soon(1))
             told = [int((await crowd.communicate())[0]) for crowd in crowds]
         finally:
             for crowd in crowds:
                 if crowd.returncode is None:
                     crowd.kill()
                     await crowd.wait()
-        return gathering, len(hub.guests), len(samples), peak, told
+        return gathering, len(coordinator.peers), len(samples), peak, told
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
 def test_one_per_cent_of_bad_peers_costs_the_others_nothing(tmp_path: Path) -> None:
-    gathering, guests, samples, grown, told = asyncio.run(gathered(tmp_path))
-    assert (guests, samples, sum(told)) == (GOOD, GOOD, GOOD)
+    gathering, peers, samples, grown, told = asyncio.run(gathered(tmp_path))
+    assert (peers, samples, sum(told)) == (GOOD, GOOD, GOOD)
     sizes = {path.stat().st_size for path in tmp_path.iterdir()}
     assert sizes == {CAPTURE_BYTES}
     assert {trouble.kind for trouble in gathering.troubles} >= {"foreign"}

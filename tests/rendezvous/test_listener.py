@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.cluster.rendezvous import listener
-from ncclprobe.cluster.rendezvous.listener import CannotListen, listening
+from ncclprobe.cluster.rendezvous.listener import CannotListen, bind_listener
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +45,7 @@ def test_without_ipv6_the_port_is_opened_for_ipv4(monkeypatch: pytest.MonkeyPatc
         return real(family, address, port)
 
     monkeypatch.setattr(listener, "_bound", without_ipv6)
-    with listening(0) as sock:
+    with bind_listener(0) as sock:
         assert sock.family == socket.AF_INET
         assert sock.getsockname()[0] == "0.0.0.0"
 
@@ -56,16 +56,16 @@ def test_a_port_on_which_another_listens_is_taken_also_if_only_on_one_address() 
             other.bind((address, 0))
             other.listen()
             with pytest.raises(CannotListen) as caught:
-                listening(other.getsockname()[1])
+                bind_listener(other.getsockname()[1])
         assert caught.value.kind == "taken"
 
 
 def test_a_port_can_be_had_again_at_once() -> None:
-    with listening(0) as first:
+    with bind_listener(0) as first:
         port = first.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as caller, first.dup():
             first.setblocking(True)
-            talk, _ = first.accept()
-            talk.close()
+            task, _ = first.accept()
+            task.close()
             caller.recv(1)
-    listening(port).close()
+    bind_listener(port).close()

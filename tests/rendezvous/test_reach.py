@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, saying, soon
 
 from ncclprobe.cluster.rendezvous import reach as module
-from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_towards
 from ncclprobe.facts.reach import Reach
 from ncclprobe.wire import Wire
@@ -44,8 +44,8 @@ async def reached_by(target: str, port: int, patience_s: float = 0.6, **details:
 @pytest.mark.parametrize("target", ["127.0.0.1", "::1"])
 def test_a_hub_that_is_there_is_found_and_the_way_is_told(target: str, tmp_path: Path) -> None:
     async def run() -> tuple[Reach, int]:
-        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
-            port = await hub.listen(0)
+        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+            port = await coordinator.listen(0)
             wire, reach = await reached_by(target, port, 5.0, interfaces={target: "lo"})
             assert wire is not None
             wire.close()
@@ -64,8 +64,8 @@ def test_a_hub_that_starts_later_is_found_and_what_was_before_is_kept(tmp_path: 
             port = held.getsockname()[1]
             search = asyncio.ensure_future(reached_by("127.0.0.1", port, 20.0))
             await asyncio.sleep(0.5)
-        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
-            await hub.listen(port)
+        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+            await coordinator.listen(port)
             wire, reach = await search
             assert wire is not None
             wire.close()
@@ -112,8 +112,9 @@ exec "$0" -c '
 import asyncio, time
 from ncclprobe.cluster.rendezvous.reach import find
 async def main():
-    for address in ("10.9.0.2", "10.9.0.3", "10.8.0.1", "10.7.0.1", "10.6.0.1"):
-        wire, reach = await find(address, 29500, b"", time.monotonic() + 4, interfaces={"10.9.0.1": "eth0"})
+    addresses, end = ("10.9.0.2", "10.9.0.3", "10.8.0.1", "10.7.0.1", "10.6.0.1"), time.monotonic() + 4
+    tried = [find(address, 29500, b"", end, interfaces={"10.9.0.1": "eth0"}) for address in addresses]
+    for wire, reach in await asyncio.gather(*tried):
         print(reach.outcome, reach.source, reach.interface)
 asyncio.run(main())
 '
@@ -160,8 +161,8 @@ def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcom
 
 def test_a_service_that_is_not_ours_is_called_a_few_times_only(tmp_path: Path) -> None:
     async def run() -> tuple[Reach, Reach]:
-        async with saying(b"220 mail\r\n") as port, Hub(b"another", 2, tmp_path, soon(60)) as hub:
-            other = await hub.listen(0)
+        async with saying(b"220 mail\r\n") as port, Coordinator(b"another", 2, tmp_path, soon(60)) as coordinator:
+            other = await coordinator.listen(0)
             return (await reached_by("127.0.0.1", port, 60.0))[1], (await reached_by("127.0.0.1", other, 60.0))[1]
 
     for reach, outcome in zip(asyncio.run(run()), ("foreign", "stranger"), strict=True):
@@ -176,12 +177,12 @@ def test_a_tls_server_is_foreign() -> None:
     def serve(listener: socket.socket) -> None:
         while True:
             try:
-                talk, _ = listener.accept()
+                task, _ = listener.accept()
             except OSError:
                 return
-            with talk:
+            with task:
                 try:
-                    context.wrap_socket(talk, server_side=True)
+                    context.wrap_socket(task, server_side=True)
                 except OSError:
                     continue
 
@@ -222,8 +223,8 @@ def test_a_resolver_that_never_answers_is_left_behind() -> None:
 
 def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
     async def run() -> Reach:
-        async with Hub(TOKEN, 2, tmp_path, soon(30)) as hub:
-            port = await hub.listen(0)
+        async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
+            port = await coordinator.listen(0)
             names = {"hub": ("fe80::1", "127.0.0.1")}
             wire, reach = await reached_by("hub", port, 10.0, resolve=lambda name: names[name])
             assert wire is not None

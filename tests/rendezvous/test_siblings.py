@@ -8,13 +8,13 @@ import pytest
 from rendezvous_lab import TOKEN, soon
 
 from ncclprobe.cluster.rendezvous.messages import Leave
-from ncclprobe.cluster.rendezvous.siblings import Siblings, door, follow
+from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over, socket_name
 from ncclprobe.wire import WireError
 
 
 def test_every_rank_is_heard_and_told_to_leave() -> None:
     async def run() -> tuple[dict[int, str], list[Leave]]:
-        ranks = [asyncio.ensure_future(follow(TOKEN, 5, rank, f"facts of {rank}", soon())) for rank in (1, 2, 3)]
+        ranks = [asyncio.ensure_future(hand_over(TOKEN, 5, rank, f"facts of {rank}", soon())) for rank in (1, 2, 3)]
         await asyncio.sleep(0.1)  # they may be there before local rank 0
         async with Siblings(TOKEN, 5, (1, 2, 3), soon()) as siblings:
             texts = await siblings.gather(soon())
@@ -29,7 +29,7 @@ def test_every_rank_is_heard_and_told_to_leave() -> None:
 def test_who_does_not_come_is_known_at_the_deadline() -> None:
     async def run() -> dict[int, str]:
         async with Siblings(TOKEN, 0, (1, 2), soon()) as siblings:
-            ranks = [asyncio.ensure_future(follow(TOKEN, 0, rank, "", soon(3))) for rank in (2, 9)]
+            ranks = [asyncio.ensure_future(hand_over(TOKEN, 0, rank, "", soon(3))) for rank in (2, 9)]
             texts = await siblings.gather(soon(0.5))
             await siblings.leave(Leave(0), soon())
             await asyncio.gather(*ranks, return_exceptions=True)
@@ -39,11 +39,11 @@ def test_who_does_not_come_is_known_at_the_deadline() -> None:
 
 
 def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
-    assert len({door(TOKEN, 0), door(TOKEN, 1), door(b"another", 0)}) == 3
+    assert len({socket_name(TOKEN, 0), socket_name(TOKEN, 1), socket_name(b"another", 0)}) == 3
 
     async def run() -> dict[int, str]:
         async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
-            reader, writer = await asyncio.open_unix_connection(door(TOKEN, 0))
+            reader, writer = await asyncio.open_unix_connection(socket_name(TOKEN, 0))
             with contextlib.suppress(OSError):
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert await reader.read() == b""
@@ -65,5 +65,5 @@ def test_a_second_local_rank_0_is_refused() -> None:
 def test_a_local_rank_0_that_never_comes_is_given_up() -> None:
     started = time.monotonic()
     with pytest.raises(WireError, match="not there"):
-        asyncio.run(follow(TOKEN, 0, 1, "", soon(0.3)))
+        asyncio.run(hand_over(TOKEN, 0, 1, "", soon(0.3)))
     assert time.monotonic() - started < 5

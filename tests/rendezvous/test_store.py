@@ -57,7 +57,7 @@ def test_what_another_attempt_left_is_not_taken() -> None:
 
 
 def test_a_note_that_is_none_is_garbled() -> None:
-    with store("ncclprobe/doctor/0/hub", "[1") as (port, _), pytest.raises(StoreError) as caught:
+    with store("ncclprobe/doctor/0/coordinator", "[1") as (port, _), pytest.raises(StoreError) as caught:
         asyncio.run(look_up("127.0.0.1", port, "0", soon(30)))
     assert caught.value.kind == "garbled"
 

@@ -4,11 +4,10 @@ import importlib
 from dataclasses import replace
 
 import pytest
-from report import samples
-
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.report.text import render, verdict_line
+from report import samples
 
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
 PASSED = replace(samples.ROW, status="pass")

@@ -53,7 +53,7 @@ def test_a_comparison_makes_the_nodes_it_names_bad_and_no_others() -> None:
 
 def test_a_measured_fault_that_names_nobody_leaves_all_in_doubt() -> None:
     made = report(
-        verdict(Status.FAIL, fail("all_reduce 1 MiB", "slow", action="retest"), id="run.band"),
+        verdict(Status.FAIL, fail("all_reduce 1 MiB", "slow", action="retest"), id="run.bandwidth"),
         verdict(Status.PASS, node="n1"),
     )
     assert nodes.sort(made) == {"good": (), "bad": (), "unsure": ("n0", "n1"), "missing": ()}
@@ -72,7 +72,7 @@ def test_a_slow_node_that_was_measured_again_is_bad_and_the_one_that_reported_it
     [
         verdict(Status.UNKNOWN, why="permission denied", required=True),
         verdict(Status.SKIP, why="explained by gpu.driver", required=True),
-        verdict(Status.UNKNOWN, id="run.band", why="too noisy", required=True),
+        verdict(Status.UNKNOWN, id="run.bandwidth", why="too noisy", required=True),
     ],
     ids=["unknown", "explained", "measured"],
 )

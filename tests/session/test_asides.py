@@ -16,6 +16,7 @@ from ncclprobe.expect.copies import host_copy
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
 from ncclprobe.session.measure import affinity, copies, numa
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Seat
 
 GEN5 = {"host": host_copy(5, 16)}
@@ -75,10 +76,10 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(probes, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
     monkeypatch.setattr(probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "both")))
     monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
-    monkeypatch.setattr(copies, "expectations", lambda: GEN5)
+    monkeypatch.setattr(copies, "expectations", lambda snapshot: GEN5)
     monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
-    measuring = copies.Copies(Seat("manual", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, "n0", "cuda:0")
+    measuring = copies.Copies(Seat("manual", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, Look("n0"), "cuda:0")
     rows = measuring.play()
     rows = rows[: len(rows) // 2]  # the other half is the other rank's
     assert bound[:2] == [(1,), (0,)]
@@ -125,7 +126,7 @@ def test_one_thing_at_a_time(more: list[str]) -> None:
 
 
 def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.Lab) -> None:
-    own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies", "--report-only"]
+    own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies"]
     run = lab.start([*own, "--json", str(lab.report_path)])
     assert run.wait() == 0, run.err
     rows = lab.report().copies
@@ -134,10 +135,10 @@ def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.L
     assert "within host" in run.out
 
 
-def test_copies_that_nothing_judged_are_no_pass(lab: rank_lab.Lab) -> None:
-    run = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies"])
+def test_copies_that_nothing_judged_are_no_pass_where_they_must_be_judged(lab: rank_lab.Lab) -> None:
+    run = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies", "--require-judged"])
     assert run.wait() == 3, run.err
-    assert "nothing judges these copies: give --report-only" in " ".join(run.out.split())
+    assert "nothing is known of what copies reach on this machine" in " ".join(run.out.split())
 
 
 PINNED = f"""
@@ -152,7 +153,9 @@ def test_ranks_pinned_to_a_busy_processor_are_compared_with_free_ones(lab: rank_
     lab.start(["-c", f"import os\nos.sched_setaffinity(0, [{CPUS[0]}])\nwhile True: pass"])
     own = ["bandwidth", "--backend", "gloo", "--nproc", "2", "--affinity", "-e", "64K", "--json", str(lab.report_path)]
     run = lab.start(["-c", PINNED, *own])
-    assert run.wait() == 0, run.err
-    rows = lab.report().affinity
+    assert run.wait() == 4, run.err  # the machine's own check says why, and it is the job's doing
+    report = lab.report()
+    assert [v.id for v in report.checks if v.status.value == "fail"] == ["host.affinity"]
+    rows = report.affinity
     assert [(row.rank, row.cpus) for row in rows] == [(0, str(CPUS[0])), (1, str(CPUS[0]))]
     assert all(row.ratio > 0 and row.interval and "numactl" in row.words for row in rows)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,12 +10,16 @@ import pytest
 
 from ncclprobe.commands.measuring import parse
 from ncclprobe.engine import observe
+from ncclprobe.expect import of_run
+from ncclprobe.expect.of_run import Expecting
+from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.host.capture import load
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.session.measure import expectations as module
-from ncclprobe.session.measure.expectations import Expecting, expecting
+from ncclprobe.session.measure.expectations import expecting
+from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.agreement import Terms
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
@@ -43,16 +48,16 @@ def judged_by(
 ) -> Expecting:
     collectors = discover("ncclprobe.facts", Collector)
     snapshot = observe.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
-    monkeypatch.setattr(observe, "observed", lambda *_: (snapshot, {}))
+    monkeypatch.setattr(Look, "snapshot", lambda _: snapshot)
     terms = Terms(cast(Any, backend), len(set(hosts)))
-    exchange = cast(Exchange, Alone())
-    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), hosts)
+    exchange = cast(Exchange, Alone(*[cast(Any, None)] * (len(hosts) - 1)))
+    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), Look("node"), hosts)
 
 
 def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged_by(monkeypatch, "hgx-h100", "-b", "8", "-e", "1G", "--op", "all_reduce,all_to_all")
     assert {band.op for band in found.bands} == {"all_reduce", "all_to_all"}
-    assert "DGX H100" in found.remark
+    assert "DGX H100" in found.note
     (largest,) = [band for band in found.bands if band.low_bytes == 1 << 29 and band.op == "all_reduce"]
     assert 300 < largest.expectation.low < 450
 
@@ -60,19 +65,17 @@ def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch)
 def test_nccl_on_a_machine_that_nobody_named_is_judged_by_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged_by(monkeypatch, "rtx4090-2", hosts=("node",) * 2)
     assert found.bands
-    assert "as they are now" in found.remark
+    assert "as they are now" in found.note
 
 
 def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged_by(monkeypatch, "rtx4090-2")
     assert not found.bands
-    assert "nothing is expected" in found.remark
+    assert "nothing is expected" in found.note
 
 
-@pytest.mark.parametrize("argv", [("--report-only",), ("--expect", "bands.toml"), ("--pairs",)])
-def test_a_file_or_numbers_alone_or_pairs_leave_nothing_to_expect(
-    monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("argv", [("--expect", "bands.toml"), ("--pairs",)])
+def test_a_file_or_pairs_leave_nothing_to_expect(monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]) -> None:
     assert judged_by(monkeypatch, "hgx-h100", *argv) == Expecting()
 
 
@@ -92,7 +95,32 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
     monkeypatch.setattr(slowest_link, "slowest_link", lambda *_: link)
-    found = module.expecting(parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), ("n0", "n1"))
+    found = module.expecting(
+        parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
+    )
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)
     assert all(band.expectation.value < 0.125 for band in found.bands)
+
+
+def test_of_nodes_that_differ_the_slowest_is_expected_and_named() -> None:
+    collectors = discover("ncclprobe.facts", Collector)
+    seen = of_run.describe(observe.of_capture(load(CAPTURES / "hgx-h100.jsonl"), collectors).facts)
+    assert seen.system
+    whole = replace(seen, machine=None)
+    slow = replace(whole, system=replace(seen.system, nics=4), why="this is the slow one")
+    shape = Shape((8, 8))
+
+    def at_1_gib(*nodes: of_run.Described) -> tuple[float, str]:
+        found = of_run.expecting(["all_reduce"], [1 << 30], 4, shape, dict(zip(("n0", "n1"), nodes, strict=True)))
+        return found.bands[0].expectation.value, found.note
+
+    alike, differs, both_slow = at_1_gib(whole, whole), at_1_gib(whole, slow), at_1_gib(slow, slow)
+    assert both_slow[0] < alike[0]
+    assert differs[0] == both_slow[0]
+    assert "n1: this is the slow one" in differs[1]
+
+
+def test_a_node_that_did_not_say_what_it_is_leaves_nothing_to_expect() -> None:
+    found = of_run.expecting(["all_reduce"], [1 << 30], 4, Shape((8,)), {"n0": of_run.Described(None, why="no GPU")})
+    assert found == Expecting(note="nothing is expected: n0: no GPU")

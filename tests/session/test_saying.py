@@ -107,7 +107,7 @@ def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
 
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
-    code = "from ncclprobe.session import sayer; sayer.main('gloo')"
+    code = "from ncclprobe.session.measure import nccl_debug_rank; nccl_debug_rank.main('gloo')"
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
     port = nccl_debug_pass._free_port()
     tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]

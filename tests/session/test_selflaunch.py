@@ -7,9 +7,13 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import measuring as command_line
+from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
+from ncclprobe.engine.measured import run_facts
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
-from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.recorder import Ledger, Party
+from ncclprobe.model.snapshot import Job
+from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.launch import End, _settle
 from ncclprobe.session.ranks.rank_files import Trail
@@ -21,32 +25,37 @@ class Run:
     """Two ranks that measured one row; `settle` is what their caller makes of it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.path = folder / "trail", folder / "report.json"
+        self.folder = folder / "trail"
         self.folder.mkdir()
         (self.folder / rank_files.IMPORTED).touch()
         self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
         for own in self.trails:
             own.phase("all_reduce 1 MiB in place batch 2 of 5")
+        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, road=False)
         self.environment = monkeypatch
-        self.zero = self.ledger()
-        self.zero.met = True
         with monkeypatch.context() as patch:
             patch.setenv(rank_files.FOLDER, str(self.folder))
-            self.zero.add(replace(ROW, wrong=0))
+            self.zero = Recorder(self.options, self.question(), Participants("self", 2, ("h0", "h1")))
+            self.zero.meet()
+            self.zero.add(replace(ROW, ranks=2, wrong=0))
 
-    def ledger(self) -> Ledger:
-        asked = replace(command_line.parse([]), json=str(self.path), quiet=True, report_only=True)
-        return Ledger(asked, Party("torchrun", 2, ("h0",)))
+    def question(self) -> Question:
+        return ask(self.options, ("bandwidth",), Job("gloo"), MEASURED)
 
     def closes(self) -> None:
         with self.environment.context() as patch:
             patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.close()
 
-    def settle(self, end: End = ENDED) -> tuple[int, Report]:
-        code = _settle(self.ledger(), self.folder, 2, "h0", end)
-        report = as_json.read(str(self.path))
-        return code, report
+    def settles(self, end: End = ENDED) -> RunLog | int:
+        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options))
+
+    def settle(self, end: End = ENDED) -> Report:
+        log = self.settles(end)
+        assert isinstance(log, RunLog)
+        again = RunLog.read(self.folder / FILE)
+        assert run_facts(again) == run_facts(log)  # what is left is what the report is made of
+        return diagnose(self.question(), (), run_facts(log))
 
 
 @pytest.fixture
@@ -55,15 +64,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def findings(report: Report) -> list[tuple[str, str]]:
-    return [(f.subject, f.message) for v in report.checks if v.id == "run.hang-attrib" for f in v.findings]
+    return [(f.subject, f.message) for v in report.checks if v.id == "run.rank-lost" for f in v.findings]
+
+
+def why(report: Report, name: str) -> str:
+    return next(v.why for v in report.checks if v.id == name)
 
 
 def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     rank_files.note_ends(run.folder, {0: -9, 1: 4})
     run.trails[1].words("rank 0 on h0 has fallen silent")
-    code, report = run.settle()
+    report = run.settle()
     ((subject, message),) = findings(report)
-    assert (code, report.exit_code, subject, len(report.measurements)) == (4, 4, "rank 0", 1)
+    assert (report.exit_code, subject, len(report.measurements)) == (4, "rank 0", 1)
     assert "ended by SIGKILL" in message
     assert "all_reduce 1 MiB in place batch 2 of 5" in message
     said = capsys.readouterr().err
@@ -74,17 +87,17 @@ def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys
 def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
     rank_files.note_ends(run.folder, {1: 4})
     run.trails[1].words("rank 0 on h0 has fallen silent in phase 'x'")
-    code, report = run.settle(End(None))
+    report = run.settle(End(None))
     ((subject, message),) = findings(report)
-    assert (code, subject) == (4, "rank 0")
+    assert (report.exit_code, subject) == (4, "rank 0")
     assert "has fallen silent in phase" in message
 
 
 def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
     run.closes()
     rank_files.note_ends(run.folder, {1: -11})
-    code, report = run.settle()
-    assert (code, report.exit_code, len(report.measurements)) == (4, 4, 1)
+    report = run.settle()
+    assert (report.exit_code, len(report.measurements)) == (4, 1)
     assert [subject for subject, _ in findings(report)] == ["rank 1"]
 
 
@@ -92,8 +105,8 @@ def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
 def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -> None:
     run.closes()
     rank_files.note_ends(run.folder, {1: -15})
-    code, report = run.settle(end)
-    assert (code, report.exit_code, report.remarks) == (0, 0, ())
+    report = run.settle(end)
+    assert (report.exit_code, findings(report)) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -105,16 +118,36 @@ def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -
     ],
 )
 def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: End, words: str) -> None:
-    code, report = run.settle(end)
-    assert (code, report.exit_code, findings(report)) == (3, 3, [])
-    assert report.remarks[0].startswith(words)
+    report = run.settle(end)
+    assert (report.exit_code, findings(report)) == (3, [])
+    assert why(report, "run.rank-lost").startswith(words)
 
 
 def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run) -> None:
     (run.folder / rank_files.IMPORTED).unlink()
-    code, report = run.settle(End(None))
-    assert code == 3
-    assert "--timeout ran out in import torch, before any rank was started" in report.remarks[0]
+    (run.folder / FILE).unlink()
+    log = run.settles(End(None))
+    assert isinstance(log, RunLog)
+    report = diagnose(run.question(), (), run_facts(log))
+    assert report.exit_code == 3
+    assert "--timeout ran out in import torch, before any rank was started" in why(report, "run.init")
+
+
+def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> None:
+    (run.folder / FILE).unlink()
+    rank_files.note_ends(run.folder, {1: -9})
+    log = run.settles()
+    assert isinstance(log, RunLog)
+    report = diagnose(run.question(), (), run_facts(log))
+    assert (report.exit_code, [subject for subject, _ in findings(report)]) == (4, ["rank 1"])
+
+
+def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run) -> None:
+    with (run.folder / FILE).open("a") as file:
+        file.write('{"sample": {"row": {"op": "all_re')
+    rank_files.note_ends(run.folder, {0: -9})
+    report = run.settle()
+    assert (report.exit_code, len(report.measurements)) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -125,5 +158,5 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     run: Run, end: End, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rank_files.note_ends(run.folder, codes)
-    assert run.settle(end)[0] == code
+    assert run.settles(end) == code
     assert capsys.readouterr() == ("", "")

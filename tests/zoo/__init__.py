@@ -1,7 +1,7 @@
 """A zoo of machines: each a description as data, from which all that it answers to ncclprobe follows.
 
-scripts/captures.py writes them to tests/captures. What each shape was taken from stands in the descriptions' `sources`
-and above each family of answers; what no source tells is said to be so there.
+scripts/write_captures.py writes them to tests/captures. What each shape was taken from stands in the descriptions'
+`sources` and above each family of answers; what no source tells is said to be so there.
 """
 
 import json

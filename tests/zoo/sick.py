@@ -1,7 +1,7 @@
 """Machines of the zoo with one fault each: what is planted, and what must be found.
 
-scripts/captures.py writes them to tests/captures/sick as ``like`` files: the healthy machine but for the rows that the
-fault changes. A finding is written ``severity id subject``.
+scripts/write_captures.py writes them to tests/captures/sick as ``like`` files: the healthy machine but for the rows
+that the fault changes. A finding is written ``severity id subject``.
 """
 
 import json

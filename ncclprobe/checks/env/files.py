@@ -7,7 +7,7 @@ from ncclprobe.checks.env.fixtures import PLAIN, having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.model.findings import Finding, note
 from ncclprobe.model.registry import applies, check
@@ -16,7 +16,9 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import looks_like_ours
 
 _ETC = f"{SYSTEM_FILE}:1"
-_GPU = Device("0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), Place("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0)
+_GPU = Device(
+    "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
+)
 _TREE = Pci({_GPU.address: _GPU})
 _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
@@ -28,14 +30,14 @@ def topology_named(settings: Settings) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_DEBUG ", " INFO", _ETC),),
         (setting("  #NCCL_DEBUG", "INFO", _ETC),),
         (Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),),
         (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
         (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_DEBUG", "INFO", _ETC),),
         (setting("NCCL_DEBUG", "INFO"),),
         (Settings({}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
@@ -109,12 +111,12 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))), _TREE),
@@ -147,7 +149,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (
             setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
             NamedFiles(libraries={"/none/libnccl-net.so": False}),
@@ -157,7 +159,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         (setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
         (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),

@@ -43,7 +43,7 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_GID_INDEX", "0"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_GID_INDEX", "2"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_GID_INDEX", "9"), fabric(roce("mlx5_3", *USUAL)), ALONE, NO_NCCL),
@@ -51,7 +51,7 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
         (PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
         (PLAIN, fabric(_BARE), TWO_NODES, NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
         (PLAIN, fabric(roce("mlx5_3", *USUAL)), ONE_NODE, nccl(2, 20, 5)),
         (setting("NCCL_IB_GID_INDEX", "3"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),

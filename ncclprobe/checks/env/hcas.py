@@ -59,7 +59,7 @@ def _gbps(port: Port) -> float:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx4"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
@@ -67,7 +67,7 @@ def _gbps(port: Port) -> float:
         (setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_HCA", "mlx5"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
@@ -104,11 +104,11 @@ def hca_match(
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, _TEN))),
         (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN))),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
         (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
         (setting("NCCL_IB_HCA", "mlx5"), fabric(*map(port, _TEN))),
@@ -133,12 +133,12 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
         (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), hcas(4), gpus(4), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL),
@@ -185,11 +185,11 @@ def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
         (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
@@ -226,11 +226,11 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),

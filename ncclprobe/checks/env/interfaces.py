@@ -68,12 +68,12 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL),
@@ -107,13 +107,13 @@ def ifname_match(
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, hcas(8), NO_NCCL),
         (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (PLAIN, POD, _NO_HCAS, NO_NCCL),
@@ -159,7 +159,7 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (
             setting("NCCL_SOCKET_IFNAME", "eth1"),
             Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
@@ -168,7 +168,7 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
         ),
         (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, TWO_NODES, NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "=eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
@@ -216,7 +216,7 @@ def _networks(interfaces: Sequence[Interface]) -> set[str]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
         (Environment({"GLOO_SOCKET_IFNAME": "eth"}), PLAIN, PLAIN_HOST, ALONE, Job(), NO_NCCL),
         (Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
@@ -229,7 +229,7 @@ def _networks(interfaces: Sequence[Interface]) -> set[str]:
             NO_NCCL,
         ),
     ],
-    good=[
+    good=lambda: [
         (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
         (
             Environment({"GLOO_SOCKET_IFNAME": "eth0"}),

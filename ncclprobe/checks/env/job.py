@@ -29,14 +29,14 @@ def devices_restricted(environment: Environment) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8)),
         (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8)),
         (Environment({_LIST: "0,1,9"}), ALONE, gpus(8)),
         (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8)),
         (Environment({_LIST: ""}), ONE_NODE, gpus(8)),
     ],
-    good=[
+    good=lambda: [
         (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8)),
         (Environment({_LIST: "3"}), ONE_NODE, gpus(8)),
         (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8)),
@@ -74,8 +74,8 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
 
 
 @check(
-    bad=[(setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), TWO_NODES)],
-    good=[
+    bad=lambda: [(setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), TWO_NODES)],
+    good=lambda: [
         (setting("NCCL_HOSTID", "node0"), TWO_NODES),
         (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
         (PLAIN, TWO_NODES),
@@ -101,8 +101,11 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),), (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe"),)],
-    good=[
+    bad=lambda: [
+        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),),
+        (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe"),),
+    ],
+    good=lambda: [
         (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),),
         (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
         (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),

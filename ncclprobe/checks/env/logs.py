@@ -20,12 +20,12 @@ def _level(settings: Settings) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES),
         (having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"), NamedFiles(log_writable=True), TWO_NODES),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), NamedFiles(None, "/none", False), ALONE),
     ],
-    good=[
+    good=lambda: [
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), ALONE),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
@@ -68,12 +68,12 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_DEBUG", "TRACE"),),
         (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT"),),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_DEBUG", "INFO"),),
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
         (having(NCCL_DEBUG="WARN", NCCL_DEBUG_SUBSYS="ALL"),),

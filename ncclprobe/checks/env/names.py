@@ -17,8 +17,8 @@ _NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
 
 
 @check(
-    bad=[(setting("NCCL_SOCKET_IFNAMES", "eth0"),), (setting("NCCL_DEBUG ", "INFO"),)],
-    good=[(setting("NCCL_SOCKET_IFNAME", "eth0"),), (setting("HOME", "/home/me"),)],
+    bad=lambda: [(setting("NCCL_SOCKET_IFNAMES", "eth0"),), (setting("NCCL_DEBUG ", "INFO"),)],
+    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth0"),), (setting("HOME", "/home/me"),)],
     required=True,
 )
 def unknown_var(settings: Settings) -> Iterator[Finding]:
@@ -52,12 +52,12 @@ def _unread(entry: Setting) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
         (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7)),
         (setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
         (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7)),
         (setting("NCCL_IB_ROCE_VERSION_NUM", "2"), nccl(2, 20, 5)),

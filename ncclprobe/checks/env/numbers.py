@@ -28,12 +28,12 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_DISABLE", "true"), NO_NCCL),
         (setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
         (setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_DISABLE", "1"), NO_NCCL),
         (setting("NCCL_DEBUG", "INFO"), NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5"), NO_NCCL),
@@ -69,8 +69,8 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
 
 
 @check(
-    bad=[(setting("NCCL_BUFFSIZE", "4M"),), (setting("NCCL_IB_TIMEOUT", "022"),)],
-    good=[(setting("NCCL_BUFFSIZE", "4194304"),), (setting("NCCL_IB_TIMEOUT", "0x16"),)],
+    bad=lambda: [(setting("NCCL_BUFFSIZE", "4M"),), (setting("NCCL_IB_TIMEOUT", "022"),)],
+    good=lambda: [(setting("NCCL_BUFFSIZE", "4194304"),), (setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
 def number_text(settings: Settings) -> Iterator[Finding]:
     """NCCL reads a number as another one than was written.
@@ -88,8 +88,12 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(setting("NCCL_IB_TIMEOUT", "32"),), (setting("NCCL_IB_RETRY_CNT", "10"),)],
-    good=[(setting("NCCL_IB_TIMEOUT", "22"),), (setting("NCCL_IB_TC", "-1"),), (setting("NCCL_IB_RETRY_CNT", "abc"),)],
+    bad=lambda: [(setting("NCCL_IB_TIMEOUT", "32"),), (setting("NCCL_IB_RETRY_CNT", "10"),)],
+    good=lambda: [
+        (setting("NCCL_IB_TIMEOUT", "22"),),
+        (setting("NCCL_IB_TC", "-1"),),
+        (setting("NCCL_IB_RETRY_CNT", "abc"),),
+    ],
     required=True,
 )
 def range(settings: Settings) -> Iterator[Finding]:
@@ -127,8 +131,8 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
 
 
 @check(
-    bad=[(setting("NCCL_IB_TIMEOUT", "18"), nccl(2, 29, 7))],
-    good=[
+    bad=lambda: [(setting("NCCL_IB_TIMEOUT", "18"), nccl(2, 29, 7))],
+    good=lambda: [
         (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 29, 7)),
         (setting("NCCL_IB_TIMEOUT", "22"), NO_NCCL),
         (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 21, 5)),

@@ -51,12 +51,12 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES),
         (setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
         (setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
     ],
-    good=[
+    good=lambda: [
         (setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES),
         (setting("NCCL_IB_DISABLE", "true"), hcas(8), TWO_NODES),
         (setting("NCCL_IB_DISABLE", "1"), hcas(8), ONE_NODE),
@@ -89,8 +89,15 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
 
 
 @check(
-    bad=[(setting("NCCL_NET", "IB"), Fabric(), Launch()), (having(NCCL_NET="IB", NCCL_IB_DISABLE="1"), hcas(8), ALONE)],
-    good=[(PLAIN, hcas(8), TWO_NODES), (setting("NCCL_NET", "IB"), hcas(8), TWO_NODES), (PLAIN, Fabric(), TWO_NODES)],
+    bad=lambda: [
+        (setting("NCCL_NET", "IB"), Fabric(), Launch()),
+        (having(NCCL_NET="IB", NCCL_IB_DISABLE="1"), hcas(8), ALONE),
+    ],
+    good=lambda: [
+        (PLAIN, hcas(8), TWO_NODES),
+        (setting("NCCL_NET", "IB"), hcas(8), TWO_NODES),
+        (PLAIN, Fabric(), TWO_NODES),
+    ],
     applies=nccl_job,
 )
 def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
@@ -119,13 +126,13 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_P2P_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
         (setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
         (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
         (having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), gpus(4), bare(4), NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, gpus(8), linked(8), NO_NCCL),
         (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
         (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
@@ -173,12 +180,12 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (PLAIN, _EFA, Plugins(), TWO_NODES),
         (PLAIN, _EFA, Plugins((Plugin(_OFI.path, "net", "ofi", reachable=False),)), TWO_NODES),
         (setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, _EFA, Plugins((_OFI,)), TWO_NODES),
         (setting("FI_PROVIDER", "efa"), _EFA, Plugins((_OFI,)), TWO_NODES),
         (PLAIN, _EFA, Plugins(), ONE_NODE),

@@ -19,7 +19,7 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", "Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
@@ -27,7 +27,7 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
         (setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
     ],
-    good=[
+    good=lambda: [
         (PLAIN, gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_PROTO", "allreduce:Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
@@ -96,8 +96,8 @@ def _lacking(
 
 
 @check(
-    bad=[(setting("NCCL_CHUNK_SIZE", "2097152"),), (setting("NCCL_IGNORE_DISABLED_P2P", "1"),)],
-    good=[
+    bad=lambda: [(setting("NCCL_CHUNK_SIZE", "2097152"),), (setting("NCCL_IGNORE_DISABLED_P2P", "1"),)],
+    good=lambda: [
         (setting("NCCL_CHUNK_SIZE", "131072"),),
         (setting("NCCL_P2P_NET_CHUNKSIZE", "524288"),),
         (setting("NCCL_IGNORE_DISABLED_P2P", "0"),),

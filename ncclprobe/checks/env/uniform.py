@@ -51,12 +51,12 @@ def roce_fleet(job: Job, fabrics: Every[Fabric]) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _ROCE, "n1": _ROCE, "n2": _TURNED}), Every(dict.fromkeys(("n0", "n1", "n2"), _THREE)), _ANY),
         (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
         (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": _ROCE, "n1": _ROCE}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
         (Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
     ],
@@ -107,8 +107,8 @@ _HOSTS, _UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": h
 
 
 @check(
-    bad=[(_UNLIKE, _PLAINS, _HOSTS, _NEWEST, DGXS, H100S)],
-    good=[
+    bad=lambda: [(_UNLIKE, _PLAINS, _HOSTS, _NEWEST, DGXS, H100S)],
+    good=lambda: [
         (_UNLIKE, _LOUD, _HOSTS, _NEWEST, DGXS, H100S),
         (_UNLIKE, _PLAINS, _HOSTS, _OLDER, DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _HOSTS, _NEWEST, DGXS, H100S),

@@ -17,8 +17,8 @@ NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
 
 @check(
-    bad=[(Smi(wedged="nvidia-smi -L: no answer within 60 s"), Absent("not asked"))],
-    good=[(Smi(gpus=2), PAIR), (NO_SMI, PAIR)],
+    bad=lambda: [(Smi(wedged="nvidia-smi -L: no answer within 60 s"), Absent("not asked"))],
+    good=lambda: [(Smi(gpus=2), PAIR), (NO_SMI, PAIR)],
     required=True,
     applies=gpu_job,
 )
@@ -39,8 +39,8 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(ONE_LOST, Job()), (PAIR, Job(expect_gpus=8))],
-    good=[(PAIR, Job()), (PAIR, Job(expect_gpus=2))],
+    bad=lambda: [(ONE_LOST, Job()), (PAIR, Job(expect_gpus=8))],
+    good=lambda: [(PAIR, Job()), (PAIR, Job(expect_gpus=2))],
     required=True,
     requires="gpu.smi-canary",
     applies=gpu_job,

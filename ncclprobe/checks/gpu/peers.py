@@ -10,7 +10,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -26,7 +26,7 @@ _WORDS = {
 }
 _GPU_CLASS = Identity(0x030200, 0x10DE, 0x2335)
 ADDRESSES = ("0000:03:00.0", "0000:04:00.0")
-_PLACES = [Place("pci0000:00", ("0000:00:01.0", "0000:01:00.0", f"0000:02:0{n}.0")) for n in (0, 1)]
+_PLACES = [PciPosition("pci0000:00", ("0000:00:01.0", "0000:01:00.0", f"0000:02:0{n}.0")) for n in (0, 1)]
 _LINK = PcieLink(32.0, 16, 32.0, 16)
 TREE = Pci({a: Device(a, _GPU_CLASS, place, _LINK) for a, place in zip(ADDRESSES, _PLACES, strict=True)})
 TWO = box(*(replace(HEALTHY, pci=f"0000{address}") for address in ADDRESSES))
@@ -47,11 +47,11 @@ def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (TWO, access("NS", "OK"), TREE, NO_LINKS, METAL),
         (TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
     ],
-    good=[
+    good=lambda: [
         (TWO, access("OK", "OK"), TREE, NO_LINKS, METAL),
         (TWO, access("OK", "NS"), TREE, NO_LINKS, METAL),
         (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),

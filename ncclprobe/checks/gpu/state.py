@@ -54,8 +54,8 @@ def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[(box(HEALTHY, replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))),)],
-    good=[(WELL,), (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
+    bad=lambda: [(box(HEALTHY, replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))),)],
+    good=lambda: [(WELL,), (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
@@ -81,11 +81,11 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (box(HEALTHY, replace(HEALTHY, remap_pending=True)),),
         (box(HEALTHY, replace(HEALTHY, remap_failed=True)),),
     ],
-    good=[(WELL,), (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
+    good=lambda: [(WELL,), (box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
     requires="gpu.smi-canary",
     applies=remaps_rows,
 )
@@ -112,11 +112,11 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),),
         (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB)),),
     ],
-    good=[
+    good=lambda: [
         (WELL,),
         (box(replace(HEALTHY, processes=(30 << 20,))),),
         (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
@@ -152,11 +152,11 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
     ],
-    good=[(WELL, Launch()), (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
+    good=lambda: [(WELL, Launch()), (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
@@ -183,8 +183,8 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(box(HEALTHY, HEALTHY, replace(HEALTHY, persistence=False)),)],
-    good=[(WELL,), (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
+    bad=lambda: [(box(HEALTHY, HEALTHY, replace(HEALTHY, persistence=False)),)],
+    good=lambda: [(WELL,), (box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
@@ -208,8 +208,8 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")),)],
-    good=[(WELL,), (box(replace(HEALTHY, compute_mode="exclusive-process")),)],
+    bad=lambda: [(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")),)],
+    good=lambda: [(WELL,), (box(replace(HEALTHY, compute_mode="exclusive-process")),)],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )

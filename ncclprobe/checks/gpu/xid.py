@@ -76,8 +76,12 @@ _LOGGED = Certainty("high", "kernel log")
 
 
 @check(
-    bad=[(log(FELL), BOX), (log(LINK), BOX), (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX)],
-    good=[
+    bad=lambda: [
+        (log(FELL), BOX),
+        (log(LINK), BOX),
+        (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+    ],
+    good=lambda: [
         (log(), BOX),
         (log(LINK_SOFT), BOX),
         (log(FELL, CLEARED), BOX),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.timesync import TimeSync
 from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -18,7 +18,7 @@ LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
 
 def files(soft: int | None, hard: int | None) -> Process:
     """A process with this limit on open files, for examples."""
-    return Process(Limit(soft, hard), Limit(None, None), (0, 1), (0,), frozenset(), True, {})
+    return Process(ResourceLimit(soft, hard), ResourceLimit(None, None), (0, 1), (0,), frozenset(), True, {})
 
 
 @applies
@@ -34,8 +34,8 @@ def several_nodes(launch: Launch, job: Job) -> bool:
 
 
 @check(
-    bad=[(files(1024, 4096), LARGE)],
-    good=[(files(65536, 65536), LARGE), (files(None, None), LARGE), (files(1024, 1048576), LARGE)],
+    bad=lambda: [(files(1024, 4096), LARGE)],
+    good=lambda: [(files(65536, 65536), LARGE), (files(None, None), LARGE), (files(1024, 1048576), LARGE)],
     applies=large_job,
 )
 def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
         yield warn("RLIMIT_NOFILE", message, blame="image", action="fix-image", evidence=evidence)
 
 
-@check(bad=[(TimeSync(False),)], good=[(TimeSync(True),)], applies=several_nodes)
+@check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
 def timesync(sync: TimeSync) -> Iterator[Finding]:
     """No service synchronises this node's clock.
 

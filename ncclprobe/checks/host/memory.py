@@ -12,7 +12,7 @@ from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Limit, Process
+from ncclprobe.facts.process import Container, Process, ResourceLimit
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -39,7 +39,7 @@ DOCKER = Container("docker", "/.dockerenv")
 
 def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
     """A process with these capabilities, for examples."""
-    limit = Limit(1 << 20, 1 << 20)
+    limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
 
 
@@ -74,11 +74,11 @@ def _room(memory: SharedMemory) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (SMALL, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
         (SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
     ],
-    good=[
+    good=lambda: [
         (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
         (SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (SMALL, ONE, Launch(), NCCL_2_21, PLAIN, Job()),
@@ -109,8 +109,8 @@ def shm(
 
 
 @check(
-    bad=[(SharedMemory(8 * GIB, 100 * MIB, segments=(STALE,)),)],
-    good=[
+    bad=lambda: [(SharedMemory(8 * GIB, 100 * MIB, segments=(STALE,)),)],
+    good=lambda: [
         (SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,)),),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
         (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
@@ -143,12 +143,12 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Memlock(65536), NIC, user()),
         (Memlock(1 * GIB), NIC, user()),
         (Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
     ],
-    good=[(Memlock(None), NIC, user()), (Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
+    good=lambda: [(Memlock(None), NIC, user()), (Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
     required=True,
     applies=rdma,
 )
@@ -173,8 +173,8 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
 
 
 @check(
-    bad=[(DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job())],
-    good=[
+    bad=lambda: [(DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job())],
+    good=lambda: [
         (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (DOCKER, user(), SMALL, ONE, Launch(), NCCL_2_27, PLAIN, Job()),
@@ -213,8 +213,8 @@ def caps(
 
 
 @check(
-    bad=[(Memory(256 * GIB, 20 * GIB), Cgroup(None, None))],
-    good=[
+    bad=lambda: [(Memory(256 * GIB, 20 * GIB), Cgroup(None, None))],
+    good=lambda: [
         (Memory(256 * GIB, 200 * GIB), Cgroup(None, None)),
         (Memory(256 * GIB, 200 * GIB), Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB))),
         (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here")),

@@ -10,7 +10,7 @@ from ncclprobe.facts.cpufreq import POLICY, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -32,7 +32,7 @@ QUIET, BUSY = Throttling(1000, 0, 0.0), Throttling(1000, 400, 12.0)
 
 def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
     """A process that may use these processors, for examples."""
-    limit = Limit(1 << 20, 1 << 20)
+    limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, cpus, memory_nodes, frozenset(), True, {})
 
 
@@ -43,13 +43,13 @@ def sets_its_clock(scaling: Scaling) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         (allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         (allowed(0), TWO_SOCKETS, FOUR, SRUN, Job()),
         (allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
     ],
-    good=[
+    good=lambda: [
         (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         (allowed(*range(16)), TWO_SOCKETS, FOUR, SRUN, Job()),
         (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
@@ -122,8 +122,8 @@ def _listed(cpus: tuple[int, ...]) -> str:
 
 
 @check(
-    bad=[(Cgroup(Quota(2.0, "/sys/fs/cgroup", QUIET), None), TORCHRUN, FOUR, Job())],
-    good=[
+    bad=lambda: [(Cgroup(Quota(2.0, "/sys/fs/cgroup", QUIET), None), TORCHRUN, FOUR, Job())],
+    good=lambda: [
         (Cgroup(None, None), TORCHRUN, FOUR, Job()),
         (Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job()),
     ],
@@ -152,11 +152,11 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (MemoryPolicy("bind", (1,)), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS),
     ],
-    good=[
+    good=lambda: [
         (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy("bind", (0,)), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),
@@ -201,8 +201,8 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 
 
 @check(
-    bad=[(Scaling("acpi-cpufreq", "powersave"),)],
-    good=[
+    bad=lambda: [(Scaling("acpi-cpufreq", "powersave"),)],
+    good=lambda: [
         (Scaling("acpi-cpufreq", "performance"),),
         (Scaling("acpi-cpufreq", "schedutil"),),
         (Scaling("intel_pstate", "powersave"),),

@@ -11,7 +11,7 @@ from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.report import Setting
 
@@ -52,8 +52,8 @@ def pci(count: int = 4, far: Collection[int] = (), moved: Collection[int] = ()) 
         bus, numa = f"pci0000:{n + 1:x}0", n * 2 // count
         above = (f"0000:{n + 1:x}0:01.0", f"0000:{n + 1:x}0:02.0", f"0000:{n + 1:x}0:03.0")
         place = (f"0000:{n + 1:x}0:09.0",) if n in far or n in moved else above
-        found.append(Device(f"0000:{n + 1:x}1:00.0", _GPU, Place(bus, above), _LINK, numa))
-        nic = Place(f"{bus[:-1]}8" if n in moved else bus, place)
+        found.append(Device(f"0000:{n + 1:x}1:00.0", _GPU, PciPosition(bus, above), _LINK, numa))
+        nic = PciPosition(f"{bus[:-1]}8" if n in moved else bus, place)
         found.append(Device(f"0000:{n + 1:x}2:00.0", _NIC, nic, _LINK, 1 - numa if n in moved else numa))
     return Pci({device.address: device for device in found})
 

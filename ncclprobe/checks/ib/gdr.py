@@ -46,7 +46,7 @@ _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/ve
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
         (
             fabric(),
@@ -64,7 +64,7 @@ _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/ve
         (fabric(), having("NCCL_NET_GDR_LEVEL", "LOC"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
         (fabric(), having("NCCL_NET_GDR_READ", "0"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
     ],
-    good=[
+    good=lambda: [
         (fabric(), PLAIN, PEERMEM, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
         (fabric(), PLAIN, _OPEN, gpus(), pci(), _BARE, nccl(2, 21, 5), TWO_NODES, METAL),
         (fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, ONE_NODE, METAL),

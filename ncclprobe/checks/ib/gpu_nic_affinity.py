@@ -21,12 +21,12 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
         (fabric(port(1, state="DOWN")), PLAIN, pci(), gpus(), METAL),
         (fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
     ],
-    good=[
+    good=lambda: [
         (fabric(), PLAIN, pci(), gpus(), METAL),
         (fabric(), PLAIN, pci(far=(0, 1, 2, 3)), gpus(), METAL),
         (fabric(count=2), PLAIN, pci(), gpus(), METAL),
@@ -75,8 +75,8 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
 
 
 @check(
-    bad=[(fabric(), PLAIN, pci(moved=(3,)), gpus(), METAL)],
-    good=[
+    bad=lambda: [(fabric(), PLAIN, pci(moved=(3,)), gpus(), METAL)],
+    good=lambda: [
         (fabric(), PLAIN, pci(), gpus(), METAL),
         (fabric(count=1), PLAIN, pci(), gpus(), METAL),
         (fabric(), PLAIN, pci(moved=(3,)), gpus(), GUEST),

@@ -50,14 +50,14 @@ def path(of: Port) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
         (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
         (fabric(port(0, **_NO_MANAGER)), PLAIN, Launch(), pci(), gpus()),
         (fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
         (fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
     ],
-    good=[
+    good=lambda: [
         (fabric(), PLAIN, Launch(), pci(), gpus()),
         (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
         (fabric(port(4, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
@@ -158,13 +158,13 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
         (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
         (fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus()),
         (fabric(port(0, Rate(50, 1, "HDR")), count=1), PLAIN, Absent("no sysfs"), Absent("no driver")),
     ],
-    good=[
+    good=lambda: [
         (fabric(), PLAIN, pci(), gpus()),
         (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
         (fabric(port(0, HDR), port(1, HDR)), PLAIN, pci(), gpus()),
@@ -200,12 +200,15 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
             yield tell(each.name, message, **blamed)
 
 
+FABRIC_CLOSED = Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=False)))
+
+
 @check(
-    bad=[
-        (FABRIC_CLOSED := Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=False))), PLAIN, Launch()),
+    bad=lambda: [
+        (FABRIC_CLOSED, PLAIN, Launch()),
         (Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
     ],
-    good=[
+    good=lambda: [
         (fabric(), PLAIN, TWO_NODES),
         (FABRIC_CLOSED, having("NCCL_IB_HCA", "=mlx5_0"), Launch()),
         (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
@@ -246,8 +249,12 @@ def _downs(*hours_ago: float) -> KernelLog:
 
 
 @check(
-    bad=[(fabric(), PLAIN, _downs(0.5, 3, 11))],
-    good=[(fabric(), PLAIN, _downs()), (fabric(), PLAIN, _downs(2, 9)), (fabric(), PLAIN, _downs(20, 30, 40, 50))],
+    bad=lambda: [(fabric(), PLAIN, _downs(0.5, 3, 11))],
+    good=lambda: [
+        (fabric(), PLAIN, _downs()),
+        (fabric(), PLAIN, _downs(2, 9)),
+        (fabric(), PLAIN, _downs(20, 30, 40, 50)),
+    ],
     privilege="root, kernel.dmesg_restrict=0, or membership of adm or systemd-journal",
     applies=rdma_job,
 )

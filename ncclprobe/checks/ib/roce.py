@@ -43,12 +43,12 @@ def _interface(port: Port, found: Interfaces) -> Interface | None:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(roce(0, "10.0.0.5"), roce(1, ""), count=0), PLAIN, TWO_NODES),
         (fabric(roce(0, ""), count=0), PLAIN, Launch()),
         (fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), PLAIN, Launch()),
     ],
-    good=[
+    good=lambda: [
         (fabric(roce(0, "10.0.0.5"), count=0), PLAIN, TWO_NODES),
         (fabric(roce(0, "", gids=(gid(1, "2001:db8::5"),)), count=0), PLAIN, TWO_NODES),
         (fabric(roce(1, "", Rate(25, 1, "EDR")), count=1), PLAIN, TWO_NODES),
@@ -98,11 +98,11 @@ def _routes(*found: Route) -> Routes:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes()),
         (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(9000, 4000), _routes()),
     ],
-    good=[
+    good=lambda: [
         (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), _routes()),
         (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), _routes()),
         (fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0), PLAIN, interfaces(1500), _routes()),
@@ -157,11 +157,11 @@ _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX)),
         (_BOTH, PLAIN, _SAME, Routes((), Absent("no ip")), _sysctls(eth0=_FLUX, eth1=_FLUX)),
     ],
-    good=[
+    good=lambda: [
         (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_KEPT_APART, eth1=_KEPT_APART)),
         (_BOTH, PLAIN, _SAME, Routes((), _BY_SOURCE), _sysctls(eth0=_FLUX, eth1=_KEPT_APART)),
         (_BOTH, PLAIN, interfaces(9000, 9000), _routes(), _sysctls()),

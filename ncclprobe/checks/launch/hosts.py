@@ -31,8 +31,8 @@ def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
 
 
 @check(
-    bad=[(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),)],
-    good=[
+    bad=lambda: [(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),)],
+    good=lambda: [
         (_APART,),
         (Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "b")}),),
         (Every({"n0": _node("pod-0", "a"), "n1": _node("pod-1", "a")}),),
@@ -78,14 +78,14 @@ _SHARING = Ranks({"n0": {0: _seat(0), 1: _seat(1)}, "n1": {2: _seat(0), 3: _seat
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Ranks({"n0": {0: _seat(0), 1: _seat(1, shm=44, ipc=77)}}), _APART),
         (
             Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}),
             Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
         ),
     ],
-    good=[(_SHARING, _APART), (Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}), _APART)],
+    good=lambda: [(_SHARING, _APART), (Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}), _APART)],
     applies=several_ranks,
 )
 def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> Iterator[Finding]:
@@ -145,12 +145,12 @@ def _two(one: RankSeat, other: RankSeat) -> Ranks[RankSeat]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_two(_seat(0), _seat(0)), _EIGHT, _PLAIN),
         (_two(_seat(0, visible=("3",)), _seat(1, visible=("3",))), _EIGHT, _PLAIN),
         (_two(_seat(0, visible=("0",)), _seat(1, visible=("GPU-0000",))), _EIGHT, _PLAIN),
     ],
-    good=[
+    good=lambda: [
         (_two(_seat(0), _seat(1)), _EIGHT, _PLAIN),
         (_two(_seat(0, visible=("0",)), _seat(1, visible=("1",))), _EIGHT, _PLAIN),
         (_two(_seat(0, visible=("0", "1")), _seat(1, visible=("0", "1"))), _EIGHT, _PLAIN),

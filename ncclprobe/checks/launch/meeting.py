@@ -106,8 +106,8 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
-    bad=[(_FOREIGN,), (_FILTERED,), (replace(_AT, outcome="resolve", address="", source="", interface=""),)],
-    good=[(_AT,), (replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
+    bad=lambda: [(_FOREIGN,), (_FILTERED,), (replace(_AT, outcome="resolve", address="", source="", interface=""),)],
+    good=lambda: [(_AT,), (replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
     required=True,
     requires="launch.route",
     applies=sent_to_another,
@@ -150,12 +150,15 @@ _TWICE = Ranks({"n0": {0: _SEAT, 1: _SEAT}, "n1": {1: _SEAT, 2: _SEAT}})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_SEATS),
         (Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_SEATS),
         (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
     ],
-    good=[(Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_SEATS), (Every({"n0": Launch(), "n1": Launch()}), _NO_SEATS)],
+    good=lambda: [
+        (Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_SEATS),
+        (Every({"n0": Launch(), "n1": Launch()}), _NO_SEATS),
+    ],
     required=True,
     applies=several,
 )
@@ -194,12 +197,12 @@ def _ranks(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),),
         (Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND}),),
         (Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)}),),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": TWO_NODES, "n1": _NODE1}),),
         (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
         (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
@@ -239,12 +242,12 @@ _NOBODY: Every[Reach | Absent] = Every({})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY),
         (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
         (Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": _THERE, "n1": _THERE}), _NOBODY),
         (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
         (Every({"n0": _THERE, "n1": replace(_THERE, name="10.0.0.1")}), _NOBODY),
@@ -313,8 +316,8 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
 
 
 @check(
-    bad=[(_OF_TWO, _LACKING, Every({})), (_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))],
-    good=[(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
+    bad=lambda: [(_OF_TWO, _LACKING, Every({})), (_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))],
+    good=lambda: [(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
     applies=several_ranks,
 )
 def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[RollCall | Absent]) -> Iterator[Finding]:

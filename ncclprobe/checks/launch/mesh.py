@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.paths import Door, Path, Paths
+from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.localise.reach import Culprit, blame
+from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
@@ -17,7 +17,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
 Pair = tuple[str, str]
-Roads = dict[str, Culprit[str]]
+Roads = dict[str, Suspect[str]]
 """One culprit as each road shows it."""
 
 DEFAULT = "default"
@@ -69,7 +69,7 @@ def by_road(found: Iterable[Try]) -> dict[str, list[Try]]:
     """The same by road, in the order in which roads came."""
     roads: dict[str, list[Try]] = {}
     for each in found:
-        roads.setdefault(each.path.road, []).append(each)
+        roads.setdefault(each.path.role, []).append(each)
     return roads
 
 
@@ -82,12 +82,12 @@ def culprits(tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Collect
     return sorted(found.values(), key=lambda roads: -max(len(each.pairs) for each in roads.values()))
 
 
-def one_of(roads: Roads) -> Culprit[str]:
+def one_of(roads: Roads) -> Suspect[str]:
     """Kind and nodes are the same on all roads."""
     return next(iter(roads.values()))
 
 
-def subject(culprit: Culprit[str]) -> str:
+def subject(culprit: Suspect[str]) -> str:
     """It, in as few words as possible."""
     if culprit.kind in ("pair", "direction"):
         return (" <-> " if culprit.kind == "pair" else " -> ").join(culprit.nodes)
@@ -110,7 +110,7 @@ def counted(roads: Roads, failed: Collection[Path]) -> str:
     return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
 
 
-def confirmed(culprit: Culprit[str], times: int) -> Certainty:
+def confirmed(culprit: Suspect[str], times: int) -> Certainty:
     """How sure that is: several others agree, or the two know it of each other alone."""
     partners = len({node for pair in culprit.pairs for node in pair} - set(culprit.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
@@ -118,7 +118,7 @@ def confirmed(culprit: Culprit[str], times: int) -> Certainty:
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
-def of_one_node(culprit: Culprit[str]) -> bool:
+def of_one_node(culprit: Suspect[str]) -> bool:
     """Whether it is one node's, with several others: what is left may be anybody's between the two."""
     return culprit.kind in ("node", "into", "out of")
 
@@ -133,7 +133,7 @@ def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
             names[me]: Paths(
                 me,
                 names,
-                tuple(Door(road, _nic(road), _address(road, me), 40000 + me) for road in roads),
+                tuple(MeshListener(road, _nic(road), _address(road, me), 40000 + me) for road in roads),
                 tuple(
                     replace(healthy(road, me, to), outcome=changed.get((me, to, road), "ok"), tries=2)
                     for road in roads
@@ -171,8 +171,8 @@ _ASIDE = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
-    bad=[(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
-    good=[
+    bad=lambda: [(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    good=lambda: [
         (HEALTHY, _ALL_STAYED),
         (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
         (_DEAD, _LOST_ONE),
@@ -193,23 +193,23 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     on a node that fails with all, look at its link, address and firewall (ip addr, nft list ruleset).
     """
     found = _known(paths, gatherings)
-    needed = [each for each in found if each.path.road != DEFAULT] or found
-    connected = _connected(each for each in found if each.path.road == DEFAULT)
+    needed = [each for each in found if each.path.role != DEFAULT] or found
+    connected = _connected(each for each in found if each.path.role == DEFAULT)
     told = list(_findings(needed, lambda each: each.pair not in connected))
     if not told:
         _refuse_gaps(paths)
     yield from told
     if len(needed) < len(found):
         spared = _connected(needed)
-        aside = [each for each in found if each.path.road == DEFAULT]
+        aside = [each for each in found if each.path.role == DEFAULT]
         for finding in _findings(aside, lambda each: each.pair in spared):
             message = f"{finding.message}; NCCL's own interfaces connect, so this hurts what goes by the default route"
             yield replace(finding, severity=Severity.WARN, message=message)
 
 
 @check(
-    bad=[(_BESIDE, _ALL_STAYED)],
-    good=[(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    bad=lambda: [(_BESIDE, _ALL_STAYED)],
+    good=lambda: [(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -224,8 +224,8 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     all nodes have it on one network.
     """
     found = _known(paths, gatherings)
-    connected = _connected(each for each in found if each.path.road == DEFAULT)
-    yield from _findings([each for each in found if each.path.road != DEFAULT], lambda each: each.pair in connected)
+    connected = _connected(each for each in found if each.path.role == DEFAULT)
+    yield from _findings([each for each in found if each.path.role != DEFAULT], lambda each: each.pair in connected)
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
@@ -249,7 +249,7 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
         raise Unlearned(f"{fold(idle)} had no node to call: no other node has the same interfaces")
-    deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.doors}
+    deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.listeners}
     if deaf:
         why = "; ".join(f"{road}: {reason}" for road, reason in next(iter(deaf.values())).items())
         raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so no node called it")
@@ -293,7 +293,7 @@ def _finding(roads: Roads, failed: list[Path]) -> Finding:
     )
 
 
-def _whose(culprit: Culprit[str], outcome: str) -> dict[str, Any]:
+def _whose(culprit: Suspect[str], outcome: str) -> dict[str, Any]:
     """Whose fault, and what to do. One direction of a node that fails with all is a rule there, not a broken link."""
     if outcome == "wrong-peer":
         return {"blame": "fabric", "action": "fix-image"}

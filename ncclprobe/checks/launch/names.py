@@ -53,11 +53,11 @@ UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Master("node0", failure="resolve node0: Name or service not known"),),
         (Master("node0", ("10.0.0.1",), 3.2),),
     ],
-    good=[(Master("node0", ("10.0.0.1",), 0.002),)],
+    good=lambda: [(Master("node0", ("10.0.0.1",), 0.002),)],
     required=True,
     applies=given_a_master,
 )
@@ -78,8 +78,8 @@ def master_resolve(master: Master) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(Master("node0", ("127.0.1.1",)), TWO_NODES)],
-    good=[(Master("node0", ("10.0.0.1",)), TWO_NODES), (Master("localhost", ("127.0.0.1",)), ALONE)],
+    bad=lambda: [(Master("node0", ("127.0.1.1",)), TWO_NODES)],
+    good=lambda: [(Master("node0", ("10.0.0.1",)), TWO_NODES), (Master("localhost", ("127.0.0.1",)), ALONE)],
     required=True,
     requires="launch.master-resolve",
     applies=given_a_master,
@@ -98,8 +98,8 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
-    bad=[(NODE0, DEBIANS, Environment({}), Job("gloo"))],
-    good=[
+    bad=lambda: [(NODE0, DEBIANS, Environment({}), Job("gloo"))],
+    good=lambda: [
         (NODE0, BY_DNS, Environment({}), Job("gloo")),
         (NODE0, DEBIANS, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo")),
         (NODE0, DEBIANS, Environment({}), Job()),
@@ -139,12 +139,12 @@ def fqdn(system: System, names: Names, environment: Environment, job: Job) -> It
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
         (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
         (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
     ],
-    good=[
+    good=lambda: [
         (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
         (FAR, Interfaces((ETH0, IB0)), ROUTED, Settings(), NO_SOFTWARE, Job()),  # NCCL's own network, as it should
         (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job("gloo")),
@@ -225,8 +225,8 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
-    bad=[(Master("node0", ("10.9.0.1",)), Interfaces((ETH0,)))],
-    good=[
+    bad=lambda: [(Master("node0", ("10.9.0.1",)), Interfaces((ETH0,)))],
+    good=lambda: [
         (Master("node0", ("10.0.0.5",)), Interfaces((ETH0,))),
         (Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,))),
     ],
@@ -253,8 +253,8 @@ _ONE = Launch("manual", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 
 
 @check(
-    bad=[(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
-    good=[
+    bad=lambda: [(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
+    good=lambda: [
         (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
         (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
         (Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT),

@@ -33,8 +33,8 @@ def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
-    bad=[(BY_HAND, MASTER, HERE, TAKEN)],
-    good=[
+    bad=lambda: [(BY_HAND, MASTER, HERE, TAKEN)],
+    good=lambda: [
         (BY_HAND, MASTER, HERE, Ports((), 0)),
         (BY_HAND, MASTER, HERE, Ports((Listener("0.0.0.0", 22),), 0)),
         (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
@@ -62,8 +62,8 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
 
 
 @check(
-    bad=[(replace(BY_HAND, master_port=40123), USUAL)],
-    good=[
+    bad=lambda: [(replace(BY_HAND, master_port=40123), USUAL)],
+    good=lambda: [
         (BY_HAND, USUAL),
         (replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),))),
     ],
@@ -92,11 +92,11 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (TWO_NODES, replace(USUAL, ephemeral_ports=(60000, 60999)), Ports((), 0)),
         (LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),
     ],
-    good=[
+    good=lambda: [
         (TWO_NODES, USUAL, Ports((), 0)),
         (LARGE, USUAL, Ports((), 5000)),
         (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
@@ -131,8 +131,8 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
 
 
 @check(
-    bad=[(replace(TWO_NODES, world_size=1024), replace(USUAL, somaxconn=128))],
-    good=[(TWO_NODES, replace(USUAL, somaxconn=128)), (LARGE, USUAL)],
+    bad=lambda: [(replace(TWO_NODES, world_size=1024), replace(USUAL, somaxconn=128))],
+    good=lambda: [(TWO_NODES, replace(USUAL, somaxconn=128)), (LARGE, USUAL)],
     applies=part_of_a_job,
 )
 def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:

@@ -27,8 +27,8 @@ EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 
 
 @check(
-    bad=[(Launch("manual", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
-    good=[(TWO_NODES,)],
+    bad=lambda: [(Launch("manual", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
+    good=lambda: [(TWO_NODES,)],
     required=True,
     applies=part_of_a_job,
 )
@@ -52,13 +52,13 @@ def vars(launch: Launch) -> Iterator[Finding]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Launch("manual", 0, 16, 0, 8, 2), TASK_3),  # RANK=$SLURM_PROCID, written into the body of the batch script
         (Launch("manual", 3, 32, 3, 8, 4), TASK_3),
         (Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
         (Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
     ],
-    good=[
+    good=lambda: [
         (Launch("manual", 3, 16, 3, 8, 2), TASK_3),
         (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
         (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
@@ -93,8 +93,8 @@ def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
 
 
 @check(
-    bad=[(Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({}))],
-    good=[
+    bad=lambda: [(Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({}))],
+    good=lambda: [
         (Launch("torchrun", 0, 2, 0, 1, 2), EIGHT, Environment({})),  # all that the doctor needs: a note
         (TWO_NODES, EIGHT, Environment({})),
         (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),

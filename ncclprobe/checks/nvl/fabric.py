@@ -10,12 +10,12 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Devices, Node
+from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
@@ -25,7 +25,9 @@ from ncclprobe.nccl.values import read_int
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
-_SWITCH = Device("0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), Place("pci0000:c0"), PcieLink(16.0, 2, 16.0, 2))
+_SWITCH = Device(
+    "0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), PciPosition("pci0000:c0"), PcieLink(16.0, 2, 16.0, 2)
+)
 
 JOINED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=()))
 WAITING = replace(HEALTHY, fabric=GpuFabric("in-progress", cluster=_NO_CLUSTER, troubles=()))
@@ -73,14 +75,14 @@ def _cluster(gpu: Gpu) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (box(JOINED, WAITING), LINKS),
         (box(JOINED, REFUSED), LINKS),
         (box(JOINED, DEGRADED), LINKS),
         (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS),
         (LONELY_TRAY, LINKS),
     ],
-    good=[
+    good=lambda: [
         (box(JOINED, JOINED), LINKS),
         (TRAY, LINKS),
         (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),))),
@@ -148,12 +150,12 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC)),
         (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING)),
         (SWITCHES, FabricManager("535.104.05", running=True), Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
     ],
-    good=[
+    good=lambda: [
         (SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC)),
         (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED)),
     ],
@@ -189,14 +191,14 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
 
 
 NO_CHANNEL = Devices((), (), ())
-CLOSED = Devices((), (Node(f"{_CHANNELS}/channel0", usable=False),), ())
-OPEN = Devices((), (Node(f"{_CHANNELS}/channel0", usable=True),), ())
+CLOSED = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=False),), ())
+OPEN = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=True),), ())
 OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environment")})
 
 
 @check(
-    bad=[(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS), (TRAY, CLOSED, Settings(), TWO_TRAYS)],
-    good=[
+    bad=lambda: [(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS), (TRAY, CLOSED, Settings(), TWO_TRAYS)],
+    good=lambda: [
         (TRAY, OPEN, Settings(), TWO_TRAYS),
         (TRAY, NO_CHANNEL, OFF, TWO_TRAYS),
         (TRAY, NO_CHANNEL, Settings(), Launch()),

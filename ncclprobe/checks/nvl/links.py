@@ -41,13 +41,13 @@ PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {}, "NVML:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL),
         (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
         (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
         (UNSAID, UNSAID, PRINTED_NONE, UNSAID),
     ],
-    good=[
+    good=lambda: [
         (H200S, NvLinks((FULL, FULL, FULL)), UNSAID, METAL),
         (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL),
         (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL),
@@ -127,11 +127,11 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (H200S, NvLinks((FULL, SLOW, FULL)), UNSAID),
         (box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
     ],
-    good=[
+    good=lambda: [
         (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID),
         (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
         (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),

@@ -12,7 +12,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.topo_matrix import Kind, Matrix
+from ncclprobe.facts.topo_matrix import Matrix, MatrixKind
 from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -26,18 +26,18 @@ FOUR = tuple(NvLink(n, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0")
 LINKED = NvLinks((FOUR, FOUR))
 
 
-def printed(word: str, kind: Kind = "topo-m") -> Matrix:
+def printed(word: str, kind: MatrixKind = "topo-m") -> Matrix:
     """The matrix of two GPUs, for examples."""
     links = {"GPU0": {"GPU0": "X", "GPU1": word}, "GPU1": {"GPU0": word, "GPU1": "X"}}
     return Matrix(kind, ("GPU0", "GPU1"), (), links, ("", ""), ("", ""), ("", ""))
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (printed("SYS"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL),
     ],
-    good=[
+    good=lambda: [
         (printed("PIX"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
         (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),

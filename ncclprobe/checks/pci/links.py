@@ -12,7 +12,7 @@ from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, Place
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -25,7 +25,7 @@ WIDE = PcieLink(2.5, 16, 32.0, 16)
 
 def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
     """A GPU of 16 lanes, for examples."""
-    return Device(f"0000:{bus:02x}:00.0", kind, Place(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
+    return Device(f"0000:{bus:02x}:00.0", kind, PciPosition(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
 
 
 def node(*devices: Device) -> tuple[Gpus, Pci]:
@@ -52,8 +52,12 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
-    bad=[(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
-    good=[(*EQUAL, METAL), (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL), (EQUAL[0], Pci(), GUEST)],
+    bad=lambda: [(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    good=lambda: [
+        (*EQUAL, METAL),
+        (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
+        (EQUAL[0], Pci(), GUEST),
+    ],
     required=True,
     requires="gpu.smi-canary",
     applies=on_pcie,
@@ -93,8 +97,8 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
 
 
 @check(
-    bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
-    good=[(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
+    bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
+    good=lambda: [(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     requires="gpu.smi-canary",
     applies=on_pcie,
 )
@@ -139,7 +143,7 @@ def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> 
     port = Port(f"mlx5_{number + function}", 1, "ACTIVE", "LinkUp", Rate(gbps, 4, "NDR"))
     return (
         RdmaDevice(port.device, (port,), address),
-        Device(address, _NIC, Place(f"pci0000:{0xA0 + number:02x}"), link),
+        Device(address, _NIC, PciPosition(f"pci0000:{0xA0 + number:02x}"), link),
     )
 
 
@@ -166,8 +170,8 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 
 
 @check(
-    bad=[cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
-    good=[
+    bad=lambda: [cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
+    good=lambda: [
         cards(nic(0, FULL), nic(1, FULL)),
         cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
         cards(nic(0, FULL), nic(1, UNTOLD)),
@@ -217,8 +221,8 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
-    bad=[cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
-    good=[
+    bad=lambda: [cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
+    good=lambda: [
         cards(nic(0, FULL)),
         cards(nic(0, OLD_SLOT, 200.0)),
         cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),

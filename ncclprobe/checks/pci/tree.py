@@ -13,7 +13,7 @@ from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
-from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, Place
+from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -33,7 +33,7 @@ UNREAD = Absent("config space: only 64 bytes are shown, and ACS lies beyond (roo
 
 def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci:
     """A GPU and a NIC below one switch whose lower ports have `acs` switched on, for examples."""
-    places = [Place("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
+    places = [PciPosition("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
     gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), places[0], FULL, iommu=iommu)
     card = replace(_NIC, place=places[1], iommu=iommu)
     ports = {port: Bridge(port, _PORT, acs=frozenset(acs) if seen else UNREAD) for port in _DOWN}
@@ -50,8 +50,8 @@ _SINCE_BOOT = Certainty("medium", "since boot")
 
 
 @check(
-    bad=[(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
-    good=[(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
+    bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
+    good=lambda: [(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
     privilege="root",
     applies=bare_metal,
 )
@@ -107,11 +107,11 @@ def _kinds(*devices: Device) -> set[str | None]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS),
         (below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS),
     ],
-    good=[
+    good=lambda: [
         (below_a_switch(), ONE, WITH_NIC, NO_PEERS),
         (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS),
         (below_a_switch(iommu="DMA"), box(replace(ONE.all[0], name="NVIDIA GH200 480GB")), WITH_NIC, NO_PEERS),
@@ -160,13 +160,13 @@ def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Ab
 
 def with_errors(errors: Errors | Absent) -> Pci:
     """A GPU that has seen these, for examples."""
-    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), Place("pci0000:00"), FULL, errors=errors)
+    gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), PciPosition("pci0000:00"), FULL, errors=errors)
     return Pci({gpu.address: gpu})
 
 
 @check(
-    bad=[(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
-    good=[
+    bad=lambda: [(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
+    good=lambda: [
         (with_errors(Errors()), ONE, Fabric()),
         (with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric()),
     ],
@@ -207,8 +207,8 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 
 
 @check(
-    bad=[(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
-    good=[
+    bad=lambda: [(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+    good=lambda: [
         (box(window(64 * GIB)), WITH_NIC),
         (box(window(_SMALL_WINDOW)), Fabric()),
         (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),

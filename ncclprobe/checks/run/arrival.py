@@ -18,7 +18,7 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
 _FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
 
 
-@check(bad=[(Arrivals(4, (2, 3), 60.0), _FOUR)], good=[(Arrivals(4), _FOUR)], required=True)
+@check(bad=lambda: [(Arrivals(4, (2, 3), 60.0), _FOUR)], good=lambda: [(Arrivals(4), _FOUR)], required=True)
 def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
     """Not every rank arrived.
 
@@ -43,11 +43,11 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)), Ending("lost")),
         (Attendance(4, stalled="all_reduce 1 MiB timing"), Ending("stalled")),
     ],
-    good=[(Attendance(4), Ending())],
+    good=lambda: [(Attendance(4), Ending())],
     required=True,
     requires="run.init",
 )

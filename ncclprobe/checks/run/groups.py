@@ -19,8 +19,8 @@ _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 
 
 @check(
-    bad=[(Groups((_ACROSS,)),), (Groups((_TORN,)),)],
-    good=[(Groups((_WITHIN,)),), (Groups((_STAGES,)),)],
+    bad=lambda: [(Groups((_ACROSS,)),), (Groups((_TORN,)),)],
+    good=lambda: [(Groups((_WITHIN,)),), (Groups((_STAGES,)),)],
     applies=groups_of_ranks,
 )
 def groups(measured: Groups) -> Iterator[Finding]:

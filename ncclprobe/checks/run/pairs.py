@@ -29,14 +29,14 @@ def _said(found: Localisation) -> tuple[Localised, Asked]:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         _said(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,))),
         _said(replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),))),
         _said(replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1})),
         _said(replace(_NOBODY, inside=(_SLOW_INSIDE,))),
         _said(replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
-    good=[
+    good=lambda: [
         _said(_NOBODY),
         _said(replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",))),
         _said(replace(_NOBODY, nodes=2)),

@@ -29,7 +29,7 @@ def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
     return asked.what == "collectives" and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
 
-@check(bad=[_with(_LATECOMER)], good=[_with(_PUNCTUAL), _with(_ALL_LATE)], applies=arrivals_noted)
+@check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL), _with(_ALL_LATE)], applies=arrivals_noted)
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     """A rank comes late to its calls: its host is slow, not a link.
 

@@ -63,8 +63,8 @@ EXACT = Certainty("high", "compared with exact values outside the timed window")
 
 
 @check(
-    bad=[_wrong(replace(ROW, wrong=3)), _wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))],
-    good=[(_ONE_SIZE, _EIGHT, Skipped(), _RIGHT)],
+    bad=lambda: [_wrong(replace(ROW, wrong=3)), _wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))],
+    good=lambda: [(_ONE_SIZE, _EIGHT, Skipped(), _RIGHT)],
     required=True,
     applies=collectives,
 )
@@ -141,8 +141,8 @@ def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
 
 
 @check(
-    bad=[(_BY_FILE, _EXPECTED, Rows((ROW,)))],
-    good=[(_BY_FILE, _EXPECTED, Rows((replace(ROW, busbw_GBps=98.0),)))],
+    bad=lambda: [(_BY_FILE, _EXPECTED, Rows((ROW,)))],
+    good=lambda: [(_BY_FILE, _EXPECTED, Rows((replace(ROW, busbw_GBps=98.0),)))],
     required=True,
     applies=to_be_judged,
 )

@@ -19,7 +19,7 @@ _WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
 _RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
 
 
-@check(bad=[(NicTraffic((_WRONG,)),)], good=[(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
+@check(bad=lambda: [(NicTraffic((_WRONG,)),)], good=lambda: [(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     """Bytes went over a NIC that nobody expected to carry them.
 
@@ -104,8 +104,8 @@ _KINDS = {
 
 
 @check(
-    bad=[(Copies((_SLOW_COPY,)), _JUDGED)],
-    good=[(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what="copies"))],
+    bad=lambda: [(Copies((_SLOW_COPY,)), _JUDGED)],
+    good=lambda: [(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what="copies"))],
     required=True,
     applies=copies_within_nodes,
 )
@@ -147,7 +147,7 @@ _COSTS = 1.05
 """Times as long, for certain: less than that differs between two runs that are alike."""
 
 
-@check(bad=[(Affinities((_PINNED,)),)], good=[(Affinities((_SAME,)),)], applies=affinity_of_ranks)
+@check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)], applies=affinity_of_ranks)
 def affinity(measured: Affinities) -> Iterator[Finding]:
     """A rank runs on the wrong processors, and its calls take longer for it.
 

@@ -10,7 +10,7 @@ from ncclprobe.checks.sync.interfaces import leads_out, roads
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.process import Limit, Process
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note
@@ -22,7 +22,7 @@ from ncclprobe.model.snapshot import Absent
 Stack = tuple[str | None, int | None]
 """Whose network it is: the machine's boot id and the network namespace. None: not known."""
 
-_NO_LIMIT = Limit(None, None)
+_NO_LIMIT = ResourceLimit(None, None)
 
 
 def _machine(boot_id: str | None) -> System:
@@ -45,11 +45,11 @@ _LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
         (Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),

@@ -32,12 +32,12 @@ LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EI
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS),
         (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS),
         (Every({"n0": EIGHT, "n1": SEVEN}), DGXS),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS),
         (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER})),
     ],
@@ -65,12 +65,12 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
         (Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX})),
         (Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
     ],
-    good=[(H100S, DGXS), (Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
+    good=lambda: [(H100S, DGXS), (Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
     applies=several_with_gpus,
 )
 def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
@@ -142,13 +142,13 @@ _ANY: Every[Software | Absent] = Every({})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (_NO_HCAS, _SETTINGS, Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}), _ANY, DGXS, H100S),
     ],
-    good=[
+    good=lambda: [
         (Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),

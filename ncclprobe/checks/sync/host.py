@@ -30,11 +30,11 @@ _PASSTHROUGH, _PLAIN = KernelOptions(("intel_iommu=on", "iommu=pt")), KernelOpti
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH, "n2": _PLAIN}), DGXS, H100S),
         (Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S),
     ],
-    good=[(Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH}), DGXS, H100S), (Every({"n0": _PLAIN}), DGXS, H100S)],
+    good=lambda: [(Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH}), DGXS, H100S), (Every({"n0": _PLAIN}), DGXS, H100S)],
     applies=several_with_gpus,
 )
 def kernel_cmdline(
@@ -80,12 +80,12 @@ _SPLIT = Every({**_TWO_SOCKETS.by_node, "n3": _cpus(28, 28, 28, 28)})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({**_TREES, "n3": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
         (Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
         (Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
     ],
-    good=[
+    good=lambda: [
         (Every({**_TREES, "n3": pci()}), _TWO_SOCKETS, DGXS, H100S),
         (Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S),
     ],
@@ -160,12 +160,12 @@ _ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": _FREE for i in range(4)})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({**_ALL_FREE.by_node, "n3": _FEW}), _ALL_ROOMY),
         (_ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
         (Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
     ],
-    good=[
+    good=lambda: [
         (_ALL_FREE, _ALL_ROOMY),
         (Every({"n0": _FEW, "n1": _FEW}), _ALL_ROOMY),
         (Every({**_ALL_FREE.by_node, "n3": Memlock(8 * MIB, exempt=True)}), _ALL_ROOMY),

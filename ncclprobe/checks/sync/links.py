@@ -47,12 +47,15 @@ def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({**_THREE_FAST, "n3": _SLOW}), _PLAIN, DGXS, H100S),
         (Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
         (Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
     ],
-    good=[(Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S), (Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    good=lambda: [
+        (Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _FAST}), _PLAIN, DGXS, H100S),
+    ],
     applies=several_with_gpus,
 )
 def rate(
@@ -95,11 +98,11 @@ _NO_FABRICS: Every[Fabric | Absent] = Every({})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),
     ],
-    good=[
+    good=lambda: [
         (Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS),
     ],
@@ -142,13 +145,13 @@ _APART, _LIMITED = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF}), _changed(_FAST
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
         (Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
         (Every({"n0": _LIMITED, "n1": _LIMITED}), _PLAIN),
         (Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
     ],
-    good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN), (Every({"n0": _FAST, "n1": _FAST}), _PLAIN)],
+    good=lambda: [(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN), (Every({"n0": _FAST, "n1": _FAST}), _PLAIN)],
     applies=several_with_gpus,
 )
 def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]:
@@ -194,11 +197,14 @@ _RAILS, _SWAPPED = _prefixed("fec0:0:0:1", "fec0:0:0:2"), _prefixed("fec0:0:0:2"
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _RAILS, "n1": _RAILS, "n2": _SWAPPED}), _PLAIN, DGXS, H100S),
         (Every({"n0": _RAILS, "n1": _prefixed("fec0:0:0:1", "fec0:0:0:9")}), _PLAIN, DGXS, H100S),
     ],
-    good=[(Every({"n0": _RAILS, "n1": _RAILS}), _PLAIN, DGXS, H100S), (Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    good=lambda: [
+        (Every({"n0": _RAILS, "n1": _RAILS}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _FAST}), _PLAIN, DGXS, H100S),
+    ],
     applies=several_with_gpus,
 )
 def subnet_prefix(

@@ -66,12 +66,12 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (_TWO_OF_THREE, _WAITED),
         (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
         (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
     ],
-    good=[
+    good=lambda: [
         (Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED),
         (Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}), Every({"n0": Gathering(1, 1.0, (_BABBLE,))})),
     ],
@@ -122,8 +122,8 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
 
 
 @check(
-    bad=[(Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, rank=8, node_rank=1)}), Every({"n0": _CUT}))],
-    good=[(_TWO_OF_THREE, _WAITED)],
+    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, rank=8, node_rank=1)}), Every({"n0": _CUT}))],
+    good=lambda: [(_TWO_OF_THREE, _WAITED)],
     required=True,
     applies=gathered,
 )

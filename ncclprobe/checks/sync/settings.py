@@ -51,13 +51,13 @@ _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
         (Every({"n0": _RING, "n1": having(NCCL_ALGO="Tree")}), _ANY, Job()),
         (Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
         (Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}), _ANY, Job("gloo")),
     ],
-    good=[
+    good=lambda: [
         (Every({"n0": _RING, "n1": _RING}), _ANY, Job()),
         (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), _ANY, Job()),
         (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
@@ -147,8 +147,8 @@ _NODE = having(NCCL_HOSTID="node")
 
 
 @check(
-    bad=[(Every({"n0": _NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), _SYSTEMS)],
-    good=[
+    bad=lambda: [(Every({"n0": _NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), _SYSTEMS)],
+    good=lambda: [
         (Every({"n0": _NODE, "n1": having(NCCL_HOSTID="node1")}), _SYSTEMS),
         (Every({"n0": _NODE, "n1": _NODE}), _ONE_MACHINE),
         (Every({"n0": PLAIN, "n1": PLAIN}), _SYSTEMS),

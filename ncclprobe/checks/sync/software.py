@@ -21,12 +21,12 @@ _NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),),
         (Every({"n0": _NEW, "n1": _OLD}),),
         (Every({"n0": _NEW, "n1": _NEW, "n2": Software({})}),),
     ],
-    good=[(Every({"n0": _NEW, "n1": _NEW}),), (Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
+    good=lambda: [(Every({"n0": _NEW, "n1": _NEW}),), (Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
     required=True,
     applies=several_with_gpus,
 )
@@ -64,12 +64,15 @@ _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _TORCH, "n1": _TORCH, "n2": _built("2.6.0+cu128", "12.8")}), _GPUS),
         (Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
         (Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
     ],
-    good=[(Every({"n0": _TORCH, "n1": _TORCH}), _GPUS), (Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
+    good=lambda: [
+        (Every({"n0": _TORCH, "n1": _TORCH}), _GPUS),
+        (Every({"n0": Software({}), "n1": Software({})}), _GPUS),
+    ],
     applies=several,
 )
 def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
@@ -113,11 +116,11 @@ _FW = _flashed("28.39.1002")
 
 
 @check(
-    bad=[
+    bad=lambda: [
         (Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),),
         (Every({"n0": _FW, "n1": _flashed("28.36.1010")}),),
     ],
-    good=[(Every({"n0": _FW, "n1": _FW}),), (Every({"n0": _FW, "n1": Fabric()}),)],
+    good=lambda: [(Every({"n0": _FW, "n1": _FW}),), (Every({"n0": _FW, "n1": Fabric()}),)],
     applies=several_with_gpus,
 )
 def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:

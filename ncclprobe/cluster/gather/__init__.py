@@ -1,9 +1,10 @@
-"""All nodes of a job in one report: rank 0's node gathers what the others know, plans what they try, and judges.
+"""Gather the facts of all nodes of a job at rank 0, try the paths between the nodes, and judge once.
 
-Every process of the job comes here and takes one of three parts. The *hub* is node 0; a *spoke* is any other node, and
-hands its capture to the hub; a *follower* is a rank beside the one that speaks for its node, and hands that one what
-only it can see. What is known is on disk before the network is touched. Who loses the others judges alone, by what it
-saw. Nobody leaves before the report is complete, because torchrun ends all ranks as soon as one of them ends.
+Every process of the job runs :func:`assemble` in one of three roles. Node 0 is the *coordinator*. The first rank of any
+other node is a *worker*, which sends its node's capture to the coordinator. Every other rank of a node hands the facts
+that only it can see to the first rank of its node. A capture is on disk before the network is used. A node that loses
+the others judges itself alone. No process leaves before the report is complete, because torchrun ends all ranks as soon
+as one of them ends.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from ncclprobe.cluster.gather.coordinator import as_hub
-from ncclprobe.cluster.gather.part import PARTING_S, Own, Part, Times, alone, code_of, say
-from ncclprobe.cluster.gather.worker import as_spoke
+from ncclprobe.cluster.gather.coordinator import run_coordinator
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, say
+from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
-from ncclprobe.cluster.rendezvous.run_in_thread import aside
-from ncclprobe.cluster.rendezvous.siblings import Siblings, follow
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
+from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over
 from ncclprobe.engine.observe import Heard, heard_by_rank, observed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, no_master
@@ -36,35 +37,35 @@ from ncclprobe.wire import WireError
 __all__ = ["Part", "Times", "assemble"]
 
 _SIBLINGS_S = 10.0
-_LOOKING_ON_S = 1.0  # each question has its own deadline: this one is for the last of them to come back
+_LOOKING_ON_S = 1.0  # each question has its own deadline; this is the grace for the last one
 
 
 def assemble(part: Part) -> ExitCode:
-    """Play this process's part to its end; its exit code."""
+    """Run this process's role to its end; return its exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was made for this run goes with it
     try:
-        return asyncio.run(_speak(part) if part.launch.speaks_for_node else _follow(part))
+        return asyncio.run(_run_node(part) if part.launch.speaks_for_node else _run_other_rank(part))
     except TimeoutError:
         say("this node could not be looked at within --timeout; nothing was judged")
         return ExitCode.INCONCLUSIVE
 
 
-async def _follow(part: Part) -> ExitCode:
+async def _run_other_rank(part: Part) -> ExitCode:
     launch = part.launch
     text = dump(heard_by_rank(part.collectors, part.times.by(0.3)), f"rank {launch.rank}")
     try:
-        leave = await follow(part.token.secret, part.node_rank, launch.local_rank or 0, text, part.times.end)
+        leave = await hand_over(part.token.secret, part.node_rank, launch.local_rank or 0, text, part.times.end)
     except WireError as error:
         say(f"rank {launch.rank}: {error}: nothing was looked at from this rank")
         return ExitCode.INCONCLUSIVE
     return code_of(leave)
 
 
-async def _speak(part: Part) -> ExitCode:
-    """The rank that speaks for its node. The others of the node are told to leave when all is done."""
+async def _run_node(part: Part) -> ExitCode:
+    """Run the rank that speaks for its node; tell the other ranks of the node to leave when all is done."""
     others = range(1, part.launch.local_world_size or 1)
     if not others:
-        return await _meet(part, await _look(part))
+        return await _join_nodes(part, await _look(part))
     async with contextlib.AsyncExitStack() as stack:
         try:
             siblings = Siblings(part.token.secret, part.node_rank, others, part.times.end)
@@ -74,63 +75,63 @@ async def _speak(part: Part) -> ExitCode:
                 "another process of this run is local rank 0 of this node as well; "
                 "give each rank its own LOCAL_RANK, or each job its own MASTER_PORT"
             ) from None
-        own = await _look(part)
+        local = await _look(part)
         texts = await siblings.gather(min(time.monotonic() + _SIBLINGS_S, part.times.by(0.5)))
-        own.ranks |= _by_rank(part.launch, texts)
-        own.add("roll", RollCall(len(others)))
+        local.ranks |= _parse_rank_answers(part.launch, texts)
+        local.add("roll", RollCall(len(others)))
         try:
-            return await _meet(part, own)
+            return await _join_nodes(part, local)
         finally:
             await siblings.leave(Leave(ExitCode.OK), time.monotonic() + PARTING_S)
 
 
-async def _look(part: Part) -> Own:
-    """This node, on a thread: meanwhile the others of this node are heard."""
+async def _look(part: Part) -> LocalNode:
+    """Look at this node on a thread, while the other ranks of this node connect."""
     look = partial(observed, part.collectors, part.times.by(0.4), part.given)
-    snapshot, answers = await aside(look, part.times.end + _LOOKING_ON_S)
-    return Own(_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
+    snapshot, answers = await run_in_thread(look, part.times.end + _LOOKING_ON_S)
+    return LocalNode(_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
 
 
-async def _meet(part: Part, own: Own) -> ExitCode:
+async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
     if not part.launch.several_nodes:
         if part.keep:
-            files.write(part.keep / files.named_after(own.name), own.text(), private=True)
-        return ExitCode(part.judge([own.again(part.collectors)], (), ()).exit_code)
+            files.write(part.keep / files.named_after(local.name), local.text(), private=True)
+        return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     if problem := no_master(part.launch):
-        return alone(part, own, f"{problem.subject} {problem.message}; {problem.remedy}")
+        return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:
         try:
             spool = stack.enter_context(_spool())
-            files.write(spool / files.named_after(own.name), own.text(), private=True)
+            files.write(spool / files.named_after(local.name), local.text(), private=True)
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
-                return alone(part, own, f"no folder for what the other nodes know ({error}); set TMPDIR")
+                return alone(part, local, f"no folder for what the other nodes know ({error}); set TMPDIR")
             say(f"what this node answered is on no disk: {error}")
-            return await as_spoke(part, own)
-        return await (as_spoke(part, own) if part.node_rank else as_hub(part, own, spool))
+            return await run_worker(part, local)
+        return await (run_worker(part, local) if part.node_rank else run_coordinator(part, local, spool))
 
 
 def _name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
-    """What the scheduler calls this node, or what it calls itself."""
+    """Return the scheduler's name of this node, or else its own."""
     return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[:MAX_NAME]
 
 
-def _by_rank(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
-    """What the other ranks of this node told, by their rank in the job, by which they call themselves."""
-    heard: dict[int, Heard] = {}
+def _parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
+    """Parse the captures of the other ranks of this node; key them by the rank in the job that each states."""
+    answers_by_rank: dict[int, Heard] = {}
     for local, text in texts.items():
         try:
             replay = parse(text, "")
-        except UsageError:  # it spoke, and what it knows is not known
+        except UsageError:  # it connected, but its capture cannot be read
             replay = Replay({}, "")
-        named = re.fullmatch(r"rank ([0-9]{1,9})", replay.node)
-        heard[int(named[1]) if named else (launch.rank or 0) + local] = dict(replay.answers)
-    return heard
+        rank_name = re.fullmatch(r"rank ([0-9]{1,9})", replay.node)
+        answers_by_rank[int(rank_name[1]) if rank_name else (launch.rank or 0) + local] = dict(replay.answers)
+    return answers_by_rank
 
 
 @contextlib.contextmanager
 def _spool() -> Iterator[Path]:
-    """A private folder on this node, for what must outlive a process that is killed."""
+    """Make a private folder on this node for captures that must outlive a killed process."""
     folder = Path(tempfile.mkdtemp(prefix="ncclprobe-"))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""What every process of an assembly needs: who it is, how long each part may take, what it knows, what it says."""
+"""Hold what every role of a gather needs: identity, deadlines, this node's facts, and output."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.checks.sync.roster import missing as not_among
+from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
 from ncclprobe.engine.observe import Heard, of_capture
@@ -25,32 +25,32 @@ from ncclprobe.units import printable
 
 _MESH_S = 30.0
 PARTING_S = 1.0
-"""For the last words to those who may have gone."""
+"""Time for the last message to peers that may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When each part of a run must be over, on time.monotonic(): so that `timeout_s` holds whoever stands still."""
+    """When each part of a run must be over, on time.monotonic(), so that `timeout_s` holds even if a peer hangs."""
 
     start: float
     timeout_s: float
     wait_s: float
 
     def by(self, share: float) -> float:
-        """The end of the part that may take the run up to this share of its time."""
+        """Return when the part that may use the run up to this `share` of its time must end."""
         return self.start + share * self.timeout_s
 
     @property
     def end(self) -> float:
-        """Of the whole run."""
+        """Return the end of the whole run."""
         return self.by(1.0)
 
     def meeting(self) -> float:
-        """Until when other nodes are waited for, or called."""
+        """Return until when other nodes are waited for, or called."""
         return min(time.monotonic() + self.wait_s, self.by(0.6))
 
     def mesh(self) -> float:
-        """Until when paths are tried."""
+        """Return until when paths are tried."""
         return min(time.monotonic() + _MESH_S, self.by(0.85))
 
 
@@ -79,7 +79,7 @@ class Part:
 
     @property
     def node_rank(self) -> int:
-        """This node's number. Where the launcher does not say, ranks are taken to be dealt out node by node."""
+        """Return this node's number; where the launcher does not state it, assume ranks are dealt node by node."""
         launch = self.launch
         if launch.node_rank is not None:
             return launch.node_rank
@@ -87,13 +87,13 @@ class Part:
 
     @property
     def nnodes(self) -> int:
-        """How many nodes there should be."""
+        """Return how many nodes the job should have."""
         return self.launch.nnodes or 1
 
 
 @dataclass(slots=True)
-class Own:
-    """What this node knows: its answers, those of its ranks, and what it has measured since."""
+class LocalNode:
+    """The answers of this node, those of its ranks, and the samples measured since."""
 
     name: str
     answers: Heard
@@ -101,39 +101,39 @@ class Own:
     snapshot: Snapshot
 
     def add(self, name: str, measured: Any) -> None:
-        """Keep a sample: a frozen dataclass."""
+        """Keep the sample `measured`, a frozen dataclass, as `name`."""
         self.answers[SAMPLE, name] = json.dumps(asdict(measured))
 
     def text(self) -> str:
-        """As a capture."""
+        """Return this node as the text of a capture."""
         return dump(self.answers, self.name, ranks=self.ranks)
 
     def replay(self) -> Replay:
-        """As if it had been captured."""
+        """Return this node as a replayed capture."""
         return Replay(self.answers, self.name, older=False, ranks=self.ranks)
 
-    def again(self, collectors: Sequence[Collector]) -> Snapshot:
-        """The facts, with what was measured."""
+    def snapshot_with_samples(self, collectors: Sequence[Collector]) -> Snapshot:
+        """Return the facts of this node, measured samples included."""
         return of_capture(self.replay(), collectors)
 
 
-def alone(part: Part, own: Own, why: str) -> ExitCode:
+def alone(part: Part, local: LocalNode, why: str) -> ExitCode:
     """Judge this node by itself, because the others are lost."""
-    snapshots = [own.again(part.collectors)]
-    return ExitCode(part.judge(snapshots, missing(snapshots), [why, how(part)]).exit_code)
+    snapshots = [local.snapshot_with_samples(part.collectors)]
+    return ExitCode(part.judge(snapshots, missing(snapshots), [why, describe_meeting(part)]).exit_code)
 
 
 def missing(snapshots: Sequence[Snapshot], came: Collection[int] = ()) -> tuple[str, ...]:
-    """The nodes that are in none of `snapshots`, and whose rank is not among those that `came`."""
+    """Return the nodes that are in none of `snapshots` and whose node rank did not come."""
     launches = {s.node: launch for s in snapshots if isinstance(launch := s.facts.get(Launch), Launch)}
-    return not_among(Every(launches), came)
+    return absent_nodes(Every(launches), came)
 
 
-def how(part: Part) -> str:
-    """How the nodes met: what a reader must know who wonders about ports and tokens."""
+def describe_meeting(part: Part) -> str:
+    """Describe how the nodes met, for readers who debug ports and tokens."""
     launch = part.launch
-    said = dict(launch.origins)
-    where = f"{launch.master_addr} ({said.get('master_addr', 'given')}), port {launch.master_port}"
+    origins = dict(launch.origins)
+    where = f"{launch.master_addr} ({origins.get('master_addr', 'given')}), port {launch.master_port}"
     through = "through torchrun's store at" if launch.agent_store else "at"
     token = "random" if launch.agent_store else part.token.origin
     return f"{launch.kind} started {part.nnodes} nodes, which met {through} {where}; token: {token}"
@@ -145,6 +145,6 @@ def say(line: str) -> None:
 
 
 def code_of(leave: Leave) -> ExitCode:
-    """With what this process ends: a verdict, whatever it was told."""
+    """Return the exit code of this process; it is always a verdict, whatever the peer sent."""
     verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
     return next((code for code in verdicts if code == leave.exit_code), ExitCode.INCONCLUSIVE)

@@ -1,4 +1,4 @@
-"""Every node but the first: finds node 0, hands over what it knows, tries what the plan says, leaves as it is told."""
+"""Run every node but the first: find node 0, send the capture, try the plan, leave with the given exit code."""
 
 import json
 import secrets
@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import Own, Part, alone, code_of, say
-from ncclprobe.cluster.mesh import Doors, NodePlan, open_doors, walk
-from ncclprobe.cluster.mesh.interfaces import roads
+from ncclprobe.cluster.gather.part import LocalNode, Part, alone, code_of, say
+from ncclprobe.cluster.mesh import Listeners, NodePlan, open_listeners, walk
+from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
-from ncclprobe.cluster.rendezvous.worker import Spoke
+from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
@@ -23,38 +23,45 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.wire import WireError
 
 
-async def as_spoke(part: Part, own: Own) -> ExitCode:
+async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     until = part.times.meeting()
     try:
         target, port, secret = await _where(part, until)
     except StoreError as error:
-        return alone(part, own, f"{error}: rank 0 was not found")
-    interfaces = _by_address(own.snapshot)
+        return alone(part, local, f"{error}: rank 0 was not found")
+    interfaces = _by_address(local.snapshot)
     wire, reach = await find(target, port, secret, until, interfaces=interfaces)
-    own.add("reach", reach)
+    local.add("reach", reach)
     if wire is None:
-        return alone(part, own, "rank 0 was not reached: this node was judged alone")
-    doors = await open_doors(roads(own.snapshot, part.backend, reach), part.node_rank, own.name, secret)
-    spoke, phase = Spoke(wire), "while it took this node's facts"
+        return alone(part, local, "rank 0 was not reached: this node was judged alone")
+    listeners = await open_listeners(
+        mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name, secret
+    )
+    worker, phase = Worker(wire), "while it took this node's facts"
     try:
-        hello = Hello(secrets.token_hex(8), part.node_rank, own.name, tuple(door._asdict() for door in doors.addresses))
-        await spoke.join(hello, own.text(), part.times.by(0.7))
-        own.add("clock", await spoke.clock(part.times.by(0.7)))
+        hello = Hello(
+            secrets.token_hex(8),
+            part.node_rank,
+            local.name,
+            tuple(listener._asdict() for listener in listeners.addresses),
+        )
+        await worker.join(hello, local.text(), part.times.by(0.7))
+        local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
-        while not isinstance(told := await spoke.told(part.times.end), Leave):
-            await _walk(part, own, spoke, doors, told)
+        while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
+            await _walk(part, local, worker, listeners, instruction)
     except (WireError, Refused) as error:
-        return alone(part, own, f"rank 0 was lost {phase} ({error}): this node was judged alone")
+        return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
     finally:
-        doors.close()
-        spoke.close()
-    if told.line:
-        say(told.line)
-    return code_of(told)
+        listeners.close()
+        worker.close()
+    if instruction.line:
+        say(instruction.line)
+    return code_of(instruction)
 
 
 async def _where(part: Part, until: float) -> tuple[str, int, bytes]:
-    """Address and port of the hub, and the secret."""
+    """Return the coordinator's address, its port and the secret. Raises StoreError."""
     target, port = part.launch.master_addr or "", part.launch.master_port or 0
     if not part.launch.agent_store:
         return target, port, part.token.secret
@@ -65,21 +72,21 @@ async def _where(part: Part, until: float) -> tuple[str, int, bytes]:
         raise StoreError("garbled", "torchrun's store holds something else than what rank 0 leaves there") from None
 
 
-async def _walk(part: Part, own: Own, spoke: Spoke, doors: Doors, plan: Mapping[str, Any]) -> None:
-    """Follow a plan, and tell what was seen."""
+async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:
+    """Try the paths of a plan and report them. Raises WireError for a malformed plan."""
     try:
         mine, seconds = msgspec.convert(plan["plan"], NodePlan, str_keys=True), float(plan["seconds"])
         mine.check()
     except (KeyError, TypeError, ValueError) as error:
         raise WireError("garbled", f"sent a plan that is none: {error}") from None
-    seen = await walk(mine, doors, doors.token, min(time.monotonic() + seconds, part.times.by(0.9)))
-    own.add("paths", seen)
-    samples = {name: json.loads(str(own.answers[SAMPLE, name])) for name in ("reach", "clock")}
-    await spoke.report(samples | {"paths": asdict(seen)}, part.times.by(0.95))
+    seen = await walk(mine, listeners, listeners.token, min(time.monotonic() + seconds, part.times.by(0.9)))
+    local.add("paths", seen)
+    samples = {name: json.loads(str(local.answers[SAMPLE, name])) for name in ("reach", "clock")}
+    await worker.report(samples | {"paths": asdict(seen)}, part.times.by(0.95))
 
 
 def _by_address(snapshot: Snapshot) -> dict[str, str]:
-    """The names of this node's interfaces, by address."""
+    """Return the names of this node's interfaces, by address."""
     found = snapshot.facts.get(Interfaces)
-    every = found.addresses if isinstance(found, Interfaces) else ()
-    return {each.address: each.name for each in every}
+    addresses = found.addresses if isinstance(found, Interfaces) else ()
+    return {each.address: each.name for each in addresses}

@@ -1,4 +1,4 @@
-"""Who calls whom, in which order: data, made by one node for all.
+"""Plan which node calls which, in which order: data, made by one node for all.
 
 Up to `limit` nodes every node calls every other. Beyond, it calls those at distance ±1, ±2, ±4, … in the order of their
 ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span powers of two (src/graph/trees.cc).
@@ -8,28 +8,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
-from ncclprobe.facts.paths import OUTCOMES, Door, Path, Paths
+from ncclprobe.facts.paths import OUTCOMES, MeshListener, Path, Paths
 
 FULL_MESH_NODES = 64
-"""All ordered pairs up to here: 63 calls per node and road."""
+"""All ordered pairs up to here: 63 calls per node and role."""
 
 RATE_CANDIDATES = 4
-"""Nodes ahead of each in the ring to which it may stream: two would do, were they sure to answer."""
+"""Nodes ahead of each in the ring to which it may stream; the first two that answer are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One listener of node `to`, called from the caller's own interface of the same road."""
+    """One listener of node `to`, called from the caller's own interface of the same role."""
 
     to: int
-    road: str
+    role: str
     address: str
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node does: `calls` in that order, then streams to the first that answered of `rates`, road by road."""
+    """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role."""
 
     me: int
     names: dict[int, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class NodePlan:
     rates: tuple[Call, ...] = ()
 
     def check(self) -> None:
-        """Raises ValueError for a call that nobody could make: a plan comes from another node."""
+        """Raise ValueError for an impossible call: a plan comes from another node."""
         for call in (*self.calls, *self.rates):
             ip_address(call.address.partition("%")[0])
             if not 0 < call.port < 1 << 16:
@@ -45,31 +45,31 @@ class NodePlan:
 
 
 def plan_mesh(
-    doors_by_node: Mapping[int, Sequence[Door]],
+    listeners_by_node: Mapping[int, Sequence[MeshListener]],
     limit: int = FULL_MESH_NODES,
     names: Mapping[int, str] | None = None,
 ) -> dict[int, NodePlan]:
-    """The plan of each node, by rank. In the k-th place of their lists all call different nodes.
+    """Return the plan of each node, by rank. At the k-th position of their lists all call different nodes.
 
-    A road is walked between nodes that both have a door on it.
+    Two nodes call each other in a role only if both listen in it.
     """
-    ranks = sorted(doors_by_node)
+    ranks = sorted(listeners_by_node)
     known = {rank: (names or {}).get(rank, f"node {rank}") for rank in ranks}
     plans = {}
     for place, me in enumerate(ranks):
         ahead = [ranks[(place + step) % len(ranks)] for step in steps(len(ranks), limit)]
         ring = [ranks[(place + step) % len(ranks)] for step in range(1, min(len(ranks), RATE_CANDIDATES + 1))]
-        mine = {door.road for door in doors_by_node[me]}
-        calls = tuple(_calls(ahead, mine, doors_by_node))
-        plans[me] = NodePlan(me, known, calls, tuple(_calls(ring, mine, doors_by_node)))
+        mine = {listener.role for listener in listeners_by_node[me]}
+        calls = tuple(_calls(ahead, mine, listeners_by_node))
+        plans[me] = NodePlan(me, known, calls, tuple(_calls(ring, mine, listeners_by_node)))
     return plans
 
 
-def answering(plan: NodePlan, said: Paths) -> Paths:
-    """What a node `said`, as far as it answers its plan, with numbers that can be."""
-    asked = {(call.to, call.road) for call in plan.calls}
-    rows = {(row.to, row.road): row for row in said.rows if (row.to, row.road) in asked and _can_be(row)}
-    return replace(said, me=plan.me, names=plan.names, rows=tuple(rows.values()))
+def answering(plan: NodePlan, answer: Paths) -> Paths:
+    """Keep of the `reported` paths those that answer the plan with plausible numbers."""
+    asked = {(call.to, call.role) for call in plan.calls}
+    rows = {(row.to, row.role): row for row in answer.rows if (row.to, row.role) in asked and _can_be(row)}
+    return replace(answer, me=plan.me, names=plan.names, rows=tuple(rows.values()))
 
 
 def _can_be(row: Path) -> bool:
@@ -78,15 +78,15 @@ def _can_be(row: Path) -> bool:
 
 
 def steps(nodes: int, limit: int) -> list[int]:
-    """The distances, from 1 up, at which each of `nodes` in a ring calls another."""
+    """Return the distances, from 1 up, at which each of `nodes` in a ring calls another."""
     if nodes <= limit:
         return list(range(1, nodes))
     powers = [1 << k for k in range(nodes.bit_length()) if 1 << k <= nodes // 2]
     return sorted({step for power in powers for step in (power, nodes - power)})
 
 
-def _calls(to: Sequence[int], roads: set[str], doors: Mapping[int, Sequence[Door]]) -> Iterator[Call]:
+def _calls(to: Sequence[int], roles: set[str], listeners: Mapping[int, Sequence[MeshListener]]) -> Iterator[Call]:
     for node in to:
-        for door in doors[node]:
-            if door.road in roads:
-                yield Call(node, door.road, door.address, door.port)
+        for listener in listeners[node]:
+            if listener.role in roles:
+                yield Call(node, listener.role, listener.address, listener.port)

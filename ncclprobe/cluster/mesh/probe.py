@@ -1,4 +1,6 @@
-"""One path: call a listener from the own interface of that road, ask who it is, and see whether large packets pass."""
+"""Probe one path: call a listener from the local interface of that role, check its node, see whether large packets
+pass.
+"""
 
 import ipaddress
 import time
@@ -10,7 +12,7 @@ from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.cluster.mesh.tcp import tcp_info
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.facts.paths import Door, Path
+from ncclprobe.facts.paths import MeshListener, Path
 from ncclprobe.wire import Wire, WireError
 
 TRY_S = 2.0
@@ -32,76 +34,76 @@ class Caller:
     deadline: float
 
     def limit(self, seconds: float) -> float:
-        """The end of something that may take `seconds`."""
+        """Return the end of a step that may take `seconds`."""
         return min(self.deadline, time.monotonic() + seconds)
 
     def outcome(self, error: WireError, limit: float) -> str:
-        """How a path ended; ``late`` where it was our own time that ended: that is never the other side's fault."""
+        """Return how a path ended; ``late`` where this run's own time ended, which never blames the other side."""
         return "late" if error.kind in ("filtered", "silent") and limit >= self.deadline else error.kind
 
 
-class Impostor(NcclprobeError):
+class WrongPeer(NcclprobeError):
     """Another node of this run answers at the address."""
 
 
 class _Stopped(NcclprobeError):
-    """The conversation ended: `outcome` says how, the message in words."""
+    """The connection ended: `outcome` is a path's outcome, the message says it in words."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
         self.outcome = outcome
 
 
-async def walk_path(caller: Caller, call: Call, own: Door) -> Path:
-    """Try one path, once. What goes wrong is an outcome, never an error."""
-    path = untried(call, own)
+async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
+    """Try one path, once. A failure is an outcome, never an error."""
+    path = untried(call, local)
     if time.monotonic() >= caller.deadline:
         return path
     path = replace(path, tries=1, detail="")
-    if _family(own.address) != _family(call.address):
-        return replace(path, outcome="unreachable", detail=f"from {own.address}: IPv4 and IPv6 do not meet")
+    if _family(local.address) != _family(call.address):
+        return replace(path, outcome="unreachable", detail=f"from {local.address}: IPv4 and IPv6 do not meet")
     limit = caller.limit(TRY_S)
     try:
-        talk = await reach(caller, call, own, limit)
-    except Impostor as error:
+        connection = await reach(caller, call, local, limit)
+    except WrongPeer as error:
         return replace(path, outcome="wrong-peer", detail=str(error))
     except WireError as error:
         return replace(path, outcome=caller.outcome(error, limit), detail=str(error)[:_DETAIL_CHARACTERS])
     try:
-        return await _measured(caller, path, talk)
+        return await _measured(caller, path, connection)
     finally:
-        talk.close()
+        connection.close()
 
 
-def untried(call: Call, own: Door) -> Path:
-    """The row of a path for which there was no time."""
-    return Path(call.to, call.road, own.interface, own.address, call.address, "late", "not tried: no time left", 0)
+def untried(call: Call, local: MeshListener) -> Path:
+    """Return the row of a path for which there was no time."""
+    return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tried: no time left", 0)
 
 
-async def reach(caller: Caller, call: Call, own: Door, deadline: float) -> Wire:
-    """A conversation with the node that `call` means. Raises WireError, Impostor."""
-    talk = await wire.connect(_scoped(call.address, own), call.port, caller.token, deadline, own.address)
+async def reach(caller: Caller, call: Call, local: MeshListener, deadline: float) -> Wire:
+    """Connect to the node that `call` means. Raises WireError, WrongPeer."""
+    connection = await wire.connect(_with_scope(call.address, local), call.port, caller.token, deadline, local.address)
     try:
-        who = await talk.receive(deadline, _ANSWER_BYTES)
+        who = await connection.receive(deadline, _ANSWER_BYTES)
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on
-        talk.close()
+        connection.close()
         raise
     if who.get("node") != call.to:
-        talk.close()
-        raise Impostor(f"node {who.get('node')!s:.20}, {who.get('name')!s:.80}, answers there")
-    return talk
+        connection.close()
+        raise WrongPeer(f"node {who.get('node')!s:.20}, {who.get('name')!s:.80}, answers there")
+    return connection
 
 
-async def _measured(caller: Caller, path: Path, talk: Wire) -> Path:
-    """Round trips of small messages, then a large one there, then one back."""
+async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
+    """Measure round trips of small messages, then a large one there, then one back."""
     outcome, detail, trips = "ok", "", [float("inf")]
     try:
-        await _by(caller, TRY_S, lambda limit: _round_trips(talk, trips, limit))
-        await _by(caller, LARGE_S, lambda limit: _there(talk, limit), "stalled-out")
-        await _by(caller, LARGE_S, lambda limit: _back(talk, limit), "stalled-back")
+        await _by(caller, TRY_S, lambda limit: _round_trips(connection, trips, limit))
+        await _by(caller, LARGE_S, lambda limit: _send_large(connection, limit), "stalled-out")
+        await _by(caller, LARGE_S, lambda limit: _receive_large(connection, limit), "stalled-back")
     except _Stopped as error:
         outcome, detail = error.outcome, str(error)[:_DETAIL_CHARACTERS]
-    kernel = tcp_info(talk)
+    kernel = tcp_info(connection)
     return replace(
         path,
         outcome=outcome,
@@ -114,7 +116,7 @@ async def _measured(caller: Caller, path: Path, talk: Wire) -> Path:
 
 
 async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[None]], silent: str = "silent") -> None:
-    """Take one step in its time. Raises _Stopped, with the outcome `silent` where nothing came."""
+    """Run one step in its time. Raises _Stopped, with the outcome `silent` where no answer came."""
     limit = caller.limit(seconds)
     try:
         await step(limit)
@@ -123,32 +125,32 @@ async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[
         raise _Stopped(silent if outcome == "silent" else outcome, str(error)) from None
 
 
-async def _round_trips(talk: Wire, trips: list[float], limit: float) -> None:
+async def _round_trips(connection: Wire, trips: list[float], limit: float) -> None:
     """Keep the shortest so far at the end of `trips`."""
     for number in range(_ECHOES):
         began = time.monotonic()
-        await talk.send({"echo": number}, limit)
-        if (await talk.receive(limit, _ANSWER_BYTES)).get("echo") != number:
+        await connection.send({"echo": number}, limit)
+        if (await connection.receive(limit, _ANSWER_BYTES)).get("echo") != number:
             raise WireError("garbled", "answers something else than it was asked")
         trips.append(min(trips[-1], time.monotonic() - began))
 
 
-async def _there(talk: Wire, limit: float) -> None:
-    await talk.send({"do": "take"}, limit)
-    await talk.pour(FILLER, limit)
-    await talk.receive(limit, _ANSWER_BYTES)
+async def _send_large(connection: Wire, limit: float) -> None:
+    await connection.send({"do": "take"}, limit)
+    await connection.send_filler(FILLER, limit)
+    await connection.receive(limit, _ANSWER_BYTES)
 
 
-async def _back(talk: Wire, limit: float) -> None:
-    await talk.send({"do": "give"}, limit)
-    await talk.swallow(CHUNK_BYTES, limit)
+async def _receive_large(connection: Wire, limit: float) -> None:
+    await connection.send({"do": "give"}, limit)
+    await connection.discard(CHUNK_BYTES, limit)
 
 
 def _family(address: str) -> int:
     return ipaddress.ip_address(address.partition("%")[0]).version
 
 
-def _scoped(address: str, own: Door) -> str:
-    """A link-local address of theirs, with our name of the link."""
+def _with_scope(address: str, local: MeshListener) -> str:
+    """Give a link-local address of the other side this node's name of the link."""
     bare = address.partition("%")[0]
-    return f"{bare}%{own.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
+    return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare

@@ -1,6 +1,6 @@
-"""What the kernel knows of a TCP connection, by the offsets of struct tcp_info (include/uapi/linux/tcp.h).
+"""Read the kernel's view of a TCP connection, by the offsets of struct tcp_info (include/uapi/linux/tcp.h).
 
-The struct only ever grew, so that an offset holds for every kernel; one that knows less returns fewer bytes.
+The struct only ever grew, so that an offset holds for every kernel; an older one returns fewer bytes.
 """
 
 import socket
@@ -17,8 +17,8 @@ _NO_RTT = 0xFFFFFFFF
 class TcpInfo:
     """`path_mtu` in bytes; `resent` of `segments` that this side sent; the shortest round trip that the kernel saw.
 
-    `acked_bytes` is how much of what was sent has arrived at the other side's kernel. The kernel's round trips do not
-    wait for a process to be scheduled. None: this kernel does not say.
+    `acked_bytes` have arrived at the other side's kernel. The kernel's round trips do not wait for a process to be
+    scheduled. None: this kernel does not say.
     """
 
     path_mtu: int | None = None
@@ -28,23 +28,23 @@ class TcpInfo:
     acked_bytes: int | None = None
 
 
-def tcp_info(talk: Wire) -> TcpInfo:
-    """Of this conversation, now."""
-    return parse(talk.option(socket.IPPROTO_TCP, socket.TCP_INFO, _NBYTES) or b"")
+def tcp_info(connection: Wire) -> TcpInfo:
+    """Return the kernel's current view of this connection."""
+    return parse(connection.option(socket.IPPROTO_TCP, socket.TCP_INFO, _NBYTES) or b"")
 
 
-def parse(said: bytes) -> TcpInfo:
-    """What getsockopt(TCP_INFO) returned."""
-    micros = _at(said, _MIN_RTT)
+def parse(answer: bytes) -> TcpInfo:
+    """Parse the bytes that getsockopt(TCP_INFO) returned."""
+    micros = _at(answer, _MIN_RTT)
     return TcpInfo(
-        path_mtu=_at(said, _PMTU) or None,
-        resent=_at(said, _TOTAL_RETRANS),
-        segments=_at(said, _SEGS_OUT),
+        path_mtu=_at(answer, _PMTU) or None,
+        resent=_at(answer, _TOTAL_RETRANS),
+        segments=_at(answer, _SEGS_OUT),
         rtt_s=None if micros is None or micros == _NO_RTT else max(1, micros) / 1e6,
-        acked_bytes=_at(said, _BYTES_ACKED, 8),
+        acked_bytes=_at(answer, _BYTES_ACKED, 8),
     )
 
 
-def _at(said: bytes, offset: int, nbytes: int = 4) -> int | None:
-    field = said[offset : offset + nbytes]
+def _at(answer: bytes, offset: int, nbytes: int = 4) -> int | None:
+    field = answer[offset : offset + nbytes]
     return int.from_bytes(field, sys.byteorder) if len(field) == nbytes else None

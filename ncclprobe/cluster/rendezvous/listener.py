@@ -1,4 +1,4 @@
-"""Rank 0's ear: the very port that the job will use, on every address, for IPv4 and IPv6 as torch's store has it."""
+"""Open rank 0's listener: the job's own port, on every address, for IPv4 and IPv6 as torch's store has it."""
 
 import contextlib
 import errno
@@ -21,8 +21,8 @@ class CannotListen(NcclprobeError):
         self.kind = kind
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens on `port` (0: any) of every address. Raises CannotListen."""
+def bind_listener(port: int) -> socket.socket:
+    """Return a socket that listens on `port` (0: any) of every address. Raises CannotListen."""
     try:
         return _bound(socket.AF_INET6, "::", port)
     except OSError as error:
@@ -56,7 +56,7 @@ def _cannot(port: int, error: OSError) -> CannotListen:
 
 
 def room_for(connections: int) -> int:
-    """How many connections this process may have open, after its soft limit was raised as far as is needed."""
+    """Raise the soft limit as far as needed; return how many connections this process may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""What node and rank 0 say to each other, and how much of it is taken.
+"""Define the messages between a node and rank 0, and their limits.
 
 ::
 
@@ -23,43 +23,43 @@ from ncclprobe.wire import WireError
 T = TypeVar("T")
 
 CHUNK_CHARS = 128 << 10
-"""Of a capture's text in one message."""
+"""Characters of a capture in one message."""
 MAX_CHUNK_BYTES = 12 * CHUNK_CHARS + 100
-"""A chunk's JSON: a character outside the basic plane takes two escapes of six bytes."""
+"""The largest JSON of a chunk: a character outside the basic plane takes two escapes of six bytes."""
 MAX_CAPTURE_CHARS = 8 << 20
-"""A node with 8 GPUs, 8 NICs and as many ranks has less than one."""
+"""A node with 8 GPUs, 8 NICs and as many ranks has less than one million."""
 MAX_HELLO_BYTES = 64 << 10
 MAX_NAME = 255
 """Characters of a node's name: what DNS allows."""
 MAX_SAMPLES_BYTES = 4 << 20
 MAX_PLAN_BYTES = 4 << 20
-"""2,048 nodes with their names and 22 calls on each of two roads are below 100 KiB."""
+"""2,048 nodes with their names and 22 calls in each of two roles are below 100 KiB."""
 
 
 class Refused(NcclprobeError):
-    """Rank 0 answered, and does not want this node; the message is its reason."""
+    """Rank 0 answered and refuses this node; the message is its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a node says it is. `id` is drawn anew by each process; `doors` is for the mesh, and opaque here."""
+    """The identity that a node states. `id` is drawn anew by each process; `listeners` is for the mesh, opaque here."""
 
     id: str
     node_rank: int
     name: str
-    doors: tuple[dict[str, Any], ...] = ()
+    listeners: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """How a node is to end: its own exit code, and one line that says why."""
+    """The exit code of a node, and one line that says why."""
 
     exit_code: int
     line: str = ""
 
 
 def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:
-    """`message[key]` as `kind`. Raises WireError garbled, and Refused where the message is a refusal."""
+    """Return `message[key]` as `kind`. Raises WireError (garbled), and Refused where the message is a refusal."""
     import msgspec
 
     if isinstance(why := message.get("refused"), str):

@@ -1,4 +1,4 @@
-"""The way to rank 0, layer by layer, again and again until it is there or time is up.
+"""Reach rank 0, layer by layer, again and again until it answers or time is up.
 
 Resolve its name, ask the kernel for the route, connect, look whether what answers is ours, prove the token. Rank 0 may
 start later, so a name that does not resolve yet and a port that is not open yet are tried again; a service that is not
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from ncclprobe.cluster.rendezvous.run_in_thread import aside
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
 from ncclprobe.wire import Wire, WireError, connect
@@ -35,7 +35,7 @@ _ENOUGH = {  # calls, a second apart, of something that is there and does not se
     "silent": 8,
 }
 _BY_PATIENCE = ("resolve", "filtered", "silent")
-"""Outcomes that a try has, whatever was there, if it begins too late."""
+"""Outcomes of a try that begins too late, whatever was there."""
 _FARTHER = (
     *("resolve", "route", "address", "denied", "unreachable", "filtered", "refused"),
     *("reset", "silent", "foreign", "garbled", "too-big", "stranger"),
@@ -44,7 +44,7 @@ _FARTHER = (
 
 
 def addresses_of(name: str) -> Sequence[str]:
-    """What getaddrinfo(3) says, in its order. Raises OSError."""
+    """Return the addresses from getaddrinfo(3), in its order. Raises OSError."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(each[4][0]) for each in found))
 
@@ -58,7 +58,7 @@ async def find(
     interfaces: Mapping[str, str] = MappingProxyType({}),
     resolve: Resolve = addresses_of,
 ) -> tuple[Wire | None, Reach]:
-    """An open conversation with rank 0, or None, and how it came to that. Ends by `deadline`, raises nothing.
+    """Return an open connection to rank 0 or None, and how it came to that. Ends by `deadline`, raises nothing.
 
     `interfaces` are the names of this node's, by address. `resolve` may hang: it runs on a thread that is left behind.
     """
@@ -84,10 +84,10 @@ async def find(
 async def _round(
     reach: Reach, token: bytes, deadline: float, interfaces: Mapping[str, str], resolve: Resolve
 ) -> tuple[Wire | None, Reach]:
-    """One try of every address."""
+    """Try every address once."""
     started = time.monotonic()
     try:
-        addresses = tuple(await aside(lambda: resolve(reach.target), deadline))[:_MAX_ADDRESSES]
+        addresses = tuple(await run_in_thread(lambda: resolve(reach.target), deadline))[:_MAX_ADDRESSES]
         trouble = "resolves to nothing"
     except TimeoutError:
         addresses, trouble = (), "no answer from the resolver"
@@ -121,7 +121,7 @@ async def _attempt(
 
 
 def source_towards(address: str, port: int) -> str:
-    """This node's address that the kernel would use towards `address`; nothing is sent. Raises OSError."""
+    """Return this node's address that the kernel would use towards `address`; send nothing. Raises OSError."""
     found = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
     family, kind, _, _, to = found[0]
     with contextlib.closing(socket.socket(family, kind)) as probe:

@@ -1,4 +1,4 @@
-"""Work that may never come back, on a thread that nobody waits for: not even the end of the process."""
+"""Run work that may never return on a thread that nothing waits for, not even the end of the process."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def aside(work: Callable[[], T], deadline: float) -> T:
-    """What `work` returns. asyncio's own executor would be waited for when the loop ends.
+async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
+    """Return what `work` returns. asyncio's own executor would be waited for when the loop ends.
 
     Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()).
     """
@@ -27,7 +27,7 @@ async def aside(work: Callable[[], T], deadline: float) -> T:
         outcome: object
         try:
             how, outcome = done.set_result, work()
-        except BaseException as error:  # noqa: BLE001 - not caught but handed on, to whoever waits
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting task
             how, outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop has ended before
             loop.call_soon_threadsafe(settle, how, outcome)

@@ -1,7 +1,7 @@
-"""The ranks of one node: each hands what only it can see to local rank 0, and leaves when told.
+"""Gather the ranks of one node: each hands what only it can see to local rank 0, and leaves when told.
 
-Over a unix socket with an abstract name, which needs no folder, is gone with its process, and is seen in this network
-namespace only. Its name is drawn from the token, and whoever speaks must prove that.
+They use a unix socket with an abstract name, which needs no folder, ends with its process, and is visible in this
+network namespace only. Its name is drawn from the token, and each side must prove the token.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ _MAX_TEXT_BYTES = 4 << 20
 _PAUSE_S = 0.05
 
 
-def door(token: bytes, node_rank: int) -> str:
-    """The abstract name on which local rank 0 of a node is found."""
+def socket_name(token: bytes, node_rank: int) -> str:
+    """Return the abstract socket name of local rank 0 of a node."""
     return "\0ncclprobe-" + hmac.digest(token, f"siblings {node_rank}".encode(), hashlib.sha256).hex()[:32]
 
 
@@ -30,16 +30,16 @@ class Siblings:
     """Local rank 0's side, for ``async with``. `expected` are the local ranks that should come."""
 
     def __init__(self, token: bytes, node_rank: int, expected: Collection[int], deadline: float) -> None:
-        self._token, self._name, self._deadline = token, door(token, node_rank), deadline
+        self._token, self._name, self._deadline = token, socket_name(token, node_rank), deadline
         self._expected = frozenset(expected)
         self._texts: dict[int, str] = {}
         self._wires: dict[int, Wire] = {}
-        self._talks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
 
     async def gather(self, deadline: float) -> dict[int, str]:
-        """The texts of those that came by `deadline`, by local rank. Who is not in it did not come."""
+        """Return the texts of those that came by `deadline`, by local rank; a rank that did not come is left out."""
         while self._expected - set(self._texts) and (left_s := deadline - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -51,11 +51,11 @@ class Siblings:
         await asyncio.gather(*(_dismiss(wire, leave, deadline) for wire in self._wires.values()))
 
     def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = asyncio.get_running_loop().create_task(self._talk(reader, writer))
-        self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
+        task = asyncio.get_running_loop().create_task(self._handle(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(WireError):
             soon = min(self._deadline, time.monotonic() + _HELLO_S)
             wire = await accept(reader, writer, self._token, soon)
@@ -68,7 +68,7 @@ class Siblings:
         writer.transport.abort()
 
     async def __aenter__(self) -> "Siblings":
-        """Raises OSError where another local rank 0 of this run and node is there already."""
+        """Start to listen. Raises OSError where another local rank 0 of this run and node listens already."""
         self._server = await asyncio.start_unix_server(self._admit, self._name, limit=1 << 14)
         return self
 
@@ -79,10 +79,10 @@ class Siblings:
             self._server.close()
         for wire in self._wires.values():
             wire.close()
-        talks = tuple(self._talks)
-        for talk in talks:
-            talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
 
@@ -91,8 +91,8 @@ async def _dismiss(wire: Wire, leave: Leave, deadline: float) -> None:
         await wire.send({"leave": asdict(leave)}, deadline)
 
 
-async def follow(token: bytes, node_rank: int, local_rank: int, facts: str, deadline: float) -> Leave:
-    """Every other rank's side: hand over `facts` and wait to be told to leave. Raises WireError."""
+async def hand_over(token: bytes, node_rank: int, local_rank: int, facts: str, deadline: float) -> Leave:
+    """Send `facts` from any other rank and wait for the message to leave. Raises WireError."""
     wire = await _found(token, node_rank, deadline)
     try:
         await wire.send({"local_rank": local_rank, "facts": facts}, deadline)
@@ -102,10 +102,10 @@ async def follow(token: bytes, node_rank: int, local_rank: int, facts: str, dead
 
 
 async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
-    """A conversation with local rank 0, which may start later."""
+    """Return a connection to local rank 0, which may start later. Raises WireError."""
     while True:
         with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_unix_connection(door(token, node_rank), limit=1 << 14)
+            reader, writer = await asyncio.open_unix_connection(socket_name(token, node_rank), limit=1 << 14)
             return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S))
         if time.monotonic() + _PAUSE_S > deadline:
             raise WireError("refused", "local rank 0 of this node is not there")

@@ -1,7 +1,7 @@
-"""The detour where torchrun has MASTER_PORT: rank 0 leaves the address of its own listener in torchrun's store.
+"""Leave the address of rank 0's own listener in torchrun's store, where torchrun itself has MASTER_PORT.
 
-torch's TCPStore, as a client without a world size that waits for nobody, under our own prefix. Its own timeouts do not
-hold against a server that is stopped, so it lives on a thread that is left behind at the deadline.
+This uses torch's TCPStore as a client without a world size, which waits for no worker, under our own prefix. Its own
+timeouts do not hold against a stopped server, so it runs on a thread that is left behind at the deadline.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ncclprobe.cluster.rendezvous.run_in_thread import aside
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import NcclprobeError
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ async def announce(address: str, port: int, attempt: str, note: Mapping[str, Any
 
 
 async def look_up(address: str, port: int, attempt: str, deadline: float) -> dict[str, Any]:
-    """The note that rank 0 left, waited for until `deadline`. Raises StoreError."""
+    """Return the note that rank 0 left; wait for it until `deadline`. Raises StoreError."""
     raw = await _served(address, port, deadline, lambda store: _polled(store, _key(attempt), deadline))
     with contextlib.suppress(ValueError, RecursionError):
         if len(raw) <= _MAX_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
@@ -47,7 +47,7 @@ async def look_up(address: str, port: int, attempt: str, deadline: float) -> dic
 
 
 def _key(attempt: str) -> str:
-    return f"ncclprobe/doctor/{attempt}/hub"
+    return f"ncclprobe/doctor/{attempt}/coordinator"
 
 
 def _polled(store: Any, key: str, deadline: float) -> bytes:
@@ -61,7 +61,7 @@ def _polled(store: Any, key: str, deadline: float) -> bytes:
 async def _served(address: str, port: int, deadline: float, work: Callable[[Any], T]) -> T:
     where = f"the store at {address} port {port}"
     try:
-        return await aside(lambda: work(_client(address, port, deadline)), deadline)
+        return await run_in_thread(lambda: work(_client(address, port, deadline)), deadline)
     except (TimeoutError, asyncio.TimeoutError):
         raise StoreError("silent", f"{where}: no answer") from None
     except ImportError as error:

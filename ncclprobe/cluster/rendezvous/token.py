@@ -1,4 +1,4 @@
-"""The secret that the processes of one run share."""
+"""Derive the secret that the processes of one run share."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ VARIABLE = "NCCLPROBE_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`secret` keys every signature; `origin` says in words where it is from, and what it guards against."""
+    """`secret` keys every signature; `origin` says where it is from, and what it guards against."""
 
     secret: bytes
     origin: str
@@ -21,7 +21,7 @@ class Token:
 
 
 def run_token(variables: Mapping[str, str | None], run_id: str, port: int) -> Token:
-    """NCCLPROBE_TOKEN, or what all processes of one user's job know: its id and its port.
+    """Return the token of NCCLPROBE_TOKEN, or one from the job's id, its user and its port.
 
     MASTER_ADDR is no part of it: one node may call rank 0 by name and another by number.
     """

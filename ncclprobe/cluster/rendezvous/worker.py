@@ -1,4 +1,4 @@
-"""The side of every node but rank 0's: hand over what is known, do as planned, leave when told."""
+"""Run the side of every node but rank 0's: send the capture, try the plan, leave when told."""
 
 import time
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from ncclprobe.wire import Wire
 _PINGS = 8
 
 
-class Spoke:
-    """One node at rank 0, over `wire`. Everything raises WireError where rank 0 is lost or out of time."""
+class Worker:
+    """One node's connection to rank 0, over `wire`. Every method raises WireError where rank 0 is lost or late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def join(self, hello: Hello, capture: str, deadline: float) -> None:
-        """Say who this is and hand over `capture`. Raises Refused where rank 0 does not want it."""
-        doors = list(hello.doors)
-        said = {"id": hello.id, "node_rank": hello.node_rank, "name": hello.name, "doors": doors}
-        await self._wire.send({"hello": said}, deadline)
+        """State this node's identity and hand over `capture`. Raises Refused where rank 0 refuses it."""
+        listeners = list(hello.listeners)
+        fields = {"id": hello.id, "node_rank": hello.node_rank, "name": hello.name, "listeners": listeners}
+        await self._wire.send({"hello": fields}, deadline)
         await self._expect("go", bool, deadline)
         for at in range(0, max(1, len(capture)), CHUNK_CHARS):
             more = at + CHUNK_CHARS < len(capture)
@@ -29,8 +29,8 @@ class Spoke:
         await self._expect("welcome", bool, deadline)
 
     async def clock(self, deadline: float) -> ClockOffset:
-        """This node's clock against rank 0's: of several round trips the shortest, rank 0's answer in its middle."""
-        await self._ping(0, deadline)  # the first is slow: caches, and a hub with others to welcome
+        """Measure this node's clock against rank 0's: of several round trips take the shortest, at its middle."""
+        await self._ping(0, deadline)  # the first is slow: caches, and a coordinator with others to welcome
         best = min([await self._ping(number, deadline) for number in range(1, _PINGS)], key=lambda seen: seen.rtt_s)
         await self._wire.send({"ready": True}, deadline)
         return best
@@ -42,13 +42,13 @@ class Spoke:
         rtt_s = time.monotonic() - started
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
-    async def told(self, deadline: float) -> dict[str, Any] | Leave:
-        """What this node is to do next: a plan to probe by, or how to leave."""
+    async def next_instruction(self, deadline: float) -> dict[str, Any] | Leave:
+        """Return what this node is to do next: a plan to probe by, or how to leave."""
         message = await self._wire.receive(deadline, MAX_PLAN_BYTES)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
 
     async def report(self, samples: Mapping[str, Any], deadline: float) -> None:
-        """Hand over what was measured, by the sample's name."""
+        """Send the measured samples, by name."""
         await self._wire.send({"samples": dict(samples)}, deadline)
 
     async def _expect(self, key: str, kind: Any, deadline: float) -> Any:

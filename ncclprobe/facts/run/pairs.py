@@ -9,16 +9,16 @@ from ncclprobe.model.registry import collector
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class MeasuredPairs:
     """The pairs that were measured; empty: none."""
 
     rows: tuple[PairRow, ...] = ()
 
 
 @collector
-def pairs(host: Host) -> Pairs:
+def pairs(host: Host) -> MeasuredPairs:
     """Read the pairs."""
-    return Pairs(any_of(host, "pair", PairRow))
+    return MeasuredPairs(any_of(host, "pair", PairRow))
 
 
 @dataclass(frozen=True, slots=True)

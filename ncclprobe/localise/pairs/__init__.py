@@ -1,6 +1,7 @@
-"""Who talks to whom, and what follows from how fast it went: plans of pairs as data, and from samples to a culprit.
+"""Find slow parts from pair samples: plan which ranks talk, and conclude from the rates which part is slow.
 
-`rounds` plans, somebody measures, `effects` says what is slower than its like, `causes` what could explain it,
-`retests` whom to measure again beside whom, `culprit` decides, `inquiry` is all of that in its order. Pure: no clock,
-no socket, no torch, and no randomness; the same samples give the same answer, on a cluster and on a simulated one.
+`rounds` plans, a caller measures, `effects` says what is slower than comparable samples, `causes` what could explain
+it, `retests` what to measure again with which partners, `suspects` decides, `search` is all of that in its order. Pure:
+no clock, no socket, no torch, and no randomness; the same samples give the same answer, on a cluster and on a simulated
+one.
 """

@@ -1,4 +1,4 @@
-"""What could be wrong: each cause names the pairs it would make slow, so that samples can speak for or against it."""
+"""List what could be wrong: each cause names the pairs it would make slow, so that samples speak for or against it."""
 
 import math
 from collections import defaultdict
@@ -17,11 +17,12 @@ DIRECTIONS: tuple[Direction, ...] = ("both", "out", "into")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that may be at fault.
+    """One part that may be at fault.
 
-    kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, what lies between two nodes
-        (routing), on one rail or on all; `leaf`, whatever touches a leaf; `uplink`, what leaves or enters it;
-        `plane`, one rail of all nodes (its switches).
+    kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, the path between two nodes
+    (routing), on one rail or on all; `leaf`, everything that touches a leaf; `uplink`, what leaves or enters it;
+    `plane`, one rail of all nodes (its switches).
+
     direction: `out` of or `into` the first of `nodes` or the leaf, or both.
     """
 
@@ -32,7 +33,7 @@ class Cause:
     leaf: str = ""
 
     def __str__(self) -> str:
-        """As one would say it: ``out of n3 rail 1``."""
+        """Return the cause in words: ``out of n3 rail 1``."""
         where = {"pair": " with ".join(self.nodes), "plane": "all nodes"}.get(
             self.kind, self.leaf or "".join(self.nodes)
         )
@@ -43,7 +44,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One result as evidence: its logarithm of the ratio to the usual, -inf for a pair that was lost."""
+    """One result as evidence: the logarithm of its ratio to the usual, -inf for a pair that was lost."""
 
     src: End
     dst: End
@@ -52,15 +53,15 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
-    """Entries, and where those of each node, end, pair and leaf stand."""
+class Evidence:
+    """Entries, and the positions of those of each node, end, pair and leaf."""
 
     entries: tuple[Entry, ...]
     layout: Layout
     places: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
 
     def covered(self, cause: Cause) -> Iterator[int]:
-        """The places of all entries that `cause` would make slow."""
+        """Yield the positions of all entries that `cause` would make slow."""
         ways = ("out", "into") if cause.direction == "both" else (cause.direction,)
         if cause.kind == "plane":
             yield from self.places.get(("plane", cause.rail), ())
@@ -75,8 +76,8 @@ class Book:
                 yield from self.places.get((cause.kind, each, cause.leaf or cause.nodes[0], cause.rail), ())
 
 
-def book(entries: Iterable[Entry], layout: Layout, before: Book | None = None) -> Book:
-    """Enter `entries` under everything that could be blamed for them, behind those of `before`, which stays."""
+def add_evidence(entries: Iterable[Entry], layout: Layout, before: Evidence | None = None) -> Evidence:
+    """Index `entries` under every cause that could explain them, after those of `before`, which stays unchanged."""
     places: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     old, kept = before.entries if before else (), tuple(entries)
     comparable = _comparable(layout)
@@ -85,11 +86,11 @@ def book(entries: Iterable[Entry], layout: Layout, before: Book | None = None) -
             places[key].append(place)
     known = before.places if before else {}
     longer = {key: [*known.get(key, ()), *new] for key, new in places.items()}
-    return Book((*old, *kept), layout, {**known, **longer})
+    return Evidence((*old, *kept), layout, {**known, **longer})
 
 
 def _comparable(layout: Layout) -> bool:
-    """Whether what crosses the fabric tells leaves apart: of two, each crossing touches both."""
+    """Return whether traffic across the fabric tells leaves apart: of two leaves, each crossing touches both."""
     return len(set(layout.leaf.values())) > 2
 
 
@@ -112,10 +113,10 @@ def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[obje
 
 
 def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rules: Rules) -> dict[Cause, float]:
-    """Everything that might explain something slow, with its odds before any sample.
+    """Return every cause that might explain a slow result, with its log odds before any sample.
 
     Ends whose way out or in is slow by both rules, pairs whose residual is, those of lost pairs, and each leaf and
-    plane: there are few. `results` are those of the tournament, its samples in the order of `effects.residual`.
+    plane: there are few. `results` are those of the round-robin, its samples in the order of `effects.residual`.
     """
     ends = {end for result in results for end in (result.src, result.dst)}
     many_rails = len({end.rail for end in ends}) > 1
@@ -123,13 +124,13 @@ def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rule
     suspects = {end for ways in (effects.out, effects.into) for end in slow(ways, rules)}
     suspects |= {end for result in lost for end in (result.src, result.dst)}
     samples = [result for result in results if isinstance(result, Sample)]
-    odd = [samples[place] for place in slow(dict(enumerate(effects.residual)), rules)]
+    outliers = [samples[place] for place in slow(dict(enumerate(effects.residual)), rules)]
     found: set[Cause] = set(_of_fabric(ends, layout))
     for end in suspects:
         found |= set(_of_end(end, rails=many_rails))
-    for src, dst in [(each.src, each.dst) for each in odd] + [(each.src, each.dst) for each in lost]:
+    for src, dst in [(each.src, each.dst) for each in outliers] + [(each.src, each.dst) for each in lost]:
         found |= set(_of_pair(src, dst, rails=many_rails))
-    many = _many(ends, results, layout)
+    many = _count_per_kind(ends, results, layout)
     return {cause: _prior(cause, many, rules) for cause in found}
 
 
@@ -158,8 +159,8 @@ def _of_fabric(ends: Iterable[End], layout: Layout) -> Iterator[Cause]:
         yield from (Cause("plane", rail=rail) for rail in rails)
 
 
-def _many(ends: set[End], results: Sequence[Result], layout: Layout) -> dict[Kind, int]:
-    """How many there are of each kind, directions included."""
+def _count_per_kind(ends: set[End], results: Sequence[Result], layout: Layout) -> dict[Kind, int]:
+    """Count the causes of each kind, directions included."""
     leaves = len(set(layout.leaf.values()))
     return {
         "node": 3 * len({end.node for end in ends}),
@@ -172,6 +173,6 @@ def _many(ends: set[End], results: Sequence[Result], layout: Layout) -> dict[Kin
 
 
 def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
-    """Log odds: the faults of this kind that a fleet is expected to have, shared among all it could be."""
+    """Return the log odds: the expected faults of this kind in a fleet, shared among all it could be."""
     share = rules.faults / many[cause.kind]
     return math.log(share / (1 - share))

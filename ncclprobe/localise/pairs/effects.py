@@ -1,8 +1,8 @@
-"""How much each end, and each pair beyond its ends, takes from what is usual: median polish on log bandwidth.
+"""Fit how much each end, and each pair beyond its ends, deviates from the usual: median polish on log bandwidth.
 
-log(sample) = level + what its source's way out takes + what its destination's way in takes + residual, fitted by
-medians (J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others.
-Where a median lies between two samples it is the higher one: whoever is fast with half of the partners is not slow.
+log(sample) = level + effect of the source's way out + effect of the destination's way in + residual, fitted by medians
+(J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others. Where a
+median lies between two samples the higher one is taken: an end that is fast with half of its partners is not slow.
 Pairs below one leaf, pairs across the fabric and pairs that send both ways each have a level of their own.
 """
 
@@ -28,7 +28,7 @@ _MAD_TO_SIGMA = 0.6745
 class Effects:
     """Logarithms of ratios to the usual: of each end's way `out` and `into` it, and of each sample beyond its ends.
 
-    `level` is what is usual, in GB/s (1e9 bytes/s) by way; `residual` stands in the order of the samples.
+    `level` is the usual rate, in GB/s (1e9 bytes/s) by way; `residual` has the order of the samples.
     """
 
     level: Mapping[Way, float]
@@ -38,15 +38,15 @@ class Effects:
 
 
 def way(sample: Sample, layout: Layout) -> Way:
-    """Among which samples this one is compared."""
+    """Return the class of samples that this one is compared with."""
     return layout.near(sample.src, sample.dst), sample.both
 
 
 def levels(samples: Iterable[Sample], layout: Layout) -> dict[Way, float]:
-    """What is usual on each way, GB/s: of each node its median, of each leaf that of its nodes, then that of leaves.
+    """Return the usual rate of each way, GB/s: the median of each node, then of each leaf's nodes, then of the leaves.
 
-    Counting nodes rather than samples keeps the level where fewer than half of the nodes are bad, although most
-    samples then touch a bad one; counting leaves keeps it where whole leaves are.
+    Counting nodes rather than samples keeps the level where fewer than half of the nodes are bad, although most samples
+    then touch a bad one; counting leaves keeps it where whole leaves are.
     """
     by_node: defaultdict[Way, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -63,7 +63,7 @@ def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
 
 
 def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
-    """Fit the samples of a tournament. Without samples everything is empty."""
+    """Fit the samples of a round-robin. Without samples everything is empty."""
     level = levels(samples, layout)
     ratios = [math.log(sample.GBps / level[way(sample, layout)]) for sample in samples]
     sources, targets = _places(sample.src for sample in samples), _places(sample.dst for sample in samples)
@@ -72,7 +72,7 @@ def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
         before = (out, into)
         out = _centred({end: median_high(ratios[n] - into[samples[n].dst] for n in at) for end, at in sources.items()})
         into = _centred({end: median_high(ratios[n] - out[samples[n].src] for n in at) for end, at in targets.items()})
-        if _moved(before[0], out) < _SETTLED and _moved(before[1], into) < _SETTLED:
+        if _change(before[0], out) < _SETTLED and _change(before[1], into) < _SETTLED:
             break
     residual = [ratio - out[s.src] - into[s.dst] for ratio, s in zip(ratios, samples, strict=True)]
     return Effects(level, out, into, tuple(residual))
@@ -86,17 +86,17 @@ def _places(ends: Iterable[End]) -> dict[End, list[int]]:
 
 
 def _centred(effects: Mapping[End, float]) -> dict[End, float]:
-    """The same with the typical end at zero: what all ends share belongs to the level."""
+    """Shift `effects` so that the typical end is at zero: what all ends share belongs to the level."""
     middle = median_high(effects.values()) if effects else 0.0
     return {end: effect - middle for end, effect in effects.items()}
 
 
-def _moved(before: Mapping[End, float], after: Mapping[End, float]) -> float:
+def _change(before: Mapping[End, float], after: Mapping[End, float]) -> float:
     return max((abs(before[end] - after[end]) for end in after), default=0.0)
 
 
 def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
-    """How far each logarithm lies from their median: 0.6745 (x - median) / MAD, the MAD being no less than `floor`."""
+    """Return each logarithm's distance from their median: 0.6745 (x - median) / MAD, MAD no less than `floor`."""
     if not logs:
         return {}
     middle = median(logs.values())
@@ -105,7 +105,7 @@ def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
 
 
 def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
-    """Those of `logs` (logarithms of ratios to the usual) that are slow by both rules: key to logarithm."""
+    """Return those of `logs` (logarithms of ratios to the usual) that are slow by both rules: key to logarithm."""
     limit = math.log(rules.slow_ratio)
     scores = modified_z(logs, rules.mad_floor)
     return {key: value for key, value in logs.items() if value < limit and scores[key] < rules.slow_z}

@@ -1,8 +1,8 @@
-"""Inside nodes: who plays with whom while every node plays by itself, and who is slow beside its peers.
+"""Plan and judge pairs inside nodes: which ranks talk while every node measures by itself, and which are slow.
 
-No network is in these pairs, so they are judged apart. A pair is compared with the same places of the other nodes,
-which are built alike, so that two devices far apart in every node are nobody's fault; among fewer than FEWEST nodes
-with all pairs inside of them. Slow once is a suspicion; named is who was slow each time.
+No network is in these pairs, so they are judged apart. A pair is compared with the same positions of the other nodes,
+which have the same build, so that two devices far apart in every node are no fault; among fewer than FEWEST nodes with
+all pairs inside of them. A rank that is slow once is a suspect; it is named if it is slow each time.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Literal
 
 from ncclprobe.localise.pairs.effects import slow
 from ncclprobe.localise.pairs.peers import FEWEST
-from ncclprobe.localise.pairs.rounds import Match, Round, tournament
+from ncclprobe.localise.pairs.rounds import Match, Round, round_robin
 from ncclprobe.localise.pairs.samples import Rules
 
 Way = tuple[int, int]
@@ -24,7 +24,7 @@ Way = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """One thing that is slow inside `node`: most of it, one rank's pairs or one pair; `ratio` is what is left."""
+    """One slow part inside `node`: most of it, one rank's pairs or one pair; `ratio` is what is left."""
 
     kind: Literal["node", "rank", "pair"]
     node: str
@@ -34,24 +34,24 @@ class Slow:
 
 
 def plan(nodes: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[Round, ...]:
-    """Rounds in which the ranks of each node play a round robin (or `count` rounds of one), all nodes at once."""
-    own = [_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
-    return tuple(tuple(match for part in parts for match in part) for parts in zip_longest(*own, fillvalue=()))
+    """Return rounds in which the ranks of each node run a round-robin (or `count` rounds of one), all nodes at once."""
+    per_node = [_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
+    return tuple(tuple(match for part in parts for match in part) for parts in zip_longest(*per_node, fillvalue=()))
 
 
 def _among(ranks: Sequence[int], count: int | None) -> list[Round]:
-    planned = tournament(len(ranks), count)
+    planned = round_robin(len(ranks), count)
     return [tuple(Match(ranks[match.first], ranks[match.second]) for match in matches) for matches in planned]
 
 
-def again(rounds: Iterable[Round], suspects: Collection[Way]) -> tuple[Round, ...]:
-    """The rounds of any suspect, whole: under the same load, beside the same peers."""
+def retest_rounds(rounds: Iterable[Round], suspects: Collection[Way]) -> tuple[Round, ...]:
+    """Return the whole rounds of any suspect: under the same load, with the same peers."""
     pairs = {frozenset(way) for way in suspects}
     return tuple(r for r in rounds if any(frozenset((match.first, match.second)) in pairs for match in r))
 
 
 def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rules: Rules) -> dict[Way, float]:
-    """The ways whose rate (GB/s) is slow beside their peers, each with its ratio to them."""
+    """Return the ways whose rate (GB/s) is slow compared with their peers, each with its ratio to them."""
     found: dict[Way, float] = {}
     for group in _peers(rates, nodes):
         usual = median(rates[way] for way in group)
@@ -61,20 +61,20 @@ def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rul
 
 
 def _peers(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]) -> list[list[Way]]:
-    """Ways that are compared with one another: the same places of each node where these are enough."""
+    """Group the ways that are compared: the same positions of each node where these are enough."""
     place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
-    alike: defaultdict[tuple[int, int], list[Way]] = defaultdict(list)
+    comparable: defaultdict[tuple[int, int], list[Way]] = defaultdict(list)
     for src, dst in rates:
-        alike[place[src], place[dst]].append((src, dst))
-    enough = [ways for ways in alike.values() if len(ways) >= FEWEST]
-    few = [way for ways in alike.values() if len(ways) < FEWEST for way in ways]
+        comparable[place[src], place[dst]].append((src, dst))
+    enough = [ways for ways in comparable.values() if len(ways) >= FEWEST]
+    few = [way for ways in comparable.values() if len(ways) < FEWEST for way in ways]
     return [*enough, few] if len(few) >= FEWEST else enough
 
 
-def named(
+def name_slow(
     ratios: Mapping[Way, float], rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]
 ) -> tuple[Slow, ...]:
-    """The fewest words for the ways that were slow each time (`ratios`): a node, a rank or a pair, the worst first."""
+    """Name the ways that were slow each time (`ratios`) in the fewest parts: a node, a rank or a pair, worst first."""
     found: list[Slow] = []
     for node, ranks in nodes.items():
         bad = {way: ratio for way, ratio in ratios.items() if way[0] in ranks}
@@ -87,12 +87,12 @@ def named(
 def _of_node(
     node: str, ranks: Sequence[int], bad: Mapping[Way, float], tried: Sequence[Way], rates: Mapping[Way, float]
 ) -> Iterable[Slow]:
-    def told(kind: Literal["node", "rank", "pair"], whose: Sequence[int], ways: Collection[Way]) -> Slow:
+    def slow_of(kind: Literal["node", "rank", "pair"], slow_ranks: Sequence[int], ways: Collection[Way]) -> Slow:
         usual = median(rates[way] / bad[way] for way in ways)
-        return Slow(kind, node, tuple(sorted(whose)), median(bad[way] for way in ways), usual)
+        return Slow(kind, node, tuple(sorted(slow_ranks)), median(bad[way] for way in ways), usual)
 
     if len(ranks) > 2 and _most(bad, tried):
-        yield told("node", ranks, bad)
+        yield slow_of("node", ranks, bad)
         return
     left = dict(bad)
     for rank in sorted(ranks, key=lambda rank: -sum(rank in way for way in bad)) if len(ranks) > 2 else ():
@@ -100,11 +100,11 @@ def _of_node(
             its = [way for way in left if way[end] == rank]
             if len(its) > 1 and _most(its, [way for way in tried if way[end] == rank]):
                 its = [way for way in left if rank in way]
-                yield told("rank", (rank,), its)
+                yield slow_of("rank", (rank,), its)
                 left = {way: ratio for way, ratio in left.items() if way not in its}
                 break
     for pair in dict.fromkeys(frozenset(way) for way in left):
-        yield told("pair", tuple(pair), [way for way in left if frozenset(way) == pair])
+        yield slow_of("pair", tuple(pair), [way for way in left if frozenset(way) == pair])
 
 
 def _most(some: Collection[Way], tried: Sequence[Way]) -> bool:

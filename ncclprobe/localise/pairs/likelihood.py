@@ -1,9 +1,9 @@
-"""How strongly samples speak for a cause: how many of those it covers are slow, beside how often healthy ones are.
+"""Weigh how strongly samples speak for a cause: how many of those it covers are slow, and how often healthy ones are.
 
 A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
-whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of nobody
-suspected lies there is counted in the fleet itself. So the noise needs no model: where one transfer in
-five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample without any
+suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer in five is slow
+without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
 """
 
 import heapq
@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
-from ncclprobe.localise.pairs.causes import Book, Cause
+from ncclprobe.localise.pairs.causes import Cause, Evidence
 from ncclprobe.localise.pairs.samples import End, Rules
 from ncclprobe.stats import percentile
 
 _MOST_ENDS = 80
-"""Per cent of its ends that a leaf, an uplink or a plane must slow down to be the one to blame, not they."""
+"""Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
 _WIDE = {"leaf", "uplink", "plane"}
 
 
@@ -27,8 +27,8 @@ _WIDE = {"leaf", "uplink", "plane"}
 class Weight:
     """What speaks for a cause.
 
-    `loss` is the logarithm of the ratio it shows, `slow` of `tests` samples are slow, beside so many `partners`;
-    `prior`, `first` and `again` are log odds: before all samples, from the tournament, and from retests.
+    `loss` is the logarithm of the ratio it shows, `slow` of `tests` samples are slow, with so many `partners`; `prior`,
+    `round_robin_odds` and `retest_odds` are log odds: before all samples, from the round-robin, and from retests.
     """
 
     loss: float
@@ -37,51 +37,53 @@ class Weight:
     partners: int
     retests: int
     prior: float
-    first: float
-    again: float
+    round_robin_odds: float
+    retest_odds: float
 
     @property
     def log_odds(self) -> float:
-        """All together."""
-        return self.prior + self.first + self.again
+        """Return the log odds of all samples together."""
+        return self.prior + self.round_robin_odds + self.retest_odds
 
     @property
     def confidence(self) -> float:
-        """The odds as a probability."""
+        """Return the odds as a probability."""
         return 1 / (1 + math.exp(-max(-700.0, min(700.0, self.log_odds))))
 
 
 class Scale:
-    """Weighs causes by the entries of a book. `usual` are the places of entries that no suspected end takes part in."""
+    """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part."""
 
-    def __init__(self, book: Book, usual: Collection[int], rules: Rules) -> None:
-        self._book, self._rules, self._usual = book, rules, frozenset(usual)
+    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules) -> None:
+        self._evidence, self._rules, self._usual = evidence, rules, frozenset(usual)
         self._limit = math.log(rules.slow_ratio)
-        self._logs = [entry.log_ratio for entry in book.entries]
+        self._logs = [entry.log_ratio for entry in evidence.entries]
         self._pool = sorted(self._logs[place] for place in self._usual)
 
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
-        """What the entries that `cause` covers say, without those `taken` by another."""
-        places = [place for place in self._book.covered(cause) if place not in taken]
+        """Weigh `cause` by the entries it covers, without those `taken` by another."""
+        places = [place for place in self._evidence.covered(cause) if place not in taken]
         loss = self._loss(cause, places)
         limit = max(loss / 2, self._limit) if cause.kind in _WIDE else loss / 2
         chance = self._chance(limit, places)
         for_it = math.log(self._rules.hit / chance)
         against = math.log((1 - self._rules.hit) / (1 - chance))
-        entries = [self._book.entries[place] for place in places]
-        again = [entry.log_ratio <= limit for entry in entries if entry.step]
-        slow, slow_again = sum(self._logs[place] <= limit for place in places), sum(again)
+        entries = [self._evidence.entries[place] for place in places]
+        retest_slow = [entry.log_ratio <= limit for entry in entries if entry.step]
+        slow, slow_retests = sum(self._logs[place] <= limit for place in places), sum(retest_slow)
         partners = {entry.dst.node if entry.src.node in cause.nodes else entry.src.node for entry in entries}
-        first = (slow - slow_again) * for_it + (len(places) - len(again) - slow + slow_again) * against
-        then = slow_again * for_it + (len(again) - slow_again) * against
-        return Weight(loss, slow, len(places), len(partners), len(again), prior, first, then)
+        round_robin_odds = (slow - slow_retests) * for_it + (
+            len(places) - len(retest_slow) - slow + slow_retests
+        ) * against
+        retest_odds = slow_retests * for_it + (len(retest_slow) - slow_retests) * against
+        return Weight(loss, slow, len(places), len(partners), len(retest_slow), prior, round_robin_odds, retest_odds)
 
     def _loss(self, cause: Cause, places: Sequence[int]) -> float:
-        """What is typical of the entries; of a wide cause what nearly all of its ends show."""
+        """Return what is typical of the entries; of a wide cause what nearly all of its ends show."""
         if cause.kind not in _WIDE:
             return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
         by_end: defaultdict[End, list[float]] = defaultdict(list)
-        leaf, entries = self._book.layout.leaf, self._book.entries
+        leaf, entries = self._evidence.layout.leaf, self._evidence.entries
         for place in places:
             entry = entries[place]
             for end in (entry.src, entry.dst):
@@ -92,23 +94,23 @@ class Scale:
         return percentile([median_high(logs) for logs in by_end.values()], _MOST_ENDS)
 
     def _chance(self, limit: float, places: Sequence[int]) -> float:
-        """How often an entry that `cause` does not cover is as slow as that; by Laplace's rule, never quite 0 or 1."""
-        own = [self._logs[place] for place in places if place in self._usual]
-        as_slow = bisect_right(self._pool, limit) - sum([log <= limit for log in own])
-        among = len(self._pool) - len(own)
+        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1."""
+        covered_logs = [self._logs[place] for place in places if place in self._usual]
+        as_slow = bisect_right(self._pool, limit) - sum([log <= limit for log in covered_logs])
+        among = len(self._pool) - len(covered_logs)
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
     def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
-        """All of them, from the prior log odds of each; who has no more entries than `before` weighs the same."""
+        """Weigh all of them, from the prior log odds of each; reuse the weight of one with no more entries."""
         found = {}
         for cause, prior in candidates.items():
             known = before.get(cause)
-            same = known and len(list(self._book.covered(cause))) == known.tests
+            same = known and len(list(self._evidence.covered(cause))) == known.tests
             found[cause] = known if known and same else self.weigh(cause, prior)
         return found
 
     def explain(self, candidates: Mapping[Cause, float], weighed: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
-        """The likeliest cause, then the likeliest of what it leaves unexplained, and so on while any is likely at all.
+        """Choose the likeliest cause, then the likeliest of what it leaves unexplained, and so on while any is likely.
 
         `candidates`: each with its prior log odds; `weighed`: each by all that it covers. Those whose samples are not
         slow, or speak against it, are left out.
@@ -122,7 +124,7 @@ class Scale:
         while heap:
             before, _, cause = heapq.heappop(heap)
             weight = weights[cause]
-            if not taken.isdisjoint(self._book.covered(cause)):  # else it is the same
+            if not taken.isdisjoint(self._evidence.covered(cause)):  # else it is the same
                 weight = weights[cause] = self.weigh(cause, candidates[cause], taken)
             if not weight.slow or weight.loss > self._limit or weight.log_odds <= weight.prior:
                 continue
@@ -130,5 +132,5 @@ class Scale:
                 heapq.heappush(heap, (-weight.log_odds, order[cause], cause))
                 continue
             chosen[cause] = weight
-            taken |= set(self._book.covered(cause))
+            taken |= set(self._evidence.covered(cause))
         return chosen

@@ -1,4 +1,4 @@
-"""The cheapest localiser: every node's own collective at the same time, and each judged beside the others.
+"""Compare every node's own collective, run at the same time, with those of the other nodes: the cheapest search.
 
 It needs no pair and no second round, and finds what is wrong inside a node before pairs would call it a network fault.
 """
@@ -12,12 +12,12 @@ from ncclprobe.localise.pairs.effects import modified_z, slow
 from ncclprobe.localise.pairs.samples import Rules
 
 FEWEST = 3
-"""Of two that differ nobody knows which is wrong."""
+"""Of two nodes that differ it is unknown which is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A node that is slow beside its peers: its `GBps` (1e9 bytes/s), the `ratio` to their median, its modified z."""
+    """A node slower than its peers: its `GBps` (1e9 bytes/s), the `ratio` to their median, its modified z."""
 
     node: str
     GBps: float
@@ -26,10 +26,10 @@ class Straggler:
 
 
 def peers(values_by_node: Mapping[str, float], rules: Rules | None = None) -> tuple[Straggler, ...]:
-    """The nodes whose bandwidth (GB/s, of one collective at one size) is slow beside their peers, the slowest first.
+    """Return the nodes whose bandwidth (GB/s, of one collective at one size) is slow, the slowest first.
 
-    They are suspects, not culprits: one sample each. Nobody is suspected among fewer than FEWEST nodes.
-    Raises ValueError for a value that is not above zero.
+    They are suspects, not confirmed: one sample each. No node is suspected among fewer than FEWEST nodes. Raises
+    ValueError for a value that is not above zero.
     """
     rules = rules or Rules()
     for node, value in values_by_node.items():

@@ -1,4 +1,4 @@
-"""The tournament as data: who is paired with whom in which round, decided before anybody connects.
+"""Plan the round-robin as data: which ranks are paired in which round, decided before any rank connects.
 
 Each rank is in at most one pair of a round, so that no measurement disturbs another at its ends. The schedule is the
 circle method of round-robin tournaments (one player stays, the others turn): n - 1 rounds for even n, n rounds with a
@@ -20,17 +20,17 @@ Round = tuple["Match", ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Match:
-    """Two who are paired: their ranks, or the numbers of their nodes."""
+    """One pair: its ranks, or the numbers of its nodes."""
 
     first: int
     second: int
 
 
-def tournament(count: int, rounds: int | None = None) -> tuple[Round, ...]:
-    """`rounds` rounds between players 0 … `count` - 1: by default all up to ALL_PAIRS players, else SOME_ROUNDS.
+def round_robin(count: int, rounds: int | None = None) -> tuple[Round, ...]:
+    """Return `rounds` rounds of 0 … `count` - 1: by default all rounds up to ALL_PAIRS players, else SOME_ROUNDS.
 
-    More rounds than there are gives all. Those chosen lie evenly over the whole schedule, so that partners are not
-    all neighbours. Raises ValueError for fewer than two players or one round.
+    More rounds than there are gives all. Those chosen lie evenly over the whole schedule, so that partners are not all
+    neighbours. Raises ValueError for fewer than two players or one round.
     """
     if count < 2 or (rounds is not None and rounds < 1):
         raise ValueError(f"a tournament of {count} players and {rounds} rounds has no pairs")
@@ -41,15 +41,15 @@ def tournament(count: int, rounds: int | None = None) -> tuple[Round, ...]:
 
 
 def _circle(count: int, turn: int) -> Round:
-    """The pairs after so many turns: the last seat stays and meets one who turns, the others meet across the circle."""
-    seats = count + count % 2  # the empty seat of an odd number is a bye
-    turning = seats - 1
-    pairs = [(turn, seats - 1)] + [((turn + k) % turning, (turn - k) % turning) for k in range(1, seats // 2)]
+    """Return the pairs after `turn` turns: the last position stays and the others are paired across the circle."""
+    positions = count + count % 2  # the empty seat of an odd number is a bye
+    turning = positions - 1
+    pairs = [(turn, positions - 1)] + [((turn + k) % turning, (turn - k) % turning) for k in range(1, positions // 2)]
     return tuple(sorted(Match(min(pair), max(pair)) for pair in pairs if max(pair) < count))
 
 
 def by_rail(nodes: Sequence[Mapping[int, int]], rounds: int | None = None) -> tuple[Round, ...]:
-    """The tournament of nodes played by their ranks: rail i with rail i, all rails of two nodes in the same round.
+    """Return the round-robin of nodes, run by their ranks: rail i with rail i, all rails of two nodes in one round.
 
     `nodes` gives for each node the rank of each of its rails. A rail that only one of two nodes has sits out.
     """
@@ -59,5 +59,5 @@ def by_rail(nodes: Sequence[Mapping[int, int]], rounds: int | None = None) -> tu
             for match in matches
             for rail in sorted(nodes[match.first].keys() & nodes[match.second].keys())
         )
-        for matches in tournament(len(nodes), rounds)
+        for matches in round_robin(len(nodes), rounds)
     )

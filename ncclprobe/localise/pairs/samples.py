@@ -1,4 +1,4 @@
-"""What measuring pairs gives, and by which rules it is judged."""
+"""Define the samples of pairs, and the rules by which they are judged."""
 
 import math
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ class End(NamedTuple):
     rail: int = 0
 
     def __str__(self) -> str:
-        """The node, with its rail where that is not the first."""
+        """Return the node, with its rail where that is not the first."""
         return f"{self.node} rail {self.rail}" if self.rail else self.node
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What went from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
+    """The rate from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
 
-    `both`: the other direction ran at the same time. `step` is 0 in the tournament; retests count from 1.
-    Raises ValueError for a rate that is not above zero (a pair that carried nothing is Lost) and for a node's own ends.
+    `both`: the other direction ran at the same time. `step` is 0 in the round-robin; retests count from 1. Raises
+    ValueError for a rate that is not above zero (a pair that carried nothing is Lost) and for a node's own ends.
     """
 
     src: End
@@ -60,9 +60,9 @@ Result = Sample | Lost
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When something counts as slow, and when somebody is blamed. Each number is open to a site's own experience.
+    """When a sample counts as slow, and when a part is blamed. Each number is open to a site's own experience.
 
-    slow_ratio, slow_z: an effect is slow below this ratio to its like *and* below this modified z (0.6745 (x - median)
+    slow_ratio, slow_z: an effect is slow below this ratio to its peers *and* below this modified z (0.6745 (x - median)
         / MAD; -3.5 is the cut of Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
     faults: how many faults of each kind are expected per fleet before anything is measured.
@@ -97,7 +97,7 @@ class Layout:
     rails: bool = True
 
     def near(self, one: End, other: End) -> bool:
-        """Whether both hang on one leaf; where leaves are not known nothing is nearer than anything else."""
+        """Return whether both are below one leaf; where leaves are not known none are near."""
         return one.node in self.leaf and self.leaf[one.node] == self.leaf.get(other.node)
 
 

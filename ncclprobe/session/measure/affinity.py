@@ -12,7 +12,7 @@ from typing import Any
 from ncclprobe import stats
 from ncclprobe.host import Host
 from ncclprobe.model.traffic import AffinityRow
-from ncclprobe.probes.plan import Beat, Exchange
+from ncclprobe.probes.plan import Exchange, SetPhase
 from ncclprobe.session.measure import numa as places
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.topology.node import ranges
@@ -21,7 +21,7 @@ ALREADY = "every rank already has the processors that its place asks for, so the
 
 
 def measured(
-    plan: Any, seat: Seat, name: str, host: Host, exchange: Exchange, beat: Beat
+    plan: Any, seat: Seat, name: str, host: Host, exchange: Exchange, beat: SetPhase
 ) -> tuple[tuple[AffinityRow, ...], str]:
     """A row for each rank whose processors should be others, and a remark where none; on rank 0, else nothing.
 

@@ -16,7 +16,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.probes.plan import Beat, Exchange, phase
+from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Seat
@@ -32,7 +32,7 @@ Rates = Sequence[float]
 class Copies:
     """One rank's part. Every rank of the run makes the same calls."""
 
-    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, look: Look, device: str) -> None:
+    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: SetPhase, look: Look, device: str) -> None:
         self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
         self._node, self._device, self._look = look.node, device, look
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES

@@ -6,27 +6,18 @@ it. No number of a GPU is ever used for gloo.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.expect import sockets
-from ncclprobe.expect.system import Shape, Version
+from ncclprobe.expect.of_run import Expecting
+from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation
-from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import Terms
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Exchange
-
-
-@dataclass(frozen=True, slots=True)
-class Expecting:
-    """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing)."""
-
-    bands: tuple[Band, ...] = ()
-    remark: str = ""
 
 
 def expecting(
@@ -39,7 +30,7 @@ def expecting(
     if options.expect or options.pairs is not None:
         return Expecting()
     if terms.backend == "nccl":
-        return _of_nccl(options, hosts, look.snapshot()) if look and seat.rank == 0 else Expecting()
+        return _of_nccl(options, exchange, look, hosts)
     if terms.nodes < 2:
         return Expecting()
     from ncclprobe.session.measure.slowest_link import slowest_link
@@ -50,30 +41,23 @@ def expecting(
     return Expecting(tuple(_bands(options, seat.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(options: Options, hosts: Sequence[str], snapshot: Snapshot) -> Expecting:
-    """By this node's own links, to which the others are taken to be alike."""
-    from ncclprobe.expect.context import situation
-    from ncclprobe.expect.pinned import pinned
-    from ncclprobe.expect.predict import LATEST, expectation
+def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
+    """By what each node says of itself; on rank 0, nothing elsewhere."""
+    import msgspec
 
-    here = situation(snapshot.facts)
-    if isinstance(here.system, Absent):
-        return Expecting(remark=f"nothing is expected of this machine: {here.system.why}")
-    system, shape = here.system, Shape(tuple(Counter(hosts).values()))
-    if max(shape.gpus) > system.gpus:
-        return Expecting(
-            remark=f"{max(shape.gpus)} ranks on a machine of {system.gpus} GPUs: nothing is expected of it"
-        )
-    version: Version = here.nccl or LATEST
-    settings = pinned(here.settings, version)
+    from ncclprobe.expect import of_run
 
-    def expected(op: str, nbytes: int) -> Expectation | None:
-        return expectation(op, nbytes, shape, system, machine=here.machine, version=version, settings=settings)
-
-    found = tuple(_bands(options, shape.ranks, expected))
-    judged = any(band.expectation.worst != "unjudged" for band in found)
-    how = "judged without --expect" if judged else "expected without --expect, and too loosely known to judge by"
-    return Expecting(found, f"{how}: {here.why}" + (f"; with {settings}" if settings else "") if found else "")
+    mine = msgspec.to_builtins(of_run.describe(look.snapshot().facts)) if look else None
+    received = exchange.collect(mine)
+    if received is None:
+        return Expecting()
+    nodes = {
+        host: msgspec.convert(each, of_run.Described, strict=False)
+        for host, each in zip(hosts, received, strict=True)
+        if each is not None
+    }
+    shape = Shape(tuple(Counter(hosts).values()))
+    return of_run.expecting(options.ops, options.sizes, options.itemsize, shape, nodes)
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:

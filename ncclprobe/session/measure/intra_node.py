@@ -6,7 +6,7 @@ from ncclprobe.host import Host
 from ncclprobe.session.ranks.identity import Seat
 
 if TYPE_CHECKING:
-    from ncclprobe.probes.plan import Beat, Exchange
+    from ncclprobe.probes.plan import Exchange, SetPhase
     from ncclprobe.session.measure.look import Look
     from ncclprobe.session.measure.recorder import Recorder
 
@@ -20,7 +20,7 @@ def play(
     look: "Look",
     host: Host,
     exchange: "Exchange",
-    beat: "Beat",
+    beat: "SetPhase",
     recorder: "Recorder | None",
 ) -> None:
     """Measure what was asked for, on all ranks at the same time; rank 0 records. Raises ProbeError."""

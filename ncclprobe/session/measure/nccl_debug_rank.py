@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import Probe, Slot
+from ncclprobe.probes import BufferView, Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import TORCH_REDOPS
@@ -37,8 +37,8 @@ def play(task: Task, backend: str) -> None:
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for op, shape in shapes:
         if shape.nbytes:
-            send, recv = next(buffers.slots(shape, OPS[op].places[0], task.rank, 1))
-            probes[op].run(Slot(send, recv, task.rank, task.ranks, TORCH_REDOPS[task.redop]))()
+            send, recv = next(buffers.views(shape, OPS[op].places[0], task.rank, 1))
+            probes[op].run(BufferView(send, recv, task.rank, task.ranks, TORCH_REDOPS[task.redop]))()
             clock.synchronise()
     clock.barrier()  # rank 0 serves the store, so nobody leaves before all are done
     dist.destroy_process_group()

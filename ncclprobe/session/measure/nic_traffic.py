@@ -14,13 +14,13 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts import traffic
-from ncclprobe.facts.traffic import NET, Count, Kind, Traffic
+from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import Road
 from ncclprobe.nccl import log
-from ncclprobe.nccl.nic_traffic import Carried, listed, road, transport
+from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
 from ncclprobe.session.measure import slowest_link
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Seat
@@ -80,7 +80,7 @@ class TransportDetection:
 
         Within one node nothing is to leave it, and nothing is counted.
         """
-        from ncclprobe.probes.nic_counters import Calls, counted
+        from ncclprobe.probes.nic_counters import Calls, count_traffic
 
         self._beat("decide what is counted")
         wanted = self._exchange.share(self._wanted() if self._seat.rank == 0 else None)
@@ -90,10 +90,12 @@ class TransportDetection:
         self._beat("what the bytes are expected to go over")
         cards = self._exchange.collect(self._card())
         found: list[Road] = []
-        for made, before, after in counted(plan, calls, self._exchange, self._beat, self._look):
+        for made, before, after in count_traffic(plan, calls, self._exchange, self._beat, self._look):
             both = self._exchange.collect([before, after])
             if cards and both:
-                found.append(road(made.op, made.nbytes, made.number, self._hosts, _carried(cards, both, self._hosts)))
+                found.append(
+                    attribute_bytes(made.op, made.nbytes, made.number, self._hosts, _carried(cards, both, self._hosts))
+                )
         return tuple(found)
 
     def _wanted(self) -> dict[str, dict[str, Any]]:
@@ -191,7 +193,7 @@ def _listed(host: Host, folder: str) -> list[str]:
 
 def packed(seen: Traffic) -> dict[str, dict[str, Any]]:
     """Counters as JSON: two numbers each, or why there are none."""
-    kinds: tuple[Kind, ...] = ("ethernet", "rdma")
+    kinds: tuple[NicKind, ...] = ("ethernet", "rdma")
     return {
         kind: {n: c.why if isinstance(c, Absent) else [c.sent, c.received] for n, c in seen.of(kind).items()}
         for kind in kinds

@@ -1,4 +1,4 @@
-"""A run that measures pairs: what each node reaches alone, then the tournament, which rank 0 leads."""
+"""A run that measures pairs: what each node reaches alone, then the round-robin, which rank 0 leads."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from ncclprobe.host import Host
-from ncclprobe.localise.pairs.rails import Seating, seating
+from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import Localisation
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.intra_node import own_collectives, turn_of
-from ncclprobe.probes.pairs import Wire
-from ncclprobe.probes.round_robin import DEFAULT_NBYTES, Leader, Table, follow
+from ncclprobe.probes.intra_node import measure_intra_node, turn_of
+from ncclprobe.probes.pairs import PairEndpoint
+from ncclprobe.probes.round_robin import DEFAULT_NBYTES, PairContext, RoundRobin, run_worker
 from ncclprobe.session.measure import nic_of_rank
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.recorder import Recorder
@@ -48,22 +48,29 @@ def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Wat
     cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, party.look))
     hosts = tuple(exchange.share(recorder.participants.hosts if recorder else None))
     turn = turn_of(seat.rank, hosts, sizes[1], device, clock_of(device), watch.beat, options.phase_timeout_s + _SLACK_S)
-    rows, slow, note = own_collectives(hosts, turn, exchange, sizes[1], Rules())
+    rows, slow, note = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
     watch.beat("pairs, buffers")
-    wire = Wire(seat.rank, device, sizes)
-    table = Table(seat.rank, wire, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
+    endpoint = PairEndpoint(seat.rank, device, sizes)
+    context = PairContext(seat.rank, endpoint, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
     watch.tolerant = True
     if cards is None or recorder is None:
-        fit = follow(table)
+        fit = run_worker(context)
     else:
         own = {"own": rows, "inside": slow, "own_note": note}
-        fit = _lead(table, own, seating(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.pairs or None)
+        fit = _lead(
+            context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.pairs or None
+        )
     watch.tolerant = False
-    return fit and not wire.lost
+    return fit and not endpoint.lost
 
 
 def _lead(
-    table: Table, own: dict[str, Any], seats: Seating, recorder: Recorder, watch: Watch, rounds: int | None
+    context: PairContext,
+    own: dict[str, Any],
+    placement: Placement,
+    recorder: Recorder,
+    watch: Watch,
+    rounds: int | None,
 ) -> bool:
     """Rank 0's part: the tournament with `own`, fields of the localisation that are known before it."""
 
@@ -73,10 +80,10 @@ def _lead(
     def whole(found: Localisation) -> Localisation:
         return replace(found, **{**own, "inside": (*own["inside"], *found.inside)})
 
-    leader = Leader(table, seats, recorder.add_pair, recorder.expected_GBps(table.sizes[1]), dropped)
-    recorder.so_far = lambda: whole(leader.so_far())
-    found = whole(leader.play(rounds))
+    round_robin = RoundRobin(context, placement, recorder.add_pair, recorder.expected_GBps(context.sizes[1]), dropped)
+    recorder.so_far = lambda: whole(round_robin.so_far())
+    found = whole(round_robin.run(rounds))
     recorder.localise(found)
-    if seats.note:
-        recorder.note(seats.note)
+    if placement.note:
+        recorder.note(placement.note)
     return not found.aside

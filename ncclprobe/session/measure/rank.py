@@ -225,8 +225,8 @@ class Rank:
         found = expecting(self._options, terms, exchange, self._seat, self._host, self._look, self._hosts())
         if self._recorder:
             self._recorder.expect(found.bands)
-            if found.remark:
-                self._recorder.note(found.remark)
+            if found.note:
+                self._recorder.note(found.note)
 
     def _hosts(self) -> tuple[str, ...]:
         """The host of each rank on rank 0; elsewhere this one's."""

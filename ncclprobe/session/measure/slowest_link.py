@@ -71,16 +71,18 @@ async def _streams(
     exchange: Exchange, seat: Seat, own: Interface | None, name: str, note: Mapping[str, Any]
 ) -> list[list[float]] | None:
     """What this node's streams carried, in Gb/s; on rank 0 those of all nodes."""
-    from ncclprobe.cluster.mesh import Road, open_doors, plan_mesh, walk
-    from ncclprobe.cluster.mesh.interfaces import as_doors
+    from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
+    from ncclprobe.cluster.mesh.interfaces import parse_listeners
 
     token = hashlib.sha256(str(note["token"]).encode()).digest()
-    roads = [Road(_ROAD, own.name, address)] if own and (address := _address(own)) and seat.local_rank == 0 else []
-    doors = await open_doors(roads, seat.rank, name, token)
+    roads = (
+        [MeshInterface(_ROAD, own.name, address)] if own and (address := _address(own)) and seat.local_rank == 0 else []
+    )
+    doors = await open_listeners(roads, seat.rank, name, token)
     try:
         said = await asyncio.to_thread(exchange.collect, [door._asdict() for door in doors.addresses])
         listening = await asyncio.to_thread(exchange.share, said)
-        everywhere = {rank: as_doors(each) for rank, each in enumerate(listening) if each}
+        everywhere = {rank: parse_listeners(each) for rank, each in enumerate(listening) if each}
         rates: list[float] = []
         if seat.rank in everywhere and len(everywhere) > 1:
             plan = plan_mesh(everywhere)[seat.rank]

@@ -12,9 +12,9 @@ The main thread may sit in a collective that never returns, so everything here r
     seen                                     seen by             said                                 exit code
     ───────────────────────────────────────  ──────────────────  ───────────────────────────────────  ─────────────
     a rank never came                        rank 0's pulse      run.init names it                    4
-    a rank silent, failed or standing still  rank 0's pulse      run.hang-attrib: rank, host, phase   4
-    all ranks stuck in one phase             rank 0's pulse      run.hang-attrib: the phase, no rank  4
-    rank 0 stood still, and others left      rank 0's pulse      run.hang-attrib: rank 0 itself       4
+    a rank silent, failed or standing still  rank 0's pulse      run.rank-lost: rank, host, phase     4
+    all ranks stuck in one phase             rank 0's pulse      run.rank-lost: the phase, no rank    4
+    rank 0 stood still, and others left      rank 0's pulse      run.rank-lost: rank 0 itself         4
     silent or failed in a tournament         rank 0's pulse      the same, when the others are done   4
     a signal, or --timeout ran out           rank 0's pulse      a remark                             3
     rank 0 has decided one of these          the others' pulses  nothing: rank 0 speaks               rank 0's

@@ -11,14 +11,14 @@ from ncclprobe.localise.pairs.rounds import (
     SOME_ROUNDS,
     Match,
     by_rail,
-    tournament,
+    round_robin,
 )
 
 players = st.integers(2, 80)
 
 
 def test_four_players_need_three_rounds() -> None:
-    assert tournament(4) == (
+    assert round_robin(4) == (
         (Match(0, 3), Match(1, 2)),
         (Match(0, 2), Match(1, 3)),
         (Match(0, 1), Match(2, 3)),
@@ -26,12 +26,12 @@ def test_four_players_need_three_rounds() -> None:
 
 
 def test_of_three_players_one_sits_out_in_each_round() -> None:
-    assert tournament(3) == ((Match(1, 2),), (Match(0, 2),), (Match(0, 1),))
+    assert round_robin(3) == ((Match(1, 2),), (Match(0, 2),), (Match(0, 1),))
 
 
 @given(players, st.integers(1, 100) | st.none())
 def test_nobody_plays_twice_in_a_round_and_one_at_most_sits_out(count: int, rounds: int | None) -> None:
-    for matches in tournament(count, rounds):
+    for matches in round_robin(count, rounds):
         playing = [player for match in matches for player in (match.first, match.second)]
         assert len(set(playing)) == len(playing) == count - count % 2
         assert set(playing) <= set(range(count))
@@ -39,32 +39,32 @@ def test_nobody_plays_twice_in_a_round_and_one_at_most_sits_out(count: int, roun
 
 @given(st.integers(2, ALL_PAIRS))
 def test_every_pair_meets_exactly_once(count: int) -> None:
-    met = [(match.first, match.second) for match in chain(*tournament(count))]
+    met = [(match.first, match.second) for match in chain(*round_robin(count))]
     assert sorted(met) == list(combinations(range(count), 2))
 
 
 @given(st.integers(ALL_PAIRS + 1, 300), st.integers(1, 20))
 def test_a_chosen_number_of_rounds_repeats_no_pair(count: int, rounds: int) -> None:
-    chosen = tournament(count, rounds)
+    chosen = round_robin(count, rounds)
     assert len(chosen) == rounds
     met = list(chain(*chosen))
     assert len(set(met)) == len(met)
 
 
 def test_beyond_all_pairs_each_gets_some_partners() -> None:
-    assert len(tournament(1024)) == SOME_ROUNDS
-    partners = {match.second for match in chain(*tournament(1024)) if match.first == 0}
+    assert len(round_robin(1024)) == SOME_ROUNDS
+    partners = {match.second for match in chain(*round_robin(1024)) if match.first == 0}
     assert len(partners) == SOME_ROUNDS
 
 
 def test_more_rounds_than_there_are_give_all() -> None:
-    assert tournament(6, 1000) == tournament(6)
+    assert round_robin(6, 1000) == round_robin(6)
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(1, None), (0, None), (8, 0), (8, -1)])
 def test_what_has_no_pairs_is_refused(count: int, rounds: int | None) -> None:
     with pytest.raises(ValueError, match="no pairs"):
-        tournament(count, rounds)
+        round_robin(count, rounds)
 
 
 def test_rails_meet_their_like_in_the_same_round() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.cluster.mesh.plan import steps
 from ncclprobe.localise import reach
-from ncclprobe.localise.reach import Culprit, blame
+from ncclprobe.localise.reach import Suspect, blame
 
 Pair = tuple[int, int]
 ONE_NODE = ("node", "into", "out of")
@@ -33,7 +33,7 @@ def spoilt(kind: str, a: int, b: int, tested: set[Pair]) -> set[Pair]:
     return {pair for pair in tested if wrong(*pair)}
 
 
-def said(culprits: tuple[Culprit[int], ...]) -> set[tuple[str, tuple[int, ...]]]:
+def said(culprits: tuple[Suspect[int], ...]) -> set[tuple[str, tuple[int, ...]]]:
     return {(culprit.kind, culprit.nodes) for culprit in culprits}
 
 

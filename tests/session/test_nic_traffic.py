@@ -10,7 +10,7 @@ from ncclprobe.errors import Denied, Unlearned
 from ncclprobe.facts.run.traffic import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.nic_traffic import road
+from ncclprobe.nccl.nic_traffic import attribute_bytes
 from ncclprobe.session.measure import nic_traffic
 
 MIB = 1 << 20
@@ -49,7 +49,7 @@ def test_two_nodes_of_one_name_are_not_mixed_up() -> None:
 
 def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_road() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
-    found = road(
+    found = attribute_bytes(
         "all_reduce", 64 * MIB, 1, ["a", "b"], nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b"))
     )
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]

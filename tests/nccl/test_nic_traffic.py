@@ -12,7 +12,7 @@ from ncclprobe.facts.traffic import Count
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import log
-from ncclprobe.nccl.nic_traffic import Carried, least, road, transport
+from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, least_bytes, transport
 from ncclprobe.ops import OPS
 
 MIB = 1 << 20
@@ -35,31 +35,31 @@ def both(nbytes: int) -> Count:
 
 def test_bytes_on_the_expected_nic_are_no_stray() -> None:
     seen = [node(name, eth0=both(70 * MIB), eth1=IDLE) for name in "ab"]
-    found = road("all_reduce", 64 * MIB, 1, NODES, seen)
+    found = attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen)
     assert (found.stray, found.least_bytes) == ((), 128 * MIB)
     assert [(nic.nic, nic.share, nic.expected) for nic in found.nics if nic.node == "a"] == [("eth0", 0.9999, True)]
 
 
 def test_what_the_expected_nic_lacks_and_another_moved_is_named() -> None:
     seen = [node("a", eth0=Count(MIB, 66 * MIB), eth1=Count(66 * MIB, MIB)), node("b", eth0=both(66 * MIB), eth1=IDLE)]
-    assert road("all_reduce", 64 * MIB, 1, NODES, seen).stray == ("a eth1",)
+    assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ("a eth1",)
 
 
 def test_half_over_each_of_two_nics_is_named_where_one_was_expected() -> None:
     seen = [node(name, eth0=both(33 * MIB), eth1=both(33 * MIB)) for name in "ab"]
-    assert road("all_reduce", 64 * MIB, 1, NODES, seen).stray == ("a eth1", "b eth1")
+    assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ("a eth1", "b eth1")
 
 
 @pytest.mark.parametrize("busy", [Count(0, 900 * MIB), Count(900 * MIB, 0)])
 def test_storage_traffic_beside_the_expected_bytes_is_nobodys_stray(busy: Count) -> None:
     seen = [node(name, eth0=both(66 * MIB), eth1=busy) for name in "ab"]
-    assert road("all_reduce", 64 * MIB, 1, NODES, seen).stray == ()
+    assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ()
 
 
 def test_sockets_over_ipoib_are_noticed_although_the_port_counts_them_too() -> None:
     below = {"ib0": ["mlx5_0:1"]}
     seen = [node(name, "mlx5_0:1", below, mlx5_0_p1=both(68 * MIB), ib0=both(66 * MIB)) for name in "ab"]
-    found = road("all_reduce", 64 * MIB, 1, NODES, seen)
+    found = attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen)
     assert found.stray == ("a ib0", "b ib0")
     assert {nic.nic: nic.share for nic in found.nics if nic.node == "a"} == {"mlx5_0:1": 1.0, "ib0": None}
 
@@ -67,7 +67,7 @@ def test_sockets_over_ipoib_are_noticed_although_the_port_counts_them_too() -> N
 def test_a_bonds_members_carry_what_the_bond_was_to() -> None:
     below = {"bond0": ["eth0", "eth1"]}
     seen = [node(n, "bond0", below, bond0=both(66 * MIB), eth0=both(33 * MIB), eth1=both(33 * MIB)) for n in "ab"]
-    found = road("all_reduce", 64 * MIB, 1, NODES, seen)
+    found = attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen)
     assert found.stray == ()
     assert {nic.nic: nic.share for nic in found.nics if nic.node == "a"} == {"bond0": None, "eth0": 0.5, "eth1": 0.5}
 
@@ -75,7 +75,7 @@ def test_a_bonds_members_carry_what_the_bond_was_to() -> None:
 def test_counters_that_cannot_be_read_leave_the_road_unknown() -> None:
     unread = Absent("its driver keeps no counters")
     seen = [node(name, eth0=unread, eth1=Count(20 * MIB, 0)) for name in "ab"]
-    found = road("all_reduce", 64 * MIB, 1, NODES, seen)
+    found = attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen)
     assert found.stray == ()
     assert [(nic.sent, nic.why) for nic in found.nics if nic.nic == "eth0"] == [(None, unread.why)] * 2
     assert {nic.share for nic in found.nics} == {None}
@@ -83,12 +83,12 @@ def test_counters_that_cannot_be_read_leave_the_road_unknown() -> None:
 
 def test_where_nobody_knows_what_was_expected_nobody_is_named() -> None:
     seen = [node(name, None, eth0=IDLE, eth1=both(66 * MIB)) for name in "ab"]
-    assert road("all_reduce", 64 * MIB, 1, NODES, seen).stray == ()
+    assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ()
 
 
 def test_messages_too_small_to_tell_from_the_noise_name_nobody() -> None:
     seen = [node(name, eth0=IDLE, eth1=both(100_000)) for name in "ab"]
-    assert road("all_reduce", 1000, 50, NODES, seen).stray == ()
+    assert attribute_bytes("all_reduce", 1000, 50, NODES, seen).stray == ()
 
 
 def ring(op: str, nbytes: int, nodes: list[str]) -> dict[str, int]:
@@ -104,14 +104,14 @@ def test_no_ring_sends_less_than_the_least(nodes: list[str], shares: int) -> Non
     nbytes = shares * len(nodes)
     if len(set(nodes)) > 1:
         for op in ("all_gather", "reduce_scatter", "all_reduce"):
-            sends, lowest = ring(op, nbytes, nodes), least(op, nbytes, nodes)
+            sends, lowest = ring(op, nbytes, nodes), least_bytes(op, nbytes, nodes)
             assert all(lowest[name].sent <= sends[name] for name in sends)
 
 
 @given(st.sampled_from(sorted(OPS)), st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
 def test_what_all_nodes_must_send_somebody_must_receive(op: str, nodes: list[str]) -> None:
     nbytes = 16 * len(nodes)
-    found = least(op, nbytes, nodes)
+    found = least_bytes(op, nbytes, nodes)
     sent, received = sum(c.sent for c in found.values()), sum(c.received for c in found.values())
     if op in ("all_to_all", "gather", "scatter", "sendrecv", "all_reduce"):
         assert sent == received

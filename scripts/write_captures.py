@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the captures of the zoo's synthetic machines again, after a change of tests/zoo or of what collectors ask.
 
-    .venv/bin/python scripts/captures.py [NAME ...]
+    .venv/bin/python scripts/write_captures.py [NAME ...]
 
 Writes tests/captures/NAME.jsonl, of a sick machine tests/captures/sick/NAME.jsonl; without a name those of all. Read
 the difference before committing.

@@ -10,18 +10,18 @@ from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 
 from ncclprobe.localise.pairs.causes import Cause
-from ncclprobe.localise.pairs.retests import Cast, Meetings, plan
+from ncclprobe.localise.pairs.retests import PairRound, Participants, plan
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
-from ncclprobe.localise.pairs.search import inquire
+from ncclprobe.localise.pairs.search import localise_slowness
 from ncclprobe.localise.pairs.suspects import Localisation, verdict
 
 Rate = Callable[[End, End], float]
 
 
-def measured(rate: Rate) -> Callable[[Meetings, int], Iterator[Result]]:
+def measured(rate: Rate) -> Callable[[PairRound, int], Iterator[Result]]:
     """A fleet that gives what `rate` says, and loses what gets 0."""
 
-    def measure(meetings: Meetings, step: int) -> Iterator[Result]:
+    def measure(meetings: PairRound, step: int) -> Iterator[Result]:
         for one, other in meetings:
             for src, dst in ((one, other), (other, one)):
                 got = rate(src, dst)
@@ -31,18 +31,18 @@ def measured(rate: Rate) -> Callable[[Meetings, int], Iterator[Result]]:
 
 
 def search(nodes: Sequence[str], rate: Rate, **how: bool | float | None) -> Localisation:
-    return inquire(dict.fromkeys(nodes, (0,)), measured(rate), **how)  # type: ignore[arg-type]
+    return localise_slowness(dict.fromkeys(nodes, (0,)), measured(rate), **how)  # type: ignore[arg-type]
 
 
 def causes(found: Localisation) -> list[str]:
-    return [str(culprit.cause) for culprit in found.culprits]
+    return [str(suspect.cause) for suspect in found.confirmed]
 
 
 def simulated(
     fabric: Fabric, faults: Sequence[Fault], noise: str = "usual", seed: int = 1, at_once: int = 16
 ) -> Localisation:
     fleet = Fleet(fabric, NOISES[noise], faults, seed, at_once)
-    return inquire(fleet.rails, fleet.measure, fleet.layout)
+    return localise_slowness(fleet.rails, fleet.measure, fleet.layout)
 
 
 @pytest.mark.parametrize(
@@ -60,22 +60,22 @@ def simulated(
 def test_what_is_slow_is_named_by_its_kind(slow: Callable[[End, End], bool], named: list[str]) -> None:
     found = search("abcdefgh", lambda s, d: 20.0 if slow(s, d) else 40.0)
     assert sorted(causes(found)) == named
-    assert all(culprit.ratio == pytest.approx(0.5) for culprit in found.culprits)
-    assert all(culprit.confidence >= 0.99 and culprit.retests for culprit in found.culprits)
+    assert all(suspect.ratio == pytest.approx(0.5) for suspect in found.confirmed)
+    assert all(suspect.confidence >= 0.99 and suspect.retests for suspect in found.confirmed)
     assert not found.unsure
 
 
 def test_one_rail_of_a_node_is_not_the_node() -> None:
     ends = {node: range(4) for node in "abcdef"}
     bad = End("b", 2)
-    found = inquire(ends, measured(lambda s, d: 20.0 if bad in (s, d) else 40.0))
+    found = localise_slowness(ends, measured(lambda s, d: 20.0 if bad in (s, d) else 40.0))
     assert causes(found) == ["b rail 2"]
-    assert found.culprits[0].cause == Cause("rail", ("b",), 2)
+    assert found.confirmed[0].cause == Cause("rail", ("b",), 2)
 
 
 def test_one_rail_of_all_nodes_is_its_switch_and_nobodys_node() -> None:
     ends = {node: range(4) for node in "abcdef"}
-    found = inquire(ends, measured(lambda s, d: 20.0 if s.rail == 1 else 40.0))
+    found = localise_slowness(ends, measured(lambda s, d: 20.0 if s.rail == 1 else 40.0))
     assert causes(found) == ["all nodes rail 1"]
     assert found.kind == "plane"
 
@@ -90,7 +90,7 @@ def test_a_leaf_is_not_all_of_its_nodes() -> None:
 
 
 def found_in(nodes: Mapping[str, Sequence[int]], layout: Layout, slow: Callable[[End, End], bool]) -> Localisation:
-    return inquire(nodes, measured(lambda s, d: 20.0 if slow(s, d) else 40.0), layout)
+    return localise_slowness(nodes, measured(lambda s, d: 20.0 if slow(s, d) else 40.0), layout)
 
 
 def test_everything_is_slow_only_beside_what_was_expected() -> None:
@@ -106,7 +106,7 @@ def test_nobody_is_blamed_for_the_tournament_alone() -> None:
         for s, d in ((a, b), (b, a))
     ]
     found = verdict(rates)
-    assert found.culprits == ()
+    assert found.confirmed == ()
     assert [str(suspect.cause) for suspect in found.suspects] == ["c"]
 
 
@@ -117,12 +117,12 @@ def test_what_is_fast_when_measured_again_is_cleared() -> None:
         return 20.0 if "c" in (src.node, dst.node) and next(first, False) else 40.0
 
     found = search("abcdefgh", rate)
-    assert found.culprits == ()
+    assert found.confirmed == ()
     assert [str(cause) for cause in found.cleared] == ["c"]
 
 
 def test_two_nodes_have_nobody_to_compare_with() -> None:
-    assert search("ab", lambda s, d: 20.0 if s.node == "a" else 40.0).culprits == ()
+    assert search("ab", lambda s, d: 20.0 if s.node == "a" else 40.0).confirmed == ()
     assert search("ab", lambda s, d: 20.0).kind == "nobody"
 
 
@@ -153,7 +153,7 @@ def test_a_dead_pair_ends_its_round_and_not_the_tournament() -> None:
     assert not [pair for pair in met[met.index(("b", "e")) + 8 :] if dead & {*pair}]
     others = {frozenset(pair) for pair in met if not dead & {*pair}}
     assert others == {frozenset(pair) for pair in combinations("acdfgh", 2)}
-    assert found.culprits == ()  # which of the two it was, nobody can say before they are started again
+    assert found.confirmed == ()  # which of the two it was, nobody can say before they are started again
 
 
 @pytest.mark.parametrize(
@@ -163,49 +163,49 @@ def test_a_dead_pair_ends_its_round_and_not_the_tournament() -> None:
 def test_a_dead_node_and_a_dead_pair_are_told_apart_when_started_again(
     dead: Callable[[End, End], bool], named: str
 ) -> None:
-    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0, revive=True)
+    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0, retry_lost=True)
     assert causes(found) == [named]
-    assert found.culprits[0].ratio == 0
+    assert found.confirmed[0].ratio == 0
 
 
 def test_a_retest_beside_a_slow_partner_counts_for_nothing() -> None:
     pairs = [(s, d) for a, b in combinations("abcdefgh", 2) for s, d in ((a, b), (b, a))]
     first = [Sample(End(s), End(d), 20.0 if "a" in (s, d) else 40.0) for s, d in pairs]
     slow = [Sample(End(s), End(d), 20.0, step=1) for s, d in (*(("a", "b"), ("b", "a")), ("b", "c"), ("c", "b"))]
-    assert verdict([*first, *slow]).culprits == ()
+    assert verdict([*first, *slow]).confirmed == ()
     fine = [Sample(End(s), End(d), 40.0, step=1) for s, d in (("b", "c"), ("c", "b"))]
     assert causes(verdict([*first, *slow[:2], *fine])) == ["a"]
 
 
 def test_retests_plan_two_partners_and_their_control() -> None:
-    cast = Cast(dict.fromkeys("abcdef", (0,)), Layout())
-    rounds = plan([Cause("node", ("c",))], cast, 1)
+    participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
+    rounds = plan([Cause("node", ("c",))], participants, 1)
     met = [{one.node, other.node} for meetings in rounds for one, other in meetings]
     partners = {node for pair in met if "c" in pair for node in pair} - {"c"}
     assert len(partners) == 2
     assert sorted(map(sorted, met)) == sorted([*(sorted({"c", partner}) for partner in partners), sorted(partners)])
-    assert plan([Cause("node", ("c",))], cast, 2) != rounds
+    assert plan([Cause("node", ("c",))], participants, 2) != rounds
 
 
 def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
-    cast = Cast(dict.fromkeys("abcdef", (0,)), Layout())
-    met = [{a.node, b.node} for meetings in plan([Cause("pair", ("a", "b"))], cast, 1) for a, b in meetings]
+    participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
+    met = [{a.node, b.node} for meetings in plan([Cause("pair", ("a", "b"))], participants, 1) for a, b in meetings]
     [third] = {node for pair in met for node in pair} - {"a", "b"}
     assert met == [{"a", "b"}, {"a", third}, {third, "b"}]
 
 
 def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
     suspects = [Cause("node", (f"n{number}",)) for number in range(5)] + [Cause("pair", ("n7", "n9"))]
-    cast = Cast({f"n{number}": range(2) for number in range(20)}, Layout())
-    for meetings in plan(suspects, cast, 1):
+    participants = Participants({f"n{number}": range(2) for number in range(20)}, Layout())
+    for meetings in plan(suspects, participants, 1):
         pairs = {(one.node, other.node) for one, other in meetings}
         nodes = [node for pair in pairs for node in pair]
         assert len(set(nodes)) == len(nodes)
 
 
 def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
-    cast = Cast(dict.fromkeys("abde", (0,)), Layout())
-    assert plan([Cause("node", ("c",)), Cause("pair", ("a", "c"))], cast, 1) == ()
+    participants = Participants(dict.fromkeys("abde", (0,)), Layout())
+    assert plan([Cause("node", ("c",)), Cause("pair", ("a", "c"))], participants, 1) == ()
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -213,7 +213,7 @@ def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
 def test_a_healthy_fleet_blames_nobody(nodes: int, noise: str) -> None:
     for seed in range(3):
         found = simulated(Fabric(nodes, per_leaf=8), (), noise, seed)
-        assert found.culprits == ()
+        assert found.confirmed == ()
         assert found.kind == "nobody"
 
 
@@ -223,7 +223,7 @@ def test_a_planted_fault_is_named(kind: str, noise: str) -> None:
     fabric = Fabric(16, per_leaf=4, rails=2)
     faults = plant(kind, 1, 0.5, fabric, random.Random(7))
     found = simulated(fabric, faults, noise)
-    assert [faults[0].named_by(culprit.cause, fabric) for culprit in found.culprits] == [True]
+    assert [faults[0].named_by(suspect.cause, fabric) for suspect in found.confirmed] == [True]
 
 
 @pytest.mark.parametrize("kind", ["leaf", "uplink"])
@@ -231,11 +231,11 @@ def test_a_planted_leaf_or_uplink_is_named_under_load(kind: str) -> None:
     fabric = Fabric(32, per_leaf=8)
     faults = plant(kind, 1, 0.4, fabric, random.Random(3))
     found = simulated(fabric, faults, at_once=32)
-    assert [faults[0].named_by(culprit.cause, fabric) for culprit in found.culprits] == [True]
+    assert [faults[0].named_by(suspect.cause, fabric) for suspect in found.confirmed] == [True]
 
 
 def test_an_oversubscribed_fabric_is_nobodys_fault() -> None:
-    assert simulated(Fabric(32, per_leaf=8, oversubscription=4.0), (), at_once=32).culprits == ()
+    assert simulated(Fabric(32, per_leaf=8, oversubscription=4.0), (), at_once=32).confirmed == ()
 
 
 def test_the_same_seed_gives_the_same_answer() -> None:
@@ -246,5 +246,5 @@ def test_the_same_seed_gives_the_same_answer() -> None:
 
 def test_where_nothing_but_lost_pairs_is_known_they_are_named_and_nobody_blamed() -> None:
     found = verdict([Lost(End("a"), End("b"), "reset")])
-    assert found.culprits == ()
+    assert found.confirmed == ()
     assert [lost.why for lost in found.lost] == ["reset"]

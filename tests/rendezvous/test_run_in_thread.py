@@ -1,4 +1,4 @@
-"""Work on a thread of its own: what it says or raises arrives, and nobody waits longer than until the deadline."""
+"""Work on a thread of its own: its result or error arrives, and the caller waits no longer than the deadline."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ import time
 import pytest
 from rendezvous_lab import soon
 
-from ncclprobe.cluster.rendezvous.run_in_thread import aside
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 
 
 def test_what_work_returns_arrives() -> None:
-    assert asyncio.run(aside(lambda: 7, soon())) == 7
+    assert asyncio.run(run_in_thread(lambda: 7, soon())) == 7
 
 
 @pytest.mark.parametrize("error", [OSError(2, "not there"), KeyError("a bug of ours"), AssertionError()])
@@ -19,11 +19,11 @@ def test_what_work_raises_is_raised_where_it_is_waited_for(error: Exception) -> 
         raise error
 
     with pytest.raises(type(error)):
-        asyncio.run(aside(work, soon()))
+        asyncio.run(run_in_thread(work, soon()))
 
 
 def test_work_that_does_not_come_back_is_left_behind() -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        asyncio.run(aside(lambda: time.sleep(3), soon(0.1)))
+        asyncio.run(run_in_thread(lambda: time.sleep(3), soon(0.1)))
     assert time.monotonic() - started < 2

@@ -19,30 +19,30 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.localise.pairs.rails import Nic, seating
+from ncclprobe.localise.pairs.rails import Nic, place_ranks
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Localisation, PairRow
 
 pytest.importorskip("torch")
 
-from ncclprobe.probes.pairs import Timed
-from ncclprobe.probes.round_robin import Leader
+from ncclprobe.probes.pairs import PairTiming
+from ncclprobe.probes.round_robin import RoundRobin
 
 HOSTS = ["a", "a", "b", "b", "c", "c", "d", "d"]
 NBYTES = 1 << 20
-Answer = Callable[[str, int, int], dict[int, Timed]]
+Answer = Callable[[str, int, int], dict[int, PairTiming]]
 FLIPPED = Mismatch(4, 17, 0, "7", "6", "0x07", "0x06")
 
 
-def healthy(kind: str, first: int, second: int, rate: float = 1e9) -> dict[int, Timed]:
+def healthy(kind: str, first: int, second: int, rate: float = 1e9) -> dict[int, PairTiming]:
     """What both ranks of a pair tell of a step; a word takes no time."""
     if kind == "latency":
-        return {first: Timed((0.0,)), second: Timed()}
+        return {first: PairTiming((0.0,)), second: PairTiming()}
     times = (NBYTES / rate,) * 5
     sends, comes = (second, first) if kind == "back" else (first, second)
     if kind == "both":
-        return {first: Timed(times, wrong=0), second: Timed(times, wrong=0)}
-    return {sends: Timed(times), comes: Timed(wrong=0)}
+        return {first: PairTiming(times, wrong=0), second: PairTiming(times, wrong=0)}
+    return {sends: PairTiming(times), comes: PairTiming(wrong=0)}
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Fleet:
     answer: Answer = healthy
     gone: dict[int, int] = field(default_factory=dict)
     sizes: tuple[int, int] = (8, NBYTES)
-    told: list[Any] = field(default_factory=list)
+    rank_result: list[Any] = field(default_factory=list)
     stop_after: int | None = None
 
     @property
@@ -60,30 +60,30 @@ class Fleet:
         return self
 
     def share(self, value: Any) -> Any:
-        self.told.append(value)
+        self.rank_result.append(value)
         return value
 
-    def step(self, said: Any) -> dict[int, Timed]:
-        if self.stop_after is not None and len(self.told) > self.stop_after:
+    def step(self, said: Any) -> dict[int, PairTiming]:
+        if self.stop_after is not None and len(self.rank_result) > self.stop_after:
             raise RuntimeError("the run ends")
-        rows = {rank: Timed() for rank in range(len(HOSTS))}
+        rows = {rank: PairTiming() for rank in range(len(HOSTS))}
         for first, second in said["pairs"]:
             rows |= self.answer(said["kind"], first, second)
-        return {rank: row for rank, row in rows.items() if len(self.told) < self.gone.get(rank, 10**9)}
+        return {rank: row for rank, row in rows.items() if len(self.rank_result) < self.gone.get(rank, 10**9)}
 
-    def leader(self, rows: list[PairRow], dropped: list[int], hosts: Sequence[str] = HOSTS) -> Leader:
+    def round_robin(self, rows: list[PairRow], dropped: list[int], hosts: Sequence[str] = HOSTS) -> RoundRobin:
         nics = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(hosts))]
 
         def note(ranks: Collection[int]) -> None:
             dropped.extend(ranks)
 
-        return Leader(self, seating(hosts, nics), rows.append, None, note)  # type: ignore[arg-type]
+        return RoundRobin(self, place_ranks(hosts, nics), rows.append, None, note)  # type: ignore[arg-type]
 
 
 def played(fleet: Fleet) -> tuple[Localisation, list[PairRow], list[int]]:
     rows: list[PairRow] = []
     dropped: list[int] = []
-    return fleet.leader(rows, dropped).play(), rows, dropped
+    return fleet.round_robin(rows, dropped).run(), rows, dropped
 
 
 def one_way(rows: list[PairRow], inside: bool) -> list[tuple[int, int]]:
@@ -107,7 +107,7 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
     assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
     assert (found.kind, found.inside, found.aside, found.lost, found.wrong, dropped) == ("nobody", (), (), (), (), [])
     assert set(found.level_GBps) == {"one way", "both ways at once", "inside a node, one way"}
-    assert fleet.told[-1] == {"over": True}
+    assert fleet.rank_result[-1] == {"over": True}
     assert found.complete
 
 
@@ -123,16 +123,16 @@ def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
 
 @pytest.mark.parametrize("fit", [True, False])
 def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit: bool) -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         if {first, second} == {0, 2}:
-            return {0: Timed(why="Connection closed by peer", fit=fit)}
+            return {0: PairTiming(why="Connection closed by peer", fit=fit)}
         return healthy(kind, first, second)
 
     fleet = Fleet(answer)
     honest = fleet.step
     at: list[int] = []
 
-    def step(said: Any) -> dict[int, Timed]:
+    def step(said: Any) -> dict[int, PairTiming]:
         rows = honest(said)
         if [0, 2] in said["pairs"]:
             at.append(1)
@@ -152,9 +152,9 @@ def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit
 
 
 def test_a_path_that_swallows_everything_sets_both_ends_aside() -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         if {first, second} == {1, 5}:
-            return {1: Timed(why="timed out", fit=False), 5: Timed()}
+            return {1: PairTiming(why="timed out", fit=False), 5: PairTiming()}
         return healthy(kind, first, second)
 
     found, rows, dropped = played(Fleet(answer))
@@ -166,7 +166,7 @@ def test_a_path_that_swallows_everything_sets_both_ends_aside() -> None:
 
 
 def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         return healthy(kind, first, second, 2e8 if (first, second) == (4, 5) else 1e9)
 
     found, rows, _ = played(Fleet(answer))
@@ -181,7 +181,7 @@ def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
 def test_what_is_slow_inside_only_once_is_nobodys_fault() -> None:
     seen: list[str] = []
 
-    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         slow = (first, second) == (4, 5) and kind not in seen
         seen.append(kind if slow else "")
         return healthy(kind, first, second, 2e8 if slow else 1e9)
@@ -191,10 +191,10 @@ def test_what_is_slow_inside_only_once_is_nobodys_fault() -> None:
 
 
 def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -> None:
-    def answer(kind: str, first: int, second: int) -> dict[int, Timed]:
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         rows = healthy(kind, first, second)
         if (kind, first, second) == ("forth", 0, 4):
-            rows[4] = Timed(wrong=3, mismatch=FLIPPED)
+            rows[4] = PairTiming(wrong=3, mismatch=FLIPPED)
         return rows
 
     found, rows, _ = played(Fleet(answer))
@@ -206,11 +206,11 @@ def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -
 
 def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all() -> None:
     rows: list[PairRow] = []
-    leader = Fleet(stop_after=10).leader(rows, [])
-    assert not leader.so_far().complete
+    round_robin = Fleet(stop_after=10).round_robin(rows, [])
+    assert not round_robin.so_far().complete
     with pytest.raises(RuntimeError, match="the run ends"):
-        leader.play()
-    found = leader.so_far()
+        round_robin.run()
+    found = round_robin.so_far()
     assert not found.complete
     assert found.tests > 0
     assert found.culprits == ()

@@ -19,7 +19,7 @@ from ncclprobe.localise.pairs.samples import Rules
 
 pytest.importorskip("torch")
 
-from ncclprobe.probes.intra_node import own_collectives
+from ncclprobe.probes.intra_node import measure_intra_node
 
 NBYTES = 1 << 20
 
@@ -54,7 +54,7 @@ def test_a_node_is_named_that_is_slow_alone_every_time(
     hosts: str, seconds: Callable[[str, int], float], turns: int, named: list[str]
 ) -> None:
     fleet = Fleet(list(hosts), seconds)
-    rows, slow, note = own_collectives(list(hosts), lambda: [1.0], fleet, NBYTES, Rules())
+    rows, slow, note = measure_intra_node(list(hosts), lambda: [1.0], fleet, NBYTES, Rules())
     assert fleet.turns == turns
     assert [each.node for each in slow] == named
     assert [row.node for row in rows] == (sorted({*hosts}) if turns else [])
@@ -66,6 +66,6 @@ def test_a_node_is_named_that_is_slow_alone_every_time(
 
 def test_a_row_is_the_bus_bandwidth_of_the_nodes_own_ranks() -> None:
     hosts = ["a", "a", "a", "a", "b", "b", "c"]
-    rows, _, _ = own_collectives(hosts, lambda: [1.0], Fleet(hosts, lambda host, turn: 1e-3), NBYTES, Rules())
+    rows, _, _ = measure_intra_node(hosts, lambda: [1.0], Fleet(hosts, lambda host, turn: 1e-3), NBYTES, Rules())
     assert [(row.node, row.ranks, row.time_us) for row in rows] == [("a", 4, 1000.0), ("b", 2, 1000.0)]
     assert [row.busbw_GBps for row in rows] == pytest.approx([1.5 * NBYTES / 1e6, NBYTES / 1e6])

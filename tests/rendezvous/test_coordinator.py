@@ -1,4 +1,4 @@
-"""Rank 0 hears everybody who comes, keeps what they bring, and lets nobody cost more than the own connection."""
+"""Rank 0 accepts every node, keeps what it brings, and bounds what one connection can cost."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
 from ncclprobe import wire
-from ncclprobe.cluster.rendezvous import coordinator as hub_module
+from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
 from ncclprobe.cluster.rendezvous import messages
-from ncclprobe.cluster.rendezvous.coordinator import Hub
+from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.listener import CannotListen
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
-from ncclprobe.cluster.rendezvous.worker import Spoke
+from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.facts.reach import Gathering
 from ncclprobe.wire import WireError
 
 Peer = Callable[[int], Awaitable[None]]
 
 
-def with_hub(folder: Path, nnodes: int, scene: Callable[[Hub, int], Awaitable[Any]]) -> Any:
+def with_coordinator(folder: Path, nnodes: int, scene: Callable[[Coordinator, int], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        async with Hub(TOKEN, nnodes, folder, soon(30)) as hub:
-            return await scene(hub, await hub.listen(0))
+        async with Coordinator(TOKEN, nnodes, folder, soon(30)) as coordinator:
+            return await scene(coordinator, await coordinator.listen(0))
 
     return asyncio.run(run())
 
@@ -41,74 +41,74 @@ def with_hub(folder: Path, nnodes: int, scene: Callable[[Hub, int], Awaitable[An
 def test_all_nodes_come_are_asked_and_leave_together(tmp_path: Path) -> None:
     captures = {rank: f'{{"node": "n{rank}", "odd": "\N{SNOWMAN}"}}\n' * 5000 for rank in (1, 2, 3)}
 
-    async def scene(hub: Hub, port: int) -> Any:
-        runs = [whole_run(port, hello(rank, doors=({"port": rank},)), text) for rank, text in captures.items()]
-        (gathering, samples), *leaves = await asyncio.gather(judged(hub), *runs)
-        return gathering, samples, leaves, hub.guests
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        runs = [whole_run(port, hello(rank, listeners=({"port": rank},)), text) for rank, text in captures.items()]
+        (gathering, samples), *leaves = await asyncio.gather(judged(coordinator), *runs)
+        return gathering, samples, leaves, coordinator.peers
 
-    gathering, samples, leaves, guests = with_hub(tmp_path, 4, scene)
+    gathering, samples, leaves, peers = with_coordinator(tmp_path, 4, scene)
     assert (gathering.expected, gathering.troubles) == (3, ())
     assert samples == {f"id of {rank}": {"paths": {"name": f"n{rank}"}} for rank in captures}
     assert leaves == [Leave(rank, "bye") for rank in captures]
-    assert [(guest.hello.node_rank, guest.extra, guest.hello.doors) for guest in guests] == [
+    assert [(peer.hello.node_rank, peer.extra, peer.hello.listeners) for peer in peers] == [
         (rank, False, ({"port": rank},)) for rank in captures
     ]
-    assert {guest.hello.node_rank: guest.capture.read_text() for guest in guests} == captures
-    assert {stat.S_IMODE(guest.capture.stat().st_mode) for guest in guests} == {0o600}
-    assert {guest.address for guest in guests} == {"127.0.0.1"}
+    assert {peer.hello.node_rank: peer.capture.read_text() for peer in peers} == captures
+    assert {stat.S_IMODE(peer.capture.stat().st_mode) for peer in peers} == {0o600}
+    assert {peer.address for peer in peers} == {"127.0.0.1"}
 
 
 def test_who_is_not_there_at_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
-        spoke = await arrive(port, hello(1))
-        gathering = await hub.gather(soon(0.3))
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        worker = await arrive(port, hello(1))
+        gathering = await coordinator.gather(soon(0.3))
         with pytest.raises(Refused, match="too late"):
             await arrive(port, hello(2))
-        spoke.close()
-        return gathering, [guest.hello.node_rank for guest in hub.guests]
+        worker.close()
+        return gathering, [peer.hello.node_rank for peer in coordinator.peers]
 
-    gathering, ranks = with_hub(tmp_path, 3, scene)
+    gathering, ranks = with_coordinator(tmp_path, 3, scene)
     assert (gathering.expected, ranks) == (2, [1])
     assert gathering.waited_s < 3
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_two_hosts_of_one_rank_are_both_kept_and_the_missing_one_is_not_waited_for_long(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
+    async def scene(coordinator: Coordinator, port: int) -> Any:
         runs = [whole_run(port, hello(rank, name)) for rank, name in ((1, "a"), (1, "b"), (7, "c"), (0, "d"))]
-        (gathering, samples), *leaves = await asyncio.gather(judged(hub, 20), *runs)
-        return gathering, samples, leaves, hub.guests
+        (gathering, samples), *leaves = await asyncio.gather(judged(coordinator, 20), *runs)
+        return gathering, samples, leaves, coordinator.peers
 
-    gathering, samples, leaves, guests = with_hub(tmp_path, 5, scene)
+    gathering, samples, leaves, peers = with_coordinator(tmp_path, 5, scene)
     assert gathering.waited_s < 15
-    assert {guest.hello.name: guest.extra for guest in guests if guest.hello.node_rank != 1} == {"c": True, "d": True}
-    assert [guest.extra for guest in guests if guest.hello.node_rank == 1] == [False, True]
+    assert {peer.hello.name: peer.extra for peer in peers if peer.hello.node_rank != 1} == {"c": True, "d": True}
+    assert [peer.extra for peer in peers if peer.hello.node_rank == 1] == [False, True]
     assert (len(samples), [leave.exit_code for leave in leaves]) == (4, [1, 1, 7, 0])
 
 
 def test_a_node_that_comes_again_after_its_connection_broke_is_one_node(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
+    async def scene(coordinator: Coordinator, port: int) -> Any:
         first = await arrive(port, hello(1), "first\n")
         first.close()
         second = await arrive(port, hello(1), "second\n")
-        await hub.gather(soon(0.2))
+        await coordinator.gather(soon(0.2))
         second.close()
-        return [(guest.capture.read_text(), guest.extra) for guest in hub.guests]
+        return [(peer.capture.read_text(), peer.extra) for peer in coordinator.peers]
 
-    assert with_hub(tmp_path, 3, scene) == [("second\n", False)]
+    assert with_coordinator(tmp_path, 3, scene) == [("second\n", False)]
 
 
 def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
+    async def scene(coordinator: Coordinator, port: int) -> Any:
         lost, run = await arrive(port, hello(1)), asyncio.ensure_future(whole_run(port, hello(2)))
-        await until(lambda: len([guest for guest in hub.guests if guest.settled]) == 2)
+        await until(lambda: len([peer for peer in coordinator.peers if peer.settled]) == 2)
         lost.close()
         started = time.monotonic()
-        _, samples = await judged(hub, 20)
+        _, samples = await judged(coordinator, 20)
         await run
-        return samples, time.monotonic() - started, [bool(guest.lost) for guest in hub.guests][:1]
+        return samples, time.monotonic() - started, [bool(peer.lost) for peer in coordinator.peers][:1]
 
-    samples, took_s, lost = with_hub(tmp_path, 3, scene)
+    samples, took_s, lost = with_coordinator(tmp_path, 3, scene)
     assert (list(samples), lost) == (["id of 2"], [True])
     assert took_s < 10
 
@@ -146,58 +146,58 @@ async def has_another_token(port: int) -> None:
 
 
 async def sends_too_much(port: int) -> None:
-    talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    with contextlib.suppress(WireError):  # the hub need not read it all before it hangs up
-        await talk.send({"hello": os.urandom(200_000).hex()}, soon())
-    await refusal_of(talk)
+    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+    with contextlib.suppress(WireError):  # the coordinator need not read it all before it hangs up
+        await task.send({"hello": os.urandom(200_000).hex()}, soon())
+    await refusal_of(task)
 
 
 async def sends_no_hello(port: int) -> None:
-    talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await talk.send({"hello": {"node_rank": "one"}}, soon())
-    await refusal_of(talk)
+    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+    await task.send({"hello": {"node_rank": "one"}}, soon())
+    await refusal_of(task)
 
 
 async def stops_half_way(port: int) -> None:
-    talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await talk.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-    await talk.receive(soon())
-    await talk.send({"capture": "the first half", "more": True}, soon())
-    await refusal_of(talk)
+    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+    await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
+    await task.receive(soon())
+    await task.send({"capture": "the first half", "more": True}, soon())
+    await refusal_of(task)
 
 
 async def sends_without_end(port: int) -> None:
-    talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-    await talk.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-    await talk.receive(soon())
+    task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+    await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
+    await task.receive(soon())
     with contextlib.suppress(WireError):
         while True:
-            await talk.send({"capture": " " * 100_000, "more": True}, soon())
-    talk.close()
+            await task.send({"capture": " " * 100_000, "more": True}, soon())
+    task.close()
 
 
 @pytest.mark.parametrize(("greets", "rank"), [(False, None), (True, 1)])
 def test_who_is_still_connected_and_has_not_come_is_told(greets: bool, rank: int | None, tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Gathering:
+    async def scene(coordinator: Coordinator, port: int) -> Gathering:
         if greets:
-            talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
-            await talk.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
-            await talk.receive(soon())
-            hang_up = talk.close
+            task = await wire.connect("127.0.0.1", port, TOKEN, soon())
+            await task.send({"hello": {"id": "x", "node_rank": 1, "name": "n1"}}, soon())
+            await task.receive(soon())
+            hang_up = task.close
         else:
             hang_up = (await asyncio.open_connection("127.0.0.1", port))[1].close
-        gathering = await hub.gather(soon(0.2))
+        gathering = await coordinator.gather(soon(0.2))
         hang_up()
         return gathering
 
-    gathering = with_hub(tmp_path, 2, scene)
+    gathering = with_coordinator(tmp_path, 2, scene)
     assert [(each.kind, each.node_rank) for each in gathering.troubles] == [("silent", rank)]
 
 
-async def refusal_of(talk: wire.Wire) -> None:
+async def refusal_of(task: wire.Wire) -> None:
     with contextlib.suppress(WireError):
-        await talk.receive(soon())
-    talk.close()
+        await task.receive(soon())
+    task.close()
 
 
 @pytest.mark.parametrize(
@@ -216,51 +216,53 @@ async def refusal_of(talk: wire.Wire) -> None:
 def test_each_way_of_not_coming_is_told_apart(
     peer: Peer, kind: str, rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "_HELLO_S", 0.3)
-    monkeypatch.setattr(hub_module, "_TRANSFER_S", 0.5 if kind == "silent" else 5.0)
+    monkeypatch.setattr(coordinator_module, "_HELLO_S", 0.3)
+    monkeypatch.setattr(coordinator_module, "_TRANSFER_S", 0.5 if kind == "silent" else 5.0)
     monkeypatch.setattr(messages, "MAX_CAPTURE_CHARS", 3_000_000)
 
-    async def scene(hub: Hub, port: int) -> Gathering:
+    async def scene(coordinator: Coordinator, port: int) -> Gathering:
         await peer(port)
-        await until(lambda: hub._troubles)
-        return await hub.gather(soon(0.0))
+        await until(lambda: coordinator._troubles)
+        return await coordinator.gather(soon(0.0))
 
-    gathering = with_hub(tmp_path, 2, scene)
+    gathering = with_coordinator(tmp_path, 2, scene)
     assert [(each.peer, each.kind, each.node_rank) for each in gathering.troubles] == [("127.0.0.1", kind, rank)]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_capture_that_the_disk_does_not_take_is_said(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Gathering:
+    async def scene(coordinator: Coordinator, port: int) -> Gathering:
         with pytest.raises(WireError):
             await arrive(port, hello(1))
-        return await hub.gather(soon(0.2))
+        return await coordinator.gather(soon(0.2))
 
-    (trouble,) = with_hub(tmp_path / "absent", 2, scene).troubles
+    (trouble,) = with_coordinator(tmp_path / "absent", 2, scene).troubles
     assert "No such file" in trouble.detail
 
 
 def test_a_caller_that_stays_silent_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> float:
+    async def scene(coordinator: Coordinator, port: int) -> float:
         _, writer = await connected(port)
         run = asyncio.ensure_future(whole_run(port, hello(1)))
-        await hub.mesh({guest.hello.id: {} for guest in (await hub.gather(soon()), hub.guests)[1]}, soon())
+        await coordinator.mesh(
+            {peer.hello.id: {} for peer in (await coordinator.gather(soon()), coordinator.peers)[1]}, soon()
+        )
         started = time.monotonic()
-        await hub.leave({guest.hello.id: Leave(0) for guest in hub.guests}, soon(20))
+        await coordinator.leave({peer.hello.id: Leave(0) for peer in coordinator.peers}, soon(20))
         await run
         writer.transport.abort()
         return time.monotonic() - started
 
-    assert with_hub(tmp_path, 2, scene) < 5
+    assert with_coordinator(tmp_path, 2, scene) < 5
 
 
 def test_too_few_descriptors_for_all_nodes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "room_for", lambda wanted: 5)
+    monkeypatch.setattr(coordinator_module, "room_for", lambda wanted: 5)
 
-    async def scene(hub: Hub, port: int) -> Gathering:
-        return await hub.gather(soon(0.0))
+    async def scene(coordinator: Coordinator, port: int) -> Gathering:
+        return await coordinator.gather(soon(0.0))
 
-    (trouble,) = with_hub(tmp_path, 100, scene).troubles
+    (trouble,) = with_coordinator(tmp_path, 100, scene).troubles
     assert (trouble.kind, "ulimit -n" in trouble.detail) == ("descriptors", True)
 
 
@@ -269,52 +271,52 @@ def test_a_port_that_is_taken_is_said_at_once(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
 
-        async def scene(hub: Hub, port: int) -> Any:
-            return await Hub(TOKEN, 2, tmp_path, soon()).listen(other.getsockname()[1])
+        async def scene(coordinator: Coordinator, port: int) -> Any:
+            return await Coordinator(TOKEN, 2, tmp_path, soon()).listen(other.getsockname()[1])
 
         with pytest.raises(CannotListen, match="another process listens") as caught:
-            with_hub(tmp_path, 2, scene)
+            with_coordinator(tmp_path, 2, scene)
     assert caught.value.kind == "taken"
 
 
 def test_calls_by_ipv6_and_ipv4_reach_the_same_port(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
-        talks = [await wire.connect(address, port, TOKEN, soon()) for address in ("127.0.0.1", "::1")]
-        for talk in talks:
-            talk.close()
-        return len(talks)
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        tasks = [await wire.connect(address, port, TOKEN, soon()) for address in ("127.0.0.1", "::1")]
+        for task in tasks:
+            task.close()
+        return len(tasks)
 
-    assert with_hub(tmp_path, 2, scene) == 2
+    assert with_coordinator(tmp_path, 2, scene) == 2
 
 
 def test_the_clocks_of_one_machine_agree(tmp_path: Path) -> None:
-    async def scene(hub: Hub, port: int) -> Any:
-        spoke = Spoke(await wire.connect("127.0.0.1", port, TOKEN, soon()))
-        await spoke.join(hello(1), "{}\n", soon())
-        seen = await spoke.clock(soon())
-        spoke.close()
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
+        await worker.join(hello(1), "{}\n", soon())
+        seen = await worker.clock(soon())
+        worker.close()
         return seen
 
-    seen = with_hub(tmp_path, 2, scene)
+    seen = with_coordinator(tmp_path, 2, scene)
     assert 0 < seen.rtt_s < 2
     assert abs(seen.offset_s) <= seen.rtt_s
 
 
 def test_a_clock_that_is_ahead_has_a_positive_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "time", _Late())
+    monkeypatch.setattr(coordinator_module, "time", _Late())
 
-    async def scene(hub: Hub, port: int) -> Any:
-        spoke = Spoke(await wire.connect("127.0.0.1", port, TOKEN, soon()))
-        await spoke.join(hello(1), "{}\n", soon())
-        seen = await spoke.clock(soon())
-        spoke.close()
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        worker = Worker(await wire.connect("127.0.0.1", port, TOKEN, soon()))
+        await worker.join(hello(1), "{}\n", soon())
+        seen = await worker.clock(soon())
+        worker.close()
         return seen
 
-    assert 100 < with_hub(tmp_path, 2, scene).offset_s < 140
+    assert 100 < with_coordinator(tmp_path, 2, scene).offset_s < 140
 
 
 class _Late:
-    """The clock of a hub that is two minutes behind."""
+    """The clock of a coordinator that is two minutes behind."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -341,25 +343,25 @@ def test_no_message_of_a_member_breaks_the_hub(
 ) -> None:
     failures: list[dict[str, Any]] = []
 
-    async def scene(hub: Hub, port: int) -> Any:
+    async def scene(coordinator: Coordinator, port: int) -> Any:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
-        talk = await wire.connect("127.0.0.1", port, TOKEN, soon())
+        task = await wire.connect("127.0.0.1", port, TOKEN, soon())
         with contextlib.suppress(WireError):
             for message in (first, *rest):
-                await talk.send(message, soon())
-        talk.close()
-        await until(lambda: not hub._talks)
-        return await whole_and_well(hub, port)
+                await task.send(message, soon())
+        task.close()
+        await until(lambda: not coordinator._tasks)
+        return await whole_and_well(coordinator, port)
 
     for left in tmp_path.iterdir():
         left.unlink()
-    assert with_hub(tmp_path, 4, scene)
+    assert with_coordinator(tmp_path, 4, scene)
     assert not failures
 
 
-async def whole_and_well(hub: Hub, port: int) -> bool:
-    spoke = await arrive(port, hello(3, "well"))
-    await until(lambda: any(guest.hello.name == "well" and guest.settled for guest in hub.guests))
-    spoke.close()
-    json.dumps([trouble.detail for trouble in (await hub.gather(soon(0.0))).troubles])
+async def whole_and_well(coordinator: Coordinator, port: int) -> bool:
+    worker = await arrive(port, hello(3, "well"))
+    await until(lambda: any(peer.hello.name == "well" and peer.settled for peer in coordinator.peers))
+    worker.close()
+    json.dumps([trouble.detail for trouble in (await coordinator.gather(soon(0.0))).troubles])
     return True

@@ -26,12 +26,12 @@ def nodes(count: int, each: int) -> dict[str, list[int]]:
     return {f"n{number}": list(range(number * each, (number + 1) * each)) for number in range(count)}
 
 
-def named(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> list[tuple[str, str, tuple[int, ...]]]:
+def name_slow(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> list[tuple[str, str, tuple[int, ...]]]:
     """What is named where each way has the same rate every time."""
     rates = {way: rate(*way) for ranks in on.values() for way in permutations(ranks, 2)}
     return [
         (each.kind, each.node, each.ranks)
-        for each in intra_node.named(intra_node.suspects(rates, on, RULES), rates, on)
+        for each in intra_node.name_slow(intra_node.suspects(rates, on, RULES), rates, on)
     ]
 
 
@@ -52,7 +52,7 @@ def named(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> list[t
 def test_what_is_slow_inside_a_node_is_named_in_the_fewest_words(
     on: dict[str, list[int]], rate: Callable[[int, int], float], found: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
-    assert named(on, rate) == found
+    assert name_slow(on, rate) == found
 
 
 def test_every_node_plays_its_own_round_robin_at_the_same_time() -> None:
@@ -68,7 +68,7 @@ def test_every_node_plays_its_own_round_robin_at_the_same_time() -> None:
 
 def test_a_suspect_is_measured_again_with_its_whole_round() -> None:
     rounds = intra_node.plan(nodes(3, 4))
-    assert intra_node.again(rounds, [(1, 0)]) == tuple(
+    assert intra_node.retest_rounds(rounds, [(1, 0)]) == tuple(
         r for r in rounds if any((m.first, m.second) == (0, 1) for m in r)
     )
-    assert intra_node.again(rounds, []) == ()
+    assert intra_node.retest_rounds(rounds, []) == ()

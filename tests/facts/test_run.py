@@ -1,0 +1,162 @@
+"""Facts of a run, from its samples: each kind is read as it was written, and what is none is said to be none."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclprobe.checks.run.groups import _WITHIN
+from ncclprobe.checks.run.pairs import _NOBODY
+from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.checks.run.traffic import _PINNED, _RIGHT, _SLOW_COPY
+from ncclprobe.engine.measured import run_facts
+from ncclprobe.facts.run.asked import Asked, Ending, Notes, Skipped
+from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
+from ncclprobe.facts.run.ranks import (
+    Arrivals,
+    Attendance,
+    FirstCalls,
+    LostRank,
+    MeasuredOn,
+    Participants,
+)
+from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
+from ncclprobe.host.run_log import CUT_SHORT, RunLog
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Unmeasured
+from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import StepRow
+
+ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
+LOST = LostRank(1, "h1", "timing", "gone")
+ZERO = replace(LOST, rank=0)
+WHO = Participants("torchrun", 2, ("h0", "h1"), "nccl", {"nccl": "2.28.9"}, 2, "", (0, 1))
+COST = FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
+PRINT = Fingerprint({"gpu": "x"}, "abc", {"nccl": "2"})
+LEFT_OUT = Unmeasured("reduce", None, "refused", "no such call")
+BANDS = (Band("all_reduce", 1, 2, BAND), Band("all_reduce", 3, 4, BAND))
+BUSY = Disturbance("processors busy", 0.5)
+PAIR = PairRow(src=0, dst=1, src_end="a", dst_end="b", nbytes=4, latency_nbytes=8, latency_us=1.5, GBps=2.0,
+               time_us=1.0, min_us=0.5, max_us=2.0, samples_us=(1.0,))  # fmt: skip
+STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1, bucket_bytes=None,
+               overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
+               compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
+
+CASES: list[tuple[list[tuple[str, Any]], Any]] = [
+    ([("asked", ASKED)], ASKED),
+    ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
+    ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
+    ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
+    ([("localisation", replace(_NOBODY, complete=False)), ("localisation", _NOBODY)], Localised(_NOBODY)),
+    ([("participants", Participants("none", 2, ("h0",))), ("participants", WHO)], WHO),
+    ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
+    ([("arrivals", Arrivals(2))], Attendance(2)),
+    ([("attendance", Attendance(2, (LOST,), "timing"))], Attendance(2, (LOST,), "timing")),
+    ([("participants", WHO), ("lost", LOST)], Attendance(2, (LOST,))),
+    ([("lost", LOST), ("attendance", Attendance(2, (ZERO,)))], Attendance(2, (LOST, ZERO))),
+    ([("first_call", COST)], FirstCalls(COST)),
+    ([("fingerprint", PRINT)], MeasuredOn(PRINT)),
+    ([("expected", band) for band in BANDS], Expected(BANDS)),
+    ([("row", ROW), ("retest", ROW), ("disturbance", BUSY)], Rows((ROW,), (ROW,), (BUSY,))),
+    ([("nic_traffic", [_RIGHT])], NicTraffic((_RIGHT,))),
+    ([("nic_traffic", [])], NicTraffic(())),
+    ([("copies", [_SLOW_COPY])], Copies((_SLOW_COPY,))),
+    ([("affinity", [_PINNED])], Affinities((_PINNED,))),
+    ([("affinity", [])], Affinities(())),
+    ([("group", _WITHIN), ("group", _WITHIN)], Groups((_WITHIN, _WITHIN))),
+    ([("step", STEP)], Steps((STEP,))),
+]  # fmt: skip
+
+
+def log_of(*samples: tuple[str, Any]) -> RunLog:
+    log = RunLog()
+    for name, value in samples:
+        log.add(name, msgspec.to_builtins(value, str_keys=True))
+    return log
+
+
+@pytest.mark.parametrize(("samples", "fact"), CASES, ids=[type(fact).__name__ for _, fact in CASES])
+def test_a_fact_is_read_as_it_was_written(samples: list[tuple[str, Any]], fact: Any) -> None:
+    assert run_facts(log_of(*samples))[type(fact)] == fact
+
+
+def test_every_fact_of_a_run_has_a_case_here() -> None:
+    produced = {c.produces for c in discover("ncclprobe.facts", Collector, {"run"})}
+    assert {type(fact) for _, fact in CASES} | {Ending} == produced
+
+
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        (Asked, "the run holds no sample asked"),
+        (Localised, "the run ended before all pairs were measured"),
+        (Participants, "the run holds no sample participants"),
+        (Arrivals, f"the ranks had not met when the run ended: {CUT_SHORT}"),
+        (Attendance, f"the ranks had not met when the run ended: {CUT_SHORT}"),
+        (FirstCalls, "the run holds no sample first_call"),
+        (MeasuredOn, "the run holds no sample fingerprint"),
+        (Rows, "no row was measured"),
+        (NicTraffic, "no NIC was counted"),
+        (Copies, "no copy was measured"),
+        (Affinities, "no affinity was compared"),
+        (Groups, "no group was measured"),
+    ],
+)
+def test_what_was_not_measured_is_absent_and_a_sentence_says_so(fact: type, said: str) -> None:
+    found = run_facts(RunLog())[fact]
+    assert isinstance(found, Absent)
+    assert (found.why, found.refused) == (said, "NotCaptured")
+
+
+@pytest.mark.parametrize(
+    "fact", [Skipped(), Notes(), MeasuredPairs(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
+)
+def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
+    assert run_facts(RunLog())[type(fact)] == fact
+
+
+FITS = {"[": {Ending, NicTraffic, Affinities, Copies}, "{": {Ending, Asked, MeasuredOn}, '"': {Ending, Notes}}
+"""Of which facts a value that begins with this is one: rows may be none, and fields left out."""
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "x", [], [3], {}, {"rank": "x"}, [[1]]], ids=json.dumps)
+def test_a_sample_of_another_type_is_not_understood_and_nothing_is_made_of_it(wrong: Any) -> None:
+    names = {name for samples, _ in CASES for name, _ in samples}
+    log = RunLog()
+    for name in names:
+        log.add(name, wrong)
+    for fact, found in run_facts(log).items():
+        if isinstance(found, Absent):
+            assert found.refused == "ParseError"
+            assert "sample " in found.why
+        else:
+            assert fact in FITS.get(json.dumps(wrong)[0], {Ending, Notes})
+
+
+def test_a_row_with_a_number_of_the_wrong_type_is_refused_by_its_name() -> None:
+    row = msgspec.to_builtins(ROW, str_keys=True)
+    log = RunLog()
+    log.add("row", {**row, "busbw_GBps": "fast"})
+    found = run_facts(log)[Rows]
+    assert isinstance(found, Absent)
+    assert "busbw_GBps" in found.why
+
+
+def test_a_run_that_came_to_its_end_was_cut_short_by_nothing() -> None:
+    log = RunLog()
+    assert run_facts(log)[Ending] == Ending(CUT_SHORT)
+    log.close()
+    assert run_facts(log)[Ending] == Ending("")
+
+
+def test_the_rows_asked_for_are_those_of_every_place_with_something_to_move() -> None:
+    asked = Asked(ops=("all_reduce", "all_gather"), sizes=(8, 64), itemsize=4)
+    assert asked.rows(4) == {
+        ("all_reduce", 8, "in"), ("all_reduce", 64, "in"), ("all_gather", 64, "in"), ("all_gather", 64, "out"),
+    }  # fmt: skip
+    assert replace(asked, what="pairs").rows(4) == frozenset()

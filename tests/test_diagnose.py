@@ -1,0 +1,312 @@
+"""One way from facts to a report: which checks a question asks, what a run was to measure and did not, what counts."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclprobe.__main__ import main
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands.measuring import parse
+from ncclprobe.engine import observe
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, ask, diagnose, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.measured import about_only, advisory, counted, run_facts, unused_devices
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host.capture import load
+from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.findings import Finding, Status, Verdict, fail, note, warn
+from ncclprobe.model.registry import applies, check, discover, source_of
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.traffic import NicBytes, Road
+
+CAPTURES = Path(__file__).parent / "captures"
+WHO = Participants("self", 2, ("hgx",) * 2, "nccl", nnodes=1, gpus=(0, 1))
+ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+RUN_CHECKS = [c for c in every_check(MEASURED) if c.of_run]
+
+
+@cache
+def machine() -> Snapshot:
+    """A node with eight GPUs and their NICs."""
+    found = observe.of_capture(load(CAPTURES / "hgx-h100.jsonl"), discover("ncclprobe.facts", Collector, MACHINE))
+    return Snapshot("hgx", found.facts, found.ranks)
+
+
+def log(*samples: tuple[str, Any]) -> RunLog:
+    found = RunLog()
+    for name, value in samples:
+        found.add(name, msgspec.to_builtins(value, str_keys=True))
+    return found
+
+
+def measured(**changes: Any) -> RunLog:
+    """The log of a run that measured what it was asked for."""
+    row = replace(ROW, ranks=2, wrong=0)
+    asked = replace(ONE_SIZE, **changes)
+    found = log(("asked", asked), ("participants", WHO), ("arrivals", {"expected": 2}), ("row", row))
+    found.close()
+    return found
+
+
+def report_on(run: RunLog, *snapshots: Snapshot, argv: tuple[str, ...] = ()) -> Report:
+    return diagnose(ask(parse(argv), ("bandwidth", *argv), Job(), MEASURED), snapshots, run_facts(run))
+
+
+def of_run(report: Report) -> dict[str, str]:
+    """The run checks that were not skipped."""
+    return {v.id: v.status.value for v in report.checks if v.id.startswith("run.") and v.status is not Status.SKIP}
+
+
+# sources
+
+
+def test_a_fact_has_the_source_of_the_folder_it_lies_in() -> None:
+    produced = {c.produces: c.run.__module__ for c in discover("ncclprobe.facts", Collector)}
+    for fact, module in produced.items():
+        assert (source_of(fact) == "run") is module.startswith("ncclprobe.facts.run")
+    assert source_of(Job) is None
+
+
+def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
+    doctors, all_of_them = every_check(MACHINE), every_check()
+    assert {c.id for c in all_of_them} - {c.id for c in doctors} == {c.id for c in all_of_them if c.of_run}
+    assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them}
+    assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
+
+
+def test_the_doctor_imports_nothing_of_a_run_and_reports_nothing_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "doctor.json"
+    script = (
+        "import sys\n"
+        "from ncclprobe.__main__ import main\n"
+        f"main(['doctor', '--backend', 'gloo', '-q', '--json', {str(path)!r}])\n"
+        "print(*(n for n in sys.modules if n.startswith(('ncclprobe.facts.run', 'ncclprobe.checks.run'))))\n"
+        "print(*(n for n in sys.modules if n in ('ncclprobe.engine.measured', 'ncclprobe.host.run_log')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+    )
+    loaded, others = done.stdout.split("\n")[-3:-1]
+    assert set(loaded.split()) == {"ncclprobe.facts.run", "ncclprobe.checks.run"}  # their faces, which name the source
+    assert others == ""
+    assert '"id": "run.' not in path.read_text()
+    assert '"id": "host.' in path.read_text()
+
+
+def test_checks_of_a_run_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checks"]) == 0
+    listed = capsys.readouterr().out
+    for each in RUN_CHECKS:
+        assert each.id in listed
+        assert main(["explain", each.id]) == 0
+        assert each.title in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None:
+    with pytest.raises(UsageError, match=r"--ignore run\.data: matches no check"):
+        ask(parse(["--ignore", "run.data"]), (), Job(), MACHINE)
+    asked = ask(parse(["--ignore", "run.data", "--ignore", "ib.*"]), (), Job(), MEASURED)
+    assert not [c.id for c in asked.checks if c.id == "run.data" or c.id.startswith("ib.")]
+    assert "run.data" in asked.left_out
+
+
+# what was asked for and did not come
+
+
+@dataclass(frozen=True)
+class Told:
+    """A fact of this test: one that no run has."""
+
+
+def lacking(name: str, **details: Any) -> Check:
+    def run_lacks(asked: Asked, who: Participants) -> Iterator[Finding]:
+        """Something is wrong.
+
+        Right: Nothing is wrong.
+        Why: reasons.
+        Fix: none.
+        """
+        if asked.groups:
+            yield fail("x", "y", evidence="z")
+
+    return replace(check(bad=[], good=[], **details)(run_lacks), id=name)
+
+
+def test_a_fact_that_a_run_lacks_is_unknown_and_required_though_the_check_is_advisory() -> None:
+    (seen,) = judge((machine(),), [lacking("a.b")], Job(), {Asked: ONE_SIZE})
+    assert (seen.status, seen.required, seen.node) == (Status.UNKNOWN, True, None)
+    gone = {Asked: ONE_SIZE, Participants: Absent("not captured", "NotCaptured")}
+    (seen,) = judge((machine(), machine()), [lacking("a.b")], Job(), gone)
+    assert (seen.status, seen.required, seen.why) == (Status.UNKNOWN, True, "not captured")
+
+
+def test_a_check_of_a_run_is_judged_once_and_of_no_node() -> None:
+    run = {Asked: replace(ONE_SIZE, groups=True), Participants: WHO}
+    (seen,) = judge((machine(), replace(machine(), node="other")), [lacking("a.b")], Job(), run)
+    assert (seen.status, seen.node) == (Status.FAIL, None)
+
+
+def test_what_nobody_asked_for_is_skipped_and_lacks_nothing() -> None:
+    @applies
+    def groups(asked: Asked) -> bool:
+        """where groups were to be measured."""
+        return asked.groups
+
+    (seen,) = judge((), [lacking("a.b", applies=groups)], Job(), {Asked: ONE_SIZE})
+    assert (seen.status, seen.why) == (Status.SKIP, "applies only where groups were to be measured")
+
+
+def test_a_condition_that_takes_an_absent_fact_is_asked_with_it() -> None:
+    @applies
+    def where_known(asked: Asked, who: Participants | Absent) -> bool:
+        """where it is known who measured."""
+        return not isinstance(who, Absent)
+
+    (seen,) = judge((), [lacking("a.b", applies=where_known)], Job(), {Asked: ONE_SIZE})
+    assert seen.status is Status.SKIP
+
+
+@pytest.mark.parametrize("what", ["collectives", "pairs", "copies", "affinity", "training"])
+def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machine_that_passes(what: Any) -> None:
+    report = report_on(log(("asked", replace(ONE_SIZE, what=what, groups=what == "training"))), machine())
+    passes = [v for v in report.checks if v.status is Status.PASS]
+    assert len(passes) > 20
+    assert (report.status, report.exit_code) == (Status.UNKNOWN, 3)
+    assert set(of_run(report).values()) == {"unknown"}
+    assert all(v.required for v in report.checks if v.id.startswith("run.") and v.status is Status.UNKNOWN)
+
+
+@pytest.mark.parametrize("what", ["pairs", "copies", "affinity", "training"])
+def test_a_run_without_collectives_lacks_no_row(what: Any) -> None:
+    asked = report_on(log(("asked", replace(ONE_SIZE, what=what)), ("participants", WHO)))
+    assert {"run.data", "run.bandwidth", "run.straggler"}.isdisjoint(of_run(asked))
+
+
+def test_a_rank_lost_before_the_ranks_met_is_named() -> None:
+    lost = {"rank": 1, "host": "hgx", "phase": "import torch", "why": "it was ended by SIGKILL"}
+    run = log(("asked", ONE_SIZE), ("participants", WHO), ("lost", lost))
+    run.close("ranks were lost")
+    report = report_on(run)
+    assert (report.exit_code, of_run(report)["run.rank-lost"]) == (4, "fail")
+
+
+def test_one_row_of_two_that_were_asked_for_is_no_pass() -> None:
+    report = report_on(measured(sizes=(1 << 20, 1 << 22)))
+    (data,) = [v for v in report.checks if v.id == "run.data"]
+    assert (report.exit_code, data.status) == (3, Status.UNKNOWN)
+    assert data.why == "1 of 2 rows are missing: all_reduce 4 MiB, in place, …"
+
+
+# what of the machine counts
+
+
+def test_a_machine_check_that_could_not_look_is_advisory_in_a_run() -> None:
+    blind = Snapshot("hgx", {})
+    alone = diagnose(ask(parse([]), (), Job(), MACHINE), [blind])
+    assert alone.exit_code == 3
+    report = report_on(measured(), blind)
+    assert report.exit_code == 0
+    assert not any(v.required for v in report.checks if not v.id.startswith("run."))
+
+
+def test_only_machine_verdicts_become_advisory() -> None:
+    verdicts = [
+        Verdict("run.data", None, Status.UNKNOWN, "t", required=True),
+        Verdict("ib.state", "n", Status.UNKNOWN, "t", required=True),
+    ]
+    assert [v.required for v in advisory(verdicts, every_check())] == [True, False]
+
+
+def counts(finding: Finding, run: RunLog | None = None, node: str | None = "hgx") -> bool:
+    """Whether a machine finding is in the verdicts that make the exit code."""
+    verdict = Verdict("pci.width", node, Status.FAIL, "t", findings=(finding,))
+    return bool(counted([verdict], every_check(), [machine()], run_facts(run or measured())))
+
+
+@pytest.mark.parametrize(
+    ("blame", "expected"), [("node", True), ("link", True), ("job", True), ("fabric", False), ("image", False),
+                            ("unknown", False)],
+)  # fmt: skip
+def test_a_machine_failure_counts_where_it_is_the_nodes_the_links_or_the_jobs(blame: Any, expected: bool) -> None:
+    assert counts(fail("GPU0", "x", blame=blame)) is expected
+
+
+def test_a_failure_of_a_gpu_that_no_rank_has_does_not_count() -> None:
+    assert counts(fail("GPU1", "x", blame="node"))
+    assert not counts(fail("GPU7", "x", blame="node"))
+    assert counts(fail("GPU7", "x", blame="node"), node=None)  # of no node: it may be any node's
+
+
+def test_what_is_no_failure_does_not_count() -> None:
+    assert not counts(warn("GPU0", "x", blame="node"))
+    assert not counts(note("GPU0", "x"))
+
+
+def test_a_failure_that_names_no_device_counts() -> None:
+    assert counts(fail("NCCL_IB_HCA", "x", blame="job"))
+    assert counts(fail("/dev/shm", "x", blame="node"))
+
+
+def carried(*nics: NicBytes) -> RunLog:
+    two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
+    road = Road("all_reduce", 1 << 30, 1 << 30, nics)
+    return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [road]))
+
+
+def test_of_nics_those_count_that_carried_bytes_or_were_meant_to() -> None:
+    meant = NicBytes("hgx", "mlx5_0:1", "rdma", 1 << 30, 0, 0.9, True)
+    stray = NicBytes("hgx", "mlx5_3:1", "rdma", 1 << 28, 0, 0.2, False)
+    quiet = NicBytes("hgx", "mlx5_4:1", "rdma", 9, 0, 0.0, False)
+    run = carried(meant, stray, quiet)
+    for name, expected in (("mlx5_0:1", True), ("mlx5_3:1", True), ("mlx5_4:1", False), ("mlx5_5:1", False)):
+        assert counts(fail(name, "is down", blame="link"), run) is expected, name
+
+
+def test_within_one_node_no_nic_counts() -> None:
+    assert not counts(fail("mlx5_0:1", "is down", blame="link"))
+
+
+def test_of_a_node_without_ranks_or_facts_nothing_is_known_to_be_unused() -> None:
+    run = run_facts(measured())
+    assert unused_devices(Snapshot("elsewhere", machine().facts), run) == frozenset()
+    assert unused_devices(Snapshot("hgx", {}), run) == frozenset()
+    assert unused_devices(machine(), {}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("subject", "only"),
+    [
+        ("GPU7", True), ("GPU6, GPU7", True), ("mlx5_9:1", True), ("GPU0, GPU7", False), ("GPU0", False),
+        ("NCCL_DEBUG", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_finding_is_about_unused_devices_if_all_that_it_names_are(subject: str, only: bool) -> None:
+    assert about_only(fail(subject, "x"), frozenset({"GPU6", "GPU7", "mlx5_9:1"})) is only
+
+
+def test_a_measuring_report_has_machine_verdicts_and_its_own_status() -> None:
+    report = report_on(measured(), machine())
+    assert of_run(report) == {"run.init": "pass", "run.rank-lost": "pass", "run.data": "pass"}
+    assert {v.node for v in report.checks if v.id.startswith("run.")} == {None}
+    assert {v.node for v in report.checks if v.id.startswith("pci.")} == {"hgx"}
+    assert [(row.name, row.rank) for row in report.nodes] == [("hgx", 0)]
+    assert report.launch.world_size == 2
+
+
+def test_select_and_ignore_mean_in_a_run_what_they_mean_to_the_doctor() -> None:
+    only = report_on(measured(), machine(), argv=("--select", "run.*"))
+    assert {v.id.partition(".")[0] for v in only.checks} == {"run"}
+    without = report_on(measured(), machine(), argv=("--ignore", "run.data"))
+    assert "run.data" not in of_run(without)
+    assert ("run.data", "--ignore") in {(s.id, s.reason) for s in without.suppressed}

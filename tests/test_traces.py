@@ -1,0 +1,103 @@
+"""What is remembered of other nodes changes nothing: neither what is learned of one, nor what is said of it."""
+
+import itertools
+
+import pytest
+import zoo
+from fleets.captures import capture
+from zoo import findings
+
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, part_of, status_by_node
+from ncclprobe.engine.observe import of_capture
+from ncclprobe.engine.traces import Traces
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.system import System
+from ncclprobe.host.capture import Replay, load, parse
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.registry import collector, discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+
+COLLECTORS = discover("ncclprobe.facts", Collector)
+MODEL = zoo.CAPTURES / "hgx-h200.jsonl"
+
+
+@pytest.fixture(scope="module")
+def machines() -> list[Replay]:
+    """Every captured machine, well or sick, some of them twice."""
+    paths = findings.captures()
+    return [load(path) for path in (*paths, *paths[:4])]
+
+
+def test_every_machine_is_learned_of_as_if_it_were_the_only_one(machines: list[Replay]) -> None:
+    traces = Traces()
+    for host in machines:
+        assert repr(collect(host, COLLECTORS, traces=traces)) == repr(collect(host, COLLECTORS)), host.node
+
+
+def test_every_machine_is_judged_as_if_it_were_the_only_one(machines: list[Replay]) -> None:
+    traces, known = Traces(), Judged()
+    checks = every_check()
+    for host in machines:
+        snapshot = of_capture(host, COLLECTORS, traces)
+        assert judge_node(snapshot, checks, Job(), known) == judge_node(snapshot, checks, Job())
+
+
+def test_nodes_that_answer_the_same_share_their_facts_and_no_others() -> None:
+    traces = Traces()
+    one, other = (collect(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces=traces) for n in (1, 2))
+    assert one[Pci] is other[Pci]
+    assert one[System].hostname == "n1"
+    assert other[System].hostname == "n2"
+
+
+def test_a_machine_of_a_fleet_differs_in_nothing_that_is_judged() -> None:
+    checks = every_check()
+    same = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS) for n in (0, 70000)]
+    said = [[(v.id, v.status, v.why) for v in judge_node(snapshot, checks, Job())] for snapshot in same]
+    assert said[0] == said[1]
+
+
+def test_a_refusal_is_remembered_apart_from_an_answer_and_from_another_refusal() -> None:
+    @collector
+    def uptime(host: Replay) -> str:
+        """The text itself."""
+        return host.ask("read", "/proc/uptime")
+
+    traces = Traces()
+    row = '{"capture": 1, "node": "n", "tool": "0.0.0"}\n{"ask": ["read", "/proc/uptime"], %s}\n'
+    rows = ('"said": "Missing"', '"refused": "Missing", "why": "gone"', '"refused": "Denied", "why": "gone"')
+    learned = [collect(parse(row % each, "c"), [uptime], traces=traces)[str] for each in (*rows, *rows)]
+    assert learned[:3] == ["Missing", Absent("gone", "Missing"), Absent("gone", "Denied")]
+    assert learned[3:] == learned[:3]
+
+
+def verdict(node: str | None, *found: Finding, status: Status = Status.PASS, required: bool = False) -> Verdict:
+    return Verdict("a.b", node, status, "", required=required, findings=found)
+
+
+def test_the_status_of_a_node_is_that_of_its_part_of_the_verdicts() -> None:
+    nodes = ("n0", "n1", "n2")
+    severities = ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN), (Severity.NOTE, Status.PASS))
+    about = ((), ("n1",), ("n2", "gone"), ("gone",))
+    said = [
+        verdict(by, Finding(severity, "x", "y", blame=blame, nodes=named), status=status)
+        for (severity, status), named, by in itertools.product(severities, about, (None, "n0"))
+        for blame in ("job", "link")
+    ]
+    said += [verdict("n2", status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
+    for few in (*itertools.combinations(said, 1), *itertools.combinations(said, 2)):
+        every = [*few, *(verdict(node, status=Status.SKIP) for node in nodes)]
+        for fail_on in ("fail", "warn"):
+            parts = {node: conclude(part_of(node, every), fail_on)[0] for node in nodes}
+            assert status_by_node(nodes, every, fail_on) == parts
+
+
+def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:
+    traces, checks = Traces(), [c for c in every_check() if not c.compares]
+    snapshots = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces) for n in range(3)]
+    alone = [Snapshot(s.node, collect(parse(capture(MODEL, n), s.node), COLLECTORS)) for n, s in enumerate(snapshots)]
+    apart = [v for snapshot in alone for v in judge_node(snapshot, checks, Job())]
+    assert list(judge(snapshots, checks, Job())) == apart
