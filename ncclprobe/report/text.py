@@ -58,11 +58,25 @@ def render(
 
 
 def verdict_line(report: Report) -> str:
-    """The run in one line of at most 80 characters: status, the first problem or the counts, exit code."""
+    """The run in one line of at most 80 characters: status, the counts, exit code.
+
+    Numbers that nothing judged are the headline: a PASS in front of them would be taken for theirs.
+    """
     counts = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST if report.coverage.get(s))
+    if unjudged := none_judged(report):
+        lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
+        loud = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST[:-1] if report.coverage.get(s))
+        return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
     rows = f"; {_plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
+
+
+def none_judged(report: Report) -> str:
+    """How many rows were measured where none of them was judged; empty where one was, or none was measured."""
+    rows = report.measurements
+    none = rows and all(row.status == "unjudged" for row in rows)
+    return f"{_plural(len(rows), 'row')} measured, none judged" if none else ""
 
 
 def quiet(report: Report) -> str:

@@ -39,6 +39,7 @@ from ncclprobe.session.ranks.agreement import Card, Terms, agree
 from ncclprobe.session.ranks.identity import Backend, Devices, Seat, choose_backend, device_index
 from ncclprobe.session.ranks.rank_files import Trail
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
+from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.watchdog import Ending, Limits, Voices, Watch, leave
 
 _LEAST_SHARE = 0.2
@@ -171,6 +172,8 @@ class Rank:
         self._watch.beat("verdict")
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
+        if not self._recorder:
+            explain_exit(int(code), fail_on=self._options.fail_on)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watch.dismiss(code)
         return int(code)
@@ -324,6 +327,7 @@ class Rank:
         code = self._recorder.close(ending) if self._recorder else int(ending.code)
         if self._survivor:
             self._survivor.dismiss()
+        explain_exit(code, fail_on=self._options.fail_on)
         return code
 
     def _snapshots(self) -> list[Snapshot]:
