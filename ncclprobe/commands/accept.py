@@ -11,8 +11,8 @@ from ncclprobe.session.options import LARGEST, Options
 _ABOUT = """\
 Is this node, or this job, good? Look at the machine as the doctor does, copy inside nodes, measure all_reduce at 8
 bytes and at the sizes that can be judged, and all pairs of ranks: one launch, one report, within so many minutes.
-Works under torchrun, srun and mpirun, and by itself: one rank per GPU, or with --backend gloo two. The last line is made
-to be pasted."""
+Works under torchrun, srun and mpirun, and by itself: one rank per GPU, or with --backend gloo two. The last line is
+made to be pasted."""
 
 _MORE = """\
 examples:
