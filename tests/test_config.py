@@ -151,7 +151,7 @@ def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> N
     assert "meant for the next release" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())
     assert [row["subject"] for row in report["suppressed"]] == ["NCCL_IB_DISABLE"]
-    (told,) = (text for text in report["remarks"] if suppressions.NAME in text)
+    (told,) = (text for text in report["notes"] if suppressions.NAME in text)
     assert told == (
         f"read {tmp_path / suppressions.NAME} of the working directory: 1 entry, suppressed env.bool-word on "
         "NCCL_IB_DISABLE; --no-config leaves it unread"

@@ -33,7 +33,7 @@ def test_a_run_that_fails_or_had_to_be_judged_says_so_first() -> None:
     assert text.endswith("(exit 3)")
 
 
-@pytest.mark.parametrize("rows", [(), (PASSED, UNJUDGED), (replace(UNJUDGED, status="noise"),)])
+@pytest.mark.parametrize("rows", [(), (PASSED, UNJUDGED), (replace(UNJUDGED, status="inconclusive"),)])
 def test_a_run_without_rows_or_with_one_that_something_judges_keeps_its_verdict(rows: tuple[Measurement, ...]) -> None:
     assert line(*rows).startswith("PASS  ")
 

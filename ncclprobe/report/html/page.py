@@ -150,7 +150,7 @@ def _unjudged(report: Report) -> list[tuple[int, str, str]]:
     """Numbers that could not be judged: (how many, what became of them, why)."""
     words = {
         "unjudged": ("not judged", "no number is known well enough to judge them by"),
-        "noise": ("too noisy to judge", "their interval is wider than the band"),
+        "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
     }
     counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
     return [each for each in counted if each[0]]

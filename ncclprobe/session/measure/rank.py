@@ -20,7 +20,7 @@ from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.measurement import Band, Unmeasured
+from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.session.measure import intra_node, training
 from ncclprobe.session.measure.baseline import know
@@ -187,7 +187,7 @@ class Rank:
         begins = bool(exchange.share(left_s >= least_s))
         if not begins and self._recorder:
             why = f"{max(0.0, left_s):.0f} s were left of {self._options.timeout_s:g}, and it needs {least_s:.0f}"
-            self._recorder.skip(Unmeasured(part, None, "time", why))
+            self._recorder.skip(SkippedRow(part, None, "time", why))
         return begins
 
     def _part(self, part: What, exchange: Exchange, terms: Terms, device: str) -> None:
