@@ -27,7 +27,7 @@ from typing import Literal
 
 from ncclprobe.model.measurement import Disturbance, Expectation, Measurement, Retest
 
-Verdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
+RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _FAINT = 0.5
@@ -38,7 +38,7 @@ _FAINT = 0.5
 class Judgement:
     """`status` and, where it is noise, why nobody can say."""
 
-    status: Verdict
+    status: RowVerdict
     why: str = ""
 
 
