@@ -4,6 +4,7 @@ import importlib
 from dataclasses import replace
 
 import pytest
+
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.report.text import render, verdict_line
