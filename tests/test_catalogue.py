@@ -15,7 +15,7 @@ from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job
 
-CHECKS = diagnose.every_check()
+CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])
 
 

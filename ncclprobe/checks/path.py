@@ -59,6 +59,7 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT),
         (_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS),
@@ -106,6 +107,7 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS),
         (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
@@ -148,6 +150,7 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS),
         (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS),
@@ -192,6 +195,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),),
         (_with(lambda one, to: {"rtt_s": 0.02}),),

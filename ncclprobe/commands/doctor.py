@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
-from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine import diagnose, measured
+from ncclprobe.engine import diagnose
 from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
@@ -83,6 +82,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
     """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
+    from ncclprobe.commands.run_files import expected_bands  # imports of what was measured, which others do without
+    from ncclprobe.engine import measured
+
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
     question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)

@@ -124,7 +124,7 @@ def diagnose(
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
     """
     if run is not None:
-        from ncclprobe.engine import measured  # imports of what was measured, which the doctor does without
+        from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
     job = question.job if run is None else measured.job_of(run, question.job)
     verdicts = judge(snapshots, question.checks, job, run)
@@ -134,6 +134,8 @@ def diagnose(
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
+        unused = {s.node: measured.unused_devices(s, run) for s in snapshots}
+        verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     return Report(

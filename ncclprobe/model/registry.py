@@ -96,13 +96,15 @@ def check(
     privilege: str = "",
     requires: str = "",
     applies: Condition | None = None,
+    slows: bool = False,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
     it passes, ``Why:`` it matters, and ``Fix:``.
     Its examples are made only where they are asked for, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
-    looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's.
+    looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `slows`:
+    what it finds makes transfers slower, and so may be why a measured number is low.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -121,6 +123,7 @@ def check(
             privilege=privilege,
             requires=requires,
             applies=applies,
+            slows=slows,
         )
 
     return declare

@@ -66,6 +66,7 @@ class Check:
     privilege: str = ""
     requires: str = ""
     applies: Condition | None = None
+    slows: bool = False
 
     def titled(self, verdict: Verdict) -> Verdict:
         """`verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a pass."""

@@ -223,4 +223,4 @@ def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may
     (finding,) = verdict.findings
     assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
     assert "may be a wrong table" in finding.message
-    assert "off by 60% in the median" in finding.evidence
+    assert "off by 60% in the median" in finding.seen

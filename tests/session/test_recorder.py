@@ -139,9 +139,7 @@ def test_a_run_cut_short_keeps_its_rows(path: Path, ending: Ending, code: int) -
 def test_ranks_that_never_met_pass_nothing(path: Path) -> None:
     report = closed(recorder(path, met=False), path, Ending(arrivals=Arrivals(2, (1,), 60.0)))
     assert report.exit_code == 4
-    assert of_run(report) == {
-        "run.init": "fail", "run.data": "unknown", "run.bandwidth": "unknown",
-    }  # fmt: skip
+    assert of_run(report) == {"run.init": "fail", "run.data": "unknown", "run.bandwidth": "unknown"}
 
 
 def test_a_signal_before_the_ranks_met_is_inconclusive(path: Path) -> None:

@@ -111,6 +111,7 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
@@ -149,6 +150,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (
             setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),

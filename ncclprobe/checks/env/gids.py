@@ -43,6 +43,7 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_GID_INDEX", "0"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_GID_INDEX", "2"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),

@@ -59,6 +59,7 @@ def _gbps(port: Port) -> float:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx4"), hcas(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
@@ -104,6 +105,7 @@ def hca_match(
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, _TEN))),
         (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN))),
@@ -133,6 +135,7 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
@@ -185,6 +188,7 @@ def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
         (setting("NCCL_IB_HCA", "mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL),
@@ -226,6 +230,7 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL),
         (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),

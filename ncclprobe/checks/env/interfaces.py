@@ -68,6 +68,7 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
@@ -107,6 +108,7 @@ def ifname_match(
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
@@ -159,6 +161,7 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (
             setting("NCCL_SOCKET_IFNAME", "eth1"),

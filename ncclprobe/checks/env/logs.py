@@ -68,6 +68,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_DEBUG", "TRACE"),),
         (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),

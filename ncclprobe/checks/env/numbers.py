@@ -28,6 +28,7 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_DISABLE", "true"), NO_NCCL),
         (setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
@@ -69,6 +70,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
 
 
 @check(
+    slows=True,
     bad=lambda: [(setting("NCCL_BUFFSIZE", "4M"),), (setting("NCCL_IB_TIMEOUT", "022"),)],
     good=lambda: [(setting("NCCL_BUFFSIZE", "4194304"),), (setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
@@ -88,6 +90,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [(setting("NCCL_IB_TIMEOUT", "32"),), (setting("NCCL_IB_RETRY_CNT", "10"),)],
     good=lambda: [
         (setting("NCCL_IB_TIMEOUT", "22"),),
@@ -131,6 +134,7 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
 
 
 @check(
+    slows=True,
     bad=lambda: [(setting("NCCL_IB_TIMEOUT", "18"), nccl(2, 29, 7))],
     good=lambda: [
         (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 29, 7)),

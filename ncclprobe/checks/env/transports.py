@@ -51,6 +51,7 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES),
         (setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
@@ -89,6 +90,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_NET", "IB"), Fabric(), Launch()),
         (having(NCCL_NET="IB", NCCL_IB_DISABLE="1"), hcas(8), ALONE),
@@ -126,6 +128,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_P2P_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
         (setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
@@ -180,6 +183,7 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (PLAIN, _EFA, Plugins(), TWO_NODES),
         (PLAIN, _EFA, Plugins((Plugin(_OFI.path, "net", "ofi", reachable=False),)), TWO_NODES),

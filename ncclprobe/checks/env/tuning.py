@@ -19,6 +19,7 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", "Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
@@ -96,6 +97,7 @@ def _lacking(
 
 
 @check(
+    slows=True,
     bad=lambda: [(setting("NCCL_CHUNK_SIZE", "2097152"),), (setting("NCCL_IGNORE_DISABLED_P2P", "1"),)],
     good=lambda: [
         (setting("NCCL_CHUNK_SIZE", "131072"),),

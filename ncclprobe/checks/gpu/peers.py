@@ -47,6 +47,7 @@ def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (TWO, access("NS", "OK"), TREE, NO_LINKS, METAL),
         (TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),

@@ -54,6 +54,7 @@ def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [(box(HEALTHY, replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))),)],
     good=lambda: [(WELL,), (box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
     requires="gpu.smi-canary",
@@ -112,6 +113,7 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),),
         (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB)),),
@@ -152,6 +154,7 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),

@@ -143,6 +143,7 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Memlock(65536), NIC, user()),
         (Memlock(1 * GIB), NIC, user()),

@@ -43,6 +43,7 @@ def sets_its_clock(scaling: Scaling) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
         (allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
@@ -122,6 +123,7 @@ def _listed(cpus: tuple[int, ...]) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [(Cgroup(Quota(2.0, "/sys/fs/cgroup", QUIET), None), TORCHRUN, FOUR, Job())],
     good=lambda: [
         (Cgroup(None, None), TORCHRUN, FOUR, Job()),
@@ -152,6 +154,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (MemoryPolicy("bind", (1,)), allowed(*LOW), TWO_SOCKETS),
         (MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS),
@@ -201,6 +204,7 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 
 
 @check(
+    slows=True,
     bad=lambda: [(Scaling("acpi-cpufreq", "powersave"),)],
     good=lambda: [
         (Scaling("acpi-cpufreq", "performance"),),

@@ -46,6 +46,7 @@ _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/ve
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
         (

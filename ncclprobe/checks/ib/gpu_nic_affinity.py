@@ -21,6 +21,7 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
         (fabric(port(1, state="DOWN")), PLAIN, pci(), gpus(), METAL),
@@ -75,6 +76,7 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [(fabric(), PLAIN, pci(moved=(3,)), gpus(), METAL)],
     good=lambda: [
         (fabric(), PLAIN, pci(), gpus(), METAL),

@@ -50,6 +50,7 @@ def path(of: Port) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
         (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
@@ -158,6 +159,7 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
         (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
@@ -249,6 +251,7 @@ def _downs(*hours_ago: float) -> KernelLog:
 
 
 @check(
+    slows=True,
     bad=lambda: [(fabric(), PLAIN, _downs(0.5, 3, 11))],
     good=lambda: [
         (fabric(), PLAIN, _downs()),

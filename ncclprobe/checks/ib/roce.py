@@ -98,6 +98,7 @@ def _routes(*found: Route) -> Routes:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes()),
         (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(9000, 4000), _routes()),
@@ -157,6 +158,7 @@ _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX)),
         (_BOTH, PLAIN, _SAME, Routes((), Absent("no ip")), _sysctls(eth0=_FLUX, eth1=_FLUX)),

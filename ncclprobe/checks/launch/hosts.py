@@ -78,6 +78,7 @@ _SHARING = Ranks({"n0": {0: _seat(0), 1: _seat(1)}, "n1": {2: _seat(0), 3: _seat
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Ranks({"n0": {0: _seat(0), 1: _seat(1, shm=44, ipc=77)}}), _APART),
         (

@@ -75,6 +75,7 @@ def _cluster(gpu: Gpu) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (box(JOINED, WAITING), LINKS),
         (box(JOINED, REFUSED), LINKS),

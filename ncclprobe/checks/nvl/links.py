@@ -41,6 +41,7 @@ PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {}, "NVML:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL),
         (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
@@ -127,6 +128,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (H200S, NvLinks((FULL, SLOW, FULL)), UNSAID),
         (box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),

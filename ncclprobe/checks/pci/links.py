@@ -52,6 +52,7 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    slows=True,
     bad=lambda: [(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
     good=lambda: [
         (*EQUAL, METAL),
@@ -97,6 +98,7 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
 
 
 @check(
+    slows=True,
     bad=lambda: [(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),), (AT_WORK,)],
     good=lambda: [(EQUAL[0],), (box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     requires="gpu.smi-canary",
@@ -170,6 +172,7 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 
 
 @check(
+    slows=True,
     bad=lambda: [cards(nic(0, FULL), nic(1, HALF)), cards(nic(0, HALF))],
     good=lambda: [
         cards(nic(0, FULL), nic(1, FULL)),
@@ -221,6 +224,7 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
+    slows=True,
     bad=lambda: [cards(nic(0, OLD_SLOT)), cards(nic(0, HALF), nic(1, FULL))],
     good=lambda: [
         cards(nic(0, FULL)),

@@ -50,6 +50,7 @@ _SINCE_BOOT = Certainty("medium", "since boot")
 
 
 @check(
+    slows=True,
     bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
     good=lambda: [(below_a_switch(),), (below_a_switch("SrcValid"),), (Pci(),)],
     privilege="root",
@@ -107,6 +108,7 @@ def _kinds(*devices: Device) -> set[str | None]:
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS),
         (below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS),
@@ -165,6 +167,7 @@ def with_errors(errors: Errors | Absent) -> Pci:
 
 
 @check(
+    slows=True,
     bad=lambda: [(with_errors(Errors(fatal={"DLP": 1})), ONE, Fabric())],
     good=lambda: [
         (with_errors(Errors()), ONE, Fabric()),
@@ -207,6 +210,7 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 
 
 @check(
+    slows=True,
     bad=lambda: [(box(window(_SMALL_WINDOW)), WITH_NIC), (box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
     good=lambda: [
         (box(window(64 * GIB)), WITH_NIC),

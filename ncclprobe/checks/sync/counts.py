@@ -32,6 +32,7 @@ LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EI
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS),
         (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS),
@@ -65,6 +66,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
         (Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX})),
@@ -142,6 +144,7 @@ _ANY: Every[Software | Absent] = Every({})
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),

@@ -30,6 +30,7 @@ _PASSTHROUGH, _PLAIN = KernelOptions(("intel_iommu=on", "iommu=pt")), KernelOpti
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH, "n2": _PLAIN}), DGXS, H100S),
         (Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S),
@@ -80,6 +81,7 @@ _SPLIT = Every({**_TWO_SOCKETS.by_node, "n3": _cpus(28, 28, 28, 28)})
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({**_TREES, "n3": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
         (Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),

@@ -47,6 +47,7 @@ def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({**_THREE_FAST, "n3": _SLOW}), _PLAIN, DGXS, H100S),
         (Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
@@ -98,6 +99,7 @@ _NO_FABRICS: Every[Fabric | Absent] = Every({})
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),
         (Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS),

@@ -51,6 +51,7 @@ _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
         (Every({"n0": _RING, "n1": having(NCCL_ALGO="Tree")}), _ANY, Job()),

@@ -21,6 +21,7 @@ _NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),),
         (Every({"n0": _NEW, "n1": _OLD}),),
@@ -116,6 +117,7 @@ _FW = _flashed("28.39.1002")
 
 
 @check(
+    slows=True,
     bad=lambda: [
         (Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),),
         (Every({"n0": _FW, "n1": _flashed("28.36.1010")}),),

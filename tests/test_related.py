@@ -1,0 +1,112 @@
+"""A slow row and its reason in one report: what is named beside it, and what is not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.commands.doctor import main
+from ncclprobe.engine.measured import about_only
+from ncclprobe.engine.related import relate
+from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
+from ncclprobe.model.measurement import Band
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Check
+from ncclprobe.report import json as as_json
+
+CHECKS = discover("ncclprobe.checks", Check)
+CAPTURES = Path(__file__).parent / "captures"
+SLOW = fail("all_reduce 1 GiB", "bus bandwidth 20 GB/s, at least 400 expected")
+
+
+def verdict(check: str, node: str | None, *findings: Finding) -> Verdict:
+    return Verdict(check, node, Status.FAIL, "", findings=findings)
+
+
+def causes(*others: Verdict, symptom: Finding = SLOW, unused: dict[str, frozenset[str]] | None = None) -> list[str]:
+    found = relate([verdict("run.bandwidth", None, symptom), *others], CHECKS, unused or {})
+    return [f"{each.id} {each.subject}" for each in found[0].findings[0].related]
+
+
+def test_a_setting_and_a_link_that_slow_transfers_are_named_beside_a_slow_row() -> None:
+    others = (
+        verdict("env.forced-algo", "n0", warn("NCCL_ALGO", "is Tree")),
+        verdict("sync.mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
+        verdict("pci.gpu-width", "n1", fail("GPU3", "x8 of x16")),
+    )
+    assert causes(*others) == ["pci.gpu-width GPU3", "env.forced-algo NCCL_ALGO", "sync.mtu eth0"]
+
+
+def test_what_slows_nothing_and_what_the_run_did_not_use_is_no_reason() -> None:
+    others = (
+        verdict("host.timesync", "n0", warn("clock", "no service")),
+        verdict("ib.state", "n0", fail("mlx5_9:1", "is DOWN")),
+        verdict("ib.rate", "n0", note("mlx5_0:1", "for information")),
+    )
+    assert causes(*others, unused={"n0": frozenset({"mlx5_9:1"})}) == []
+
+
+def test_a_symptom_on_one_node_is_not_explained_by_another_node() -> None:
+    late = replace(warn("rank 5", "comes late"), nodes=("n1",))
+    others = [verdict("host.cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
+    assert causes(*others, symptom=late) == ["host.cpu-quota cpu.max of n1"]
+
+
+def test_a_machine_finding_names_no_cause_of_its_own() -> None:
+    found = relate([verdict("ib.rate", "n0", fail("mlx5_0:1", "slow"))], CHECKS, {})
+    assert found[0].findings[0].related == ()
+
+
+@pytest.mark.parametrize(
+    ("subject", "only"),
+    [("mlx5_9:1", True), ("mlx5_9:1, mlx5_0:1", False), ("GPU3", False), ("NCCL_IB_HCA", False), ("mlx5_9", True)],
+)
+def test_a_finding_is_about_unused_devices_only_where_it_names_no_other(subject: str, only: bool) -> None:
+    assert about_only(fail(subject, "x"), frozenset({"mlx5_9:1", "mlx5_9"})) is only
+
+
+def kept_run(folder: Path, *lines: str) -> list[str]:
+    """A run over the eight GPUs of a healthy machine, of which `lines` of the capture differ, with a slow row."""
+    (folder / "node.jsonl").write_text(
+        '{"capture": 1, "node": "n0", "taken": "2026-11-22T00:00:00+00:00", "tool": "0.1.0", "origin": "synthetic"}\n'
+        f'{{"like": "{CAPTURES / "hgx-h100.jsonl"}"}}\n' + "".join(f"{line}\n" for line in lines)
+    )
+    log = RunLog(folder / "run.jsonl")
+    log.add("asked", {"ops": ["all_reduce"], "sizes": [1 << 20], "backend": "nccl"})
+    log.add(
+        "participants", {"kind": "self", "ranks": 8, "hosts": ["n0"] * 8, "backend": "nccl", "gpus": list(range(8))}
+    )
+    log.add("arrivals", {"expected": 8})
+    log.add("expected", as_plain(Band("all_reduce", 1 << 20, 1 << 20, BAND)))
+    for place in ("in", "out"):
+        row = {
+            k: v for k, v in as_plain(replace(ROW, place=place, wrong=0)).items() if k not in ("expectation", "status")
+        }
+        log.add("row", row)
+    log.close()
+    return [str(folder / "node.jsonl"), str(folder / "run.jsonl"), "--json", str(folder / "report.json"), "-q"]
+
+
+def as_plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def test_in_a_kept_run_the_planted_setting_stands_beside_the_slow_row(tmp_path: Path) -> None:
+    planted = '{"ask": ["env"], "said": "{\\"NCCL_ALGO\\": \\"Tree\\"}"}'
+    assert main(kept_run(tmp_path, planted)) == 4
+    report = as_json.read(str(tmp_path / "report.json"))
+    (slow,) = [v for v in report.checks if v.id == "run.bandwidth"]
+    assert Related("env.forced-algo", "NCCL_ALGO") in slow.findings[0].related
+    assert (slow.node, slow.status) == (None, Status.FAIL)
+
+
+def test_in_a_kept_run_of_a_healthy_machine_a_slow_row_has_no_reason(tmp_path: Path) -> None:
+    assert main(kept_run(tmp_path)) == 4
+    report = as_json.read(str(tmp_path / "report.json"))
+    (slow,) = [v for v in report.checks if v.id == "run.bandwidth"]
+    assert slow.findings[0].related == ()
