@@ -124,10 +124,12 @@ class Disturbance:
     """Something else that slowed this run down while it measured: `what` in words, with the host.
 
     `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
+    `falsifies`: under it no number of the run tells how fast the machine is, neither a slow nor a fast one.
     """
 
     what: str
     left: float
+    falsifies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

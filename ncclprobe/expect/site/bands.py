@@ -67,8 +67,11 @@ def judge_rows(rows: Rows, expected: Expected) -> tuple[Measurement, ...]:
 
 
 def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Measurement:
-    """A row that fails is judged again by each of its retests until it fails no more; then by what disturbed it."""
-    found = judged(row, bands)
+    """A row that fails is judged again by each of its retests until it fails no more; then by what disturbed it.
+
+    Under a setting that falsifies measuring no row is judged, whether it is slow or not.
+    """
+    found = judged(row, bands, disturbances=[each for each in rows.disturbances if each.falsifies])
     for each in rows.retests:
         if found.status == "fail" and (each.op, each.nbytes, each.place) == (row.op, row.nbytes, row.place):
             retest = Retest(each.busbw_GBps, each.time_us.mean, each.interval_us, each.batches)

@@ -4,6 +4,8 @@ A row is judged alone: an average over sizes or places hides the size that is sl
 
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
+falsified
+    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: noise.
 too few samples
     Without an interval nobody knows where the median lies: noise.
 straddles
@@ -51,6 +53,9 @@ def judge(
 ) -> Judgement:
     """What `row` is worth. `retest`: it measured a second time; `disturbances` were seen while it was measured."""
     first = once(_ends(row), expected)
+    falsified = "; ".join(each.what for each in disturbances if each.falsifies)
+    if falsified and first.status != "unjudged":
+        return Judgement("noise", f"measured under a setting that falsifies it: {falsified}")
     if first.status != "fail":
         return first
     ends = _ends(row) or (row.busbw_GBps, row.busbw_GBps)

@@ -22,7 +22,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.session.measure import intra_node, training
+from ncclprobe.session.measure import interference, intra_node, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.intra_node import Aside
@@ -242,6 +242,7 @@ class Rank:
             )
         )
         self._recorder.meet()
+        self._recorder.disturbed(interference.of_settings([card.falsifying for card in cards]))
 
     def _expect(self, exchange: Exchange, terms: Terms) -> None:
         """Learn what to judge the rows by, where no file says it."""
@@ -280,7 +281,8 @@ class Rank:
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
-        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, gpu_index=index)
+        false = interference.falsifying(backend, os.environ)
+        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, "", index, false)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""

@@ -16,7 +16,7 @@ from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import judge_rows, judged
+from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
@@ -141,7 +141,7 @@ class Recorder:
             row = self.with_transport(row)
             self._rows = replace(self._rows, measured=(*self._rows.measured, row))
             self._log.add("row", _unjudged(row))
-            self._publisher.row(judged(row, self._expected.bands))
+            self._publisher.row(judge_rows(replace(self._rows, measured=(row,)), self._expected)[0])
 
     def failing(self, most: int) -> list[tuple[str, int]]:
         """The operations and sizes that fail so far, at most so many, the largest first."""
@@ -161,6 +161,8 @@ class Recorder:
             self._rows = replace(self._rows, disturbances=(*self._rows.disturbances, *found))
             for each in found:
                 self._log.add("disturbance", _plain(each))
+                if each.falsifies:
+                    self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
     def add_pair(self, row: PairRow) -> None:
         """Keep one direction of a pair."""
