@@ -331,9 +331,9 @@ def test_a_setting_that_falsifies_measuring_makes_judged_rows_inconclusive_and_i
     process = lab.start(["-m", "ncclprobe", "bandwidth", *own], {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     assert process.wait() == 3
     report = lab.report()
-    assert [m.status for m in report.measurements] == ["unjudged", "noise"]
-    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in report.measurements[1].doubt
+    assert [m.status for m in report.measurements] == ["unjudged", "inconclusive"]
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in report.measurements[1].inconclusive_why
     (verdict,) = (v for v in report.checks if v.id == "run.bandwidth")
     assert verdict.status.value == "unknown"
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in verdict.why
-    assert any("TORCH_DISTRIBUTED_DEBUG=DETAIL" in text for text in report.remarks)
+    assert any("TORCH_DISTRIBUTED_DEBUG=DETAIL" in text for text in report.notes)

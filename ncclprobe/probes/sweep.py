@@ -164,19 +164,20 @@ def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) 
 
 
 def _settled(context: SweepContext, call: Call) -> float:
-    """Make the warm-up calls; the seconds of the last one, when what is made once is made. 0: there is none."""
-    clock, took_s = context.clock, 0.0
-    for turn in range(context.plan.warmup):
-        if turn == context.plan.warmup - 1:
-            clock.synchronise()
-            started = clock.now()
-            call()
-            clock.synchronise()
-            took_s = clock.now() - started
-        else:
-            call()
+    """Make the warm-up calls. Returns the seconds of the last one, when what is made once is made, where times are
+    predicted; else 0.
+    """
+    clock, plan = context.clock, context.plan
+    predicts = plan.target is not None and plan.longest_s is not None and plan.warmup > 0
+    for _ in range(plan.warmup - predicts):
+        call()
     clock.synchronise()
-    return took_s
+    if not predicts:
+        return 0.0
+    started = clock.now()
+    call()
+    clock.synchronise()
+    return clock.now() - started
 
 
 def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:

@@ -65,7 +65,7 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     assert record.failing(9) == [("all_reduce", 1 << 22), ("all_reduce", 1 << 20)]
     record.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
     assert record.failing(9) == []
-    assert "GPU3 of n0" in rows_of(record.facts())[0].doubt
+    assert "GPU3 of n0" in rows_of(record.facts())[0].inconclusive_why
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
         record.add(replace(ROW, nbytes=nbytes, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(19.8, 20.2)))
     assert record.failing(9) == []
     slow, fast, without = rows_of(record.facts())
-    assert (slow.status, fast.status, without.status) == ("noise", "noise", "unjudged")
-    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in slow.doubt
-    assert slow.doubt == fast.doubt
+    assert (slow.status, fast.status, without.status) == ("inconclusive", "inconclusive", "unjudged")
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in slow.inconclusive_why
+    assert slow.inconclusive_why == fast.inconclusive_why
     (told,) = [text for text in notes(record.facts()) if "TORCH_DISTRIBUTED_DEBUG" in text]
     assert told.endswith("keep no baseline of this run, unset it and measure again")
 

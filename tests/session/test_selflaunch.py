@@ -48,7 +48,7 @@ class Run:
             self.zero.close()
 
     def settles(self, end: End = ENDED) -> RunLog | int:
-        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options))
+        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options, "gloo"))
 
     def settle(self, end: End = ENDED) -> Report:
         log = self.settles(end)

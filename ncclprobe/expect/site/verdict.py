@@ -55,7 +55,7 @@ def judge(
     first = once(_ends(row), expected)
     falsified = "; ".join(each.what for each in disturbances if each.falsifies)
     if falsified and first.status != "unjudged":
-        return Judgement("noise", f"measured under a setting that falsifies it: {falsified}")
+        return Judgement("inconclusive", f"measured under a setting that falsifies it: {falsified}")
     if first.status != "fail":
         return first
     ends = _ends(row) or (row.busbw_GBps, row.busbw_GBps)

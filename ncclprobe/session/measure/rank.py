@@ -87,6 +87,15 @@ def _kind(seat: Seat) -> str:
     return "self" if rank_files.FOLDER in os.environ else seat.kind
 
 
+def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
+    """What is to be said of a part for which so much of the `whole_s` seconds is left; null: it may begin."""
+    least_s = _LEAST_SHARE * whole_s
+    if left_s >= least_s:
+        return None
+    why = f"{max(0.0, left_s):.0f} s were left of {whole_s:g}, and it is given {least_s:.0f} or more"
+    return SkippedRow(part, None, "time", why)
+
+
 class Rank:
     """This process in a run: `run` is all of it."""
 
@@ -182,12 +191,10 @@ class Rank:
         """Whether `part` is to be measured, by rank 0's clock: of several, one that comes too late is left out."""
         if len(self._options.what) < 2:
             return True
-        left_s = self._deadline - time.monotonic()
-        least_s = _LEAST_SHARE * self._options.timeout_s
-        begins = bool(exchange.share(left_s >= least_s))
-        if not begins and self._recorder:
-            why = f"{max(0.0, left_s):.0f} s were left of {self._options.timeout_s:g}, and it needs {least_s:.0f}"
-            self._recorder.skip(SkippedRow(part, None, "time", why))
+        late = too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        begins = bool(exchange.share(late is None))
+        if late and self._recorder:
+            self._recorder.skip(late)
         return begins
 
     def _part(self, part: What, exchange: Exchange, terms: Terms, device: str) -> None:
