@@ -40,6 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract.md, Exit codes)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
+    code = _guarded(argv)
+    if code and "TORCHELASTIC_RUN_ID" in os.environ:
+        from ncclprobe.session.ranks.torchrun import explain_exit
+
+        explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
+    return code
+
+
+def _guarded(argv: list[str]) -> int:
+    """Run one command; whatever goes wrong becomes one line and an exit code."""
     try:
         code = _run(argv)
         sys.stdout.flush()

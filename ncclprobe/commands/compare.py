@@ -11,7 +11,7 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import MAX_BYTES, printable_lines, read_runs, schema_of
 from ncclprobe.expect.site import baselines, comparison
 from ncclprobe.expect.site.bands import parse_tolerance
-from ncclprobe.expect.site.comparison import Difference, Key, Point, differences
+from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
@@ -44,7 +44,7 @@ class Side:
     """
 
     path: str
-    points: dict[Key, Point]
+    points: dict[RowKey, Point]
     fingerprint: Fingerprint | None = None
     findings: dict[tuple[str, str, str], str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -57,14 +57,14 @@ class Side:
 class Comparison:
     """Everything that :func:`main` shows."""
 
-    rows: tuple[Difference, ...]
+    rows: tuple[RowDifference, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
     new_findings: tuple[str, ...]
     new_failures: tuple[str, ...]
     fixed_findings: tuple[str, ...]
     changed: tuple[str, ...]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
     cut: bool = False
 
     @property
@@ -110,7 +110,7 @@ def side(path: str) -> Side:
         dict(_findings(report)),
         dict(_environment(report)),
         report=True,
-        cut=bool(report.unmeasured) or report.status is Status.UNKNOWN,  # as after a signal
+        cut=bool(report.skipped_rows) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
     )
 
@@ -148,7 +148,7 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
         changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
-        remarks=tuple(_remarks(old, new)),
+        notes=tuple(_remarks(old, new)),
         cut=new.cut,
     )
 
@@ -173,7 +173,7 @@ def _remarks(old: Side, new: Side) -> Iterator[str]:
         yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
 
 
-def _name(key: Key) -> str:
+def _name(key: RowKey) -> str:
     op, nbytes, how = key
     redop = "" if how.redop in (None, "sum") else f" {how.redop}"
     place = "in place" if how.place == "in" else "out of place"
@@ -199,10 +199,10 @@ def _lists(found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "changed", found.changed
     yield "only in the old", found.only_old
     yield "only in the new", found.only_new
-    yield "note", found.remarks
+    yield "note", found.notes
 
 
-def _row(row: Difference) -> str:
+def _row(row: RowDifference) -> str:
     return _COLUMNS.format(
         row.op,
         size(row.nbytes),

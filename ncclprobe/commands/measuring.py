@@ -48,7 +48,7 @@ exit codes:
 _MOST_CHARACTERS = 32
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
-_BY_HAND = "manual"
+_BY_HAND = "environment"
 
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
@@ -166,7 +166,7 @@ def _report_on(path: Path, options: Options, question: Question) -> int:
 
 def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
     """Start `count` ranks of our own. Raises UsageError where a launcher has started several, or it cannot be done."""
-    if launch.kind not in ("none", _BY_HAND) and launch.world_size != 1:
+    if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
         return _alone(options, question, launch)

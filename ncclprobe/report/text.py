@@ -51,18 +51,32 @@ def render(
         *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         _first_call(report.first_call),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
-        [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
+        [line for remark in report.notes for line in _wrapped("note: ", remark, width)],
         [style(verdict_line(report), report.status.value)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
 def verdict_line(report: Report) -> str:
-    """The run in one line of at most 80 characters: status, the first problem or the counts, exit code."""
+    """The run in one line of at most 80 characters: status, the counts, exit code.
+
+    Numbers that nothing judged are the headline: a PASS in front of them would be taken for theirs.
+    """
     counts = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST if report.coverage.get(s))
+    if unjudged := none_judged(report):
+        lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
+        loud = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST[:-1] if report.coverage.get(s))
+        return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
     rows = f"; {_plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
+
+
+def none_judged(report: Report) -> str:
+    """How many rows were measured where none of them was judged; empty where one was, or none was measured."""
+    rows = report.measurements
+    none = rows and all(row.status == "unjudged" for row in rows)
+    return f"{_plural(len(rows), 'row')} measured, none judged" if none else ""
 
 
 def quiet(report: Report) -> str:
@@ -112,7 +126,9 @@ def measurement_row(m: Measurement) -> str:
     ``in place`` is x where it is. ``+-`` is how well the median time is known: half its 95 % interval, in percent.
     ``issue`` is what the host needs to hand a call over; where that is most of the time, the row is launch-bound.
     """
-    expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail", "noise") else ""
+    expected = (
+        f" of {m.expectation.threshold:.4g}" if m.expectation and m.status in ("warn", "fail", "inconclusive") else ""
+    )
     expected = (
         f", {m.expectation.value:.4g} expected" if m.expectation and m.expectation.worst == "unjudged" else expected
     )
@@ -153,10 +169,14 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+_STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
+
+
 def _headline(report: Report) -> str:
     launch = report.launch
-    ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
-    if launch.kind == "flags":
+    by = _STARTED.get(launch.kind, f" by {launch.kind}")
+    ranks = f", {_plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
+    if launch.kind == "options":
         ranks = f", {_plural(launch.nnodes or 1, 'node')} by the command line"
     nodes = fold(node.name for node in report.nodes)
     missing = f"; not heard of: {fold(report.missing_nodes)}" if report.missing_nodes else ""
@@ -173,7 +193,7 @@ def _first_call(cost: FirstCall | None) -> list[str]:
         return []
     return [
         f"first calls: process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
-        f"(again {_seconds(cost.again_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
+        f"(again {_seconds(cost.second_call_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
     ]
 
 

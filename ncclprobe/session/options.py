@@ -73,7 +73,7 @@ class Options:
     tolerance: float = 0.1
     require_judged: bool = False
     gloo_ranks: int | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """The sizes to be measured with `backend`."""

@@ -7,7 +7,7 @@ import pytest
 from ncclprobe.expect import evidence
 from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
 from ncclprobe.expect.site.verdict import once
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 
 from .boxes import A100, B200, H100, PLAIN, SOCKETS, V100
@@ -16,7 +16,7 @@ NODE, PAIR, GIB = Shape((8,)), Shape((8, 8)), 1 << 30
 NUMBER = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
 
 
-def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
+def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
     key = ("model", path_of(system, shape, "all_reduce"), evidence.decade(nbytes))
     cells = {key: ErrorCell(*key, 5, 60, 0.03, 0.08, mark)}
     return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
@@ -38,13 +38,13 @@ def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_
         (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 36), "all_reduce", "racks"),
     ],
 )
-def test_the_path_of_the_bytes_is_a_class_of_its_own(system: System, shape: Shape, op: str, path: str) -> None:
+def test_the_path_of_the_bytes_is_a_class_of_its_own(system: NodeSystem, shape: Shape, op: str, path: str) -> None:
     assert path_of(system, shape, op) == path
 
 
 def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() -> None:
     found = with_cell(H100, NODE, 8 * GIB, 0.8)
-    assert (found.low, found.worst) == (80.0, "fail")
+    assert (found.threshold, found.worst) == (80.0, "fail")
     assert "off by 3% in the median, 8% in nine of ten rows (5 sources held back, 60 rows)" in found.known
     assert once((70, 71), found).status == "fail"
 
@@ -52,7 +52,7 @@ def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() ->
 @pytest.mark.parametrize("mark", [None, "no cell"])
 def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) -> None:
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
-    assert (found.value, found.low, found.worst) == (100.0, 0.0, "unjudged")
+    assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
     assert "it takes 3 and 30" in found.known
     assert once((1, 1), found).status == "unjudged"
@@ -68,7 +68,7 @@ def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) ->
     ],
 )
 def test_what_may_be_a_wrong_table_warns_at_most(
-    system: System, shape: Shape, nbytes: int, mark: float, by_time: bool
+    system: NodeSystem, shape: Shape, nbytes: int, mark: float, by_time: bool
 ) -> None:
     found = with_cell(system, shape, nbytes, mark, by_time)
     assert found.worst == "warn"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import most_GBps
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.expect.tables.machines import by_name, find, from_toml, table
 from ncclprobe.ops import OPS
 
@@ -134,7 +134,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", busbw_GBps="751.0", nodes="2", algorithm='"tree"'), "that the links allow with tree"),
         (toml("published", op='"all_gather"', busbw_GBps="480.0", algorithm='"nvls"'), "above the 450"),
         (toml("published", op='"all_to_all"', busbw_GBps="94.0", nodes="2"), "above the 93.75"),
-        (toml("published", low_GBps="361.0"), "low_GBps 361 is above busbw_GBps 360"),
+        (toml("published", threshold_GBps="361.0"), "threshold_GBps 361 is above busbw_GBps 360"),
         (toml("published", below_bytes='"1G"'), "is not below below_bytes"),
         (toml("published", min_bytes='"1T"'), "min_bytes: size '1T'"),
         (toml("published", min_bytes='"' + "1" * 99 + '"'), "is too long for a size"),
@@ -180,7 +180,7 @@ SCALARS = st.one_of(
 
 @given(st.sampled_from(["", "match", "links", "published", "latency"]), st.data())
 def test_any_value_for_any_key_is_taken_or_refused_in_one_line(part: str, data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from([*GOOD[part], "nvlinks", "pcie_GBps", "low_GBps", "twins", "unverified"]))
+    key = data.draw(st.sampled_from([*GOOD[part], "nvlinks", "pcie_GBps", "threshold_GBps", "twins", "unverified"]))
     value = data.draw(SCALARS)
     written = repr(value).lower() if isinstance(value, bool | float) else _quoted(value)
     assert "\n" not in _refusal(toml(part, **{key: written}))
@@ -219,7 +219,7 @@ def test_an_absurd_file_takes_no_memory() -> None:
 
 
 @every_type
-def test_a_type_is_whole_and_every_number_has_its_source(machine: Machine) -> None:
+def test_a_type_is_whole_and_every_number_has_its_source(machine: MachineType) -> None:
     system = machine.system()
     assert machine.links.source
     assert system.gpu in gpus.table()

@@ -5,7 +5,7 @@ import pytest
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import expectation, predict
 from ncclprobe.expect.site.verdict import once
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -21,7 +21,7 @@ def set_to(**variables: str) -> Pinned:
     return pinned(merge(Environment(variables), ()), LATEST)
 
 
-def expected(settings: Pinned, system: System = H100, op: str = "all_reduce", shape: Shape = NODE) -> Expectation:
+def expected(settings: Pinned, system: NodeSystem = H100, op: str = "all_reduce", shape: Shape = NODE) -> Expectation:
     found = expectation(op, 8 * GIB, shape, system, machine=DGX, settings=settings)
     assert found is not None
     return found
@@ -79,9 +79,9 @@ def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables:
 @pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_MAX_NCHANNELS": "64"}, {"NCCL_ALGO": "NVLS"}])
 def test_a_setting_that_leaves_the_choice_as_it_was_leaves_the_verdict(variables: dict[str, str]) -> None:
     found = expected(set_to(**variables))
-    assert (found.value, found.low, found.worst) == (
+    assert (found.value, found.threshold, found.worst) == (
         expected(NOTHING).value,
-        expected(NOTHING).low,
+        expected(NOTHING).threshold,
         expected(NOTHING).worst,
     )
 

@@ -141,7 +141,7 @@ def _unfit(row: Measurement) -> str:
     """Why `row` says nothing of a healthy machine; empty: it may."""
     if row.wrong:
         return f"{row.wrong} elements were wrong"
-    if row.status in ("fail", "noise"):
+    if row.status in ("fail", "inconclusive"):
         return "the run itself called it slow" if row.status == "fail" else "the run itself called it noise"
     return "" if row.busbw_GBps > 0 else "no bandwidth was measured"
 

@@ -20,9 +20,9 @@ from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.measurement import Band, Unmeasured
+from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.session.measure import intra_node, training
+from ncclprobe.session.measure import interference, intra_node, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.intra_node import Aside
@@ -39,6 +39,7 @@ from ncclprobe.session.ranks.agreement import Card, Terms, agree
 from ncclprobe.session.ranks.identity import Backend, Devices, Seat, choose_backend, device_index
 from ncclprobe.session.ranks.rank_files import Trail
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
+from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.watchdog import Ending, Limits, Voices, Watch, leave
 
 _LEAST_SHARE = 0.2
@@ -86,13 +87,13 @@ def _kind(seat: Seat) -> str:
     return "self" if rank_files.FOLDER in os.environ else seat.kind
 
 
-def too_late(part: What, left_s: float, whole_s: float) -> Unmeasured | None:
+def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
     """What is to be said of a part for which so much of the `whole_s` seconds is left; null: it may begin."""
     least_s = _LEAST_SHARE * whole_s
     if left_s >= least_s:
         return None
     why = f"{max(0.0, left_s):.0f} s were left of {whole_s:g}, and it is given {least_s:.0f} or more"
-    return Unmeasured(part, None, "time", why)
+    return SkippedRow(part, None, "time", why)
 
 
 class Rank:
@@ -180,6 +181,8 @@ class Rank:
         self._watch.beat("verdict")
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
+        if not self._recorder:
+            explain_exit(int(code), fail_on=self._options.fail_on)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watch.dismiss(code)
         return int(code)
@@ -246,6 +249,7 @@ class Rank:
             )
         )
         self._recorder.meet()
+        self._recorder.disturbed(interference.of_settings([card.falsifying for card in cards]))
 
     def _expect(self, exchange: Exchange, terms: Terms) -> None:
         """Learn what to judge the rows by, where no file says it."""
@@ -284,7 +288,8 @@ class Rank:
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
-        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, gpu_index=index)
+        false = interference.falsifying(backend, os.environ)
+        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, "", index, false)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""
@@ -331,6 +336,7 @@ class Rank:
         code = self._recorder.close(ending) if self._recorder else int(ending.code)
         if self._survivor:
             self._survivor.dismiss()
+        explain_exit(code, fail_on=self._options.fail_on)
         return code
 
     def _snapshots(self) -> list[Snapshot]:
