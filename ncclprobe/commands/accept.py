@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Options:
     """The options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
-    seconds = 60 * given.minutes
+    seconds = min(60 * given.minutes, given.timeout or float("inf"))
     sizes = default_sizes(8, LARGEST["nccl"])
     own: dict[str, Any] = {
         "sizes": sizes,
@@ -54,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("accept", _ABOUT, _MORE)
     parser.add_argument("--minutes", type=_minutes, default=3.0, metavar="N",
         help="End within so many minutes, whatever is broken (default: %(default)g).")  # fmt: skip
+    parser.add_argument("--timeout", type=arguments.positive, metavar="SECONDS",
+        help="End the whole run after so long, if that is sooner.")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
     return parser
