@@ -139,7 +139,7 @@ def moved() -> Report:
         groups=(group,),
         steps=(step,),
         affinity=(AffinityRow(5, "n0", "0-3", "56-111", 90.0, 60.0, 1.5, (1.4, 1.6), "taskset -c 56-111"),),
-        roads=(OperationTraffic("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
+        nic_traffic=(OperationTraffic("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
         fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
     )
 
