@@ -43,7 +43,7 @@ def test_a_slot_at_half_its_width_fails_under_load() -> None:
     assert "Gen5 x16" in row.why
 
 
-@pytest.mark.parametrize("case", [{"near": False}, {"together": True}, {"kind": "both"}, {"kind": "d2d"}])
+@pytest.mark.parametrize("case", [{"near": False}, {"concurrent": True}, {"kind": "bidirectional"}, {"kind": "d2d"}])
 def test_of_the_far_node_of_all_together_and_of_both_ways_nothing_is_expected(case: dict[str, Any]) -> None:
     row = copy(27.0, 26.0, 28.0, **case)
     assert copies.judged(row, GEN5) == row
@@ -93,14 +93,14 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     assert seen == [
         ("h2d", 1, True, "", False, "pass"),
         ("d2h", 1, True, "", False, "pass"),
-        ("both", 1, True, "", False, "unjudged"),
+        ("bidirectional", 1, True, "", False, "unjudged"),
         ("h2d", 0, False, "", False, "unjudged"),
         ("d2h", 0, False, "", False, "unjudged"),
-        ("both", 0, False, "", False, "unjudged"),
+        ("bidirectional", 0, False, "", False, "unjudged"),
         ("d2d", None, None, "GPU1", False, "unjudged"),
         ("h2d", 1, True, "", True, "unjudged"),
         ("d2h", 1, True, "", True, "unjudged"),
-        ("both", 1, True, "", True, "unjudged"),
+        ("bidirectional", 1, True, "", True, "unjudged"),
         ("d2d", None, None, "GPU1", True, "unjudged"),
     ]
 

@@ -196,7 +196,7 @@ def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
     ]
     if not judged:
         return
-    for edge in ("low", "value"):
+    for edge in ("threshold", "value"):
         bound = [getattr(row.expectation, edge) for row in judged]
         if point is _latency:
             bound = [_as_rate(row, each) for row, each in zip(judged, bound, strict=True)]
@@ -206,7 +206,7 @@ def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
             "name": "expected",
             "x": [row.nbytes for row in judged],
             "y": [_drawn(each) for each in bound],
-            "line": {"color": "--band-edge", "width": 1, "dash": "solid" if edge == "low" else "dot"},
+            "line": {"color": "--band-edge", "width": 1, "dash": "solid" if edge == "threshold" else "dot"},
             "hoverinfo": "skip",
             "legendgroup": "expected",
             "showlegend": first and edge == "value",
