@@ -55,7 +55,7 @@ def test_a_slow_row_fails_and_the_exit_code_says_so(tmp_path: Path, capsys: pyte
     rows = told["rows"]
     assert isinstance(rows, list)
     assert [row["status"] for row in rows] == ["pass", "pass", "fail", "fail"]
-    assert all(row["expectation"]["low"] > 0 for row in rows)
+    assert all(row["expectation"]["threshold"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("how", ["option", "log"])
