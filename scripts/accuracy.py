@@ -408,7 +408,7 @@ def of_copies(path: Path) -> Iterator[str]:
         well = [(e, b) for e, b in own if e.healthy == "yes"]
         sick = [(e, b) for e, b in own if e.healthy == "no"]
         errors = [abs(math.log(b.value / e.GBps)) for e, b in well]
-        falsely, caught = (sum(e.GBps < b.low for e, b in group) for group in (well, sick))
+        falsely, caught = (sum(e.GBps < b.threshold for e, b in group) for group in (well, sick))
         middle, most = (f"{statistics.median(errors):.3f}", f"{max(errors):.3f}") if errors else ("", "")
         rows_.append((name, len(well), middle, most, falsely, f"{caught} of {len(sick)}"))
     head = ("link", "healthy", "median error", "largest error", "falsely failed", "sick ones failed")

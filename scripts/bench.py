@@ -284,7 +284,7 @@ def rank_main(rank: int, ranks: int, folder: str, sizes: list[int], pairs: int, 
     store = dist.FileStore(f"{folder}/store", ranks)
     group = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    seat = Seat("manual", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
+    seat = Seat("environment", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
     exchange = Exchange(store, seat, deadline_s=60)
     found: dict[str, list[Any]] = {"ratios": [], "asked": []}
     for nbytes in sizes:

@@ -189,7 +189,7 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
 
 
 @pytest.mark.parametrize(
-    ("argv", "remarks"),
+    ("argv", "notes"),
     [
         ([], ()),
         (["-b", "1M", "-e", "1M"], ()),
@@ -197,7 +197,7 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     ],
 )
 def test_an_end_that_no_step_reaches_is_said(argv: list[str], remarks: tuple[str, ...]) -> None:
-    assert parse(argv).remarks == remarks
+    assert parse(argv).notes == remarks
 
 
 @pytest.mark.parametrize(

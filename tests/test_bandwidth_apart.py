@@ -68,7 +68,7 @@ def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
     report = lab.report()
     cost = report.first_call
     assert cost is not None
-    assert min(cost.process_group_s, cost.collective_s, cost.again_s, cost.pair_s) > 0
+    assert min(cost.process_group_s, cost.collective_s, cost.second_call_s, cost.pair_s) > 0
     assert {cost.process_group_rank, cost.collective_rank, cost.pair_rank} <= {0, 1}
     assert "first calls: process group" in process.out
     (row,) = report.measurements
@@ -76,7 +76,7 @@ def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
     assert row.samples is not None
     assert len(row.samples.each) == 2
     if row.precision is not None and row.precision > 0.02:
-        assert any("did not reach it within --budget" in remark for remark in report.remarks)
+        assert any("did not reach it within --budget" in remark for remark in report.notes)
 
 
 def test_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
@@ -87,5 +87,5 @@ def test_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
     assert process.wait() == 3
     report = lab.report()
     assert [row.nbytes for row in report.measurements] == [1024]
-    assert [(each.op, each.nbytes, each.cause) for each in report.unmeasured] == [("all_reduce", 1 << 40, "memory")]
+    assert [(each.op, each.nbytes, each.cause) for each in report.skipped_rows] == [("all_reduce", 1 << 40, "memory")]
     assert "1 TiB was left out: two buffers need 2 TiB per rank" in " ".join(process.out.split())

@@ -105,7 +105,7 @@ def test_a_rank_that_is_lost_in_the_middle_is_named_and_the_others_play_on(lab: 
     found = report.localisation
     assert found
     assert found.complete
-    aside = {each.rank: each.gone for each in found.aside}
+    aside = {each.rank: each.gone for each in found.excluded_ranks}
     assert aside[2] is True
     names = {f"rank {rank}" for rank in aside}
     assert all(names & {pair.src, pair.dst} for pair in found.lost)

@@ -72,7 +72,7 @@ def test_a_healthy_sweep_passes_though_nothing_judges_its_numbers(healthy: Healt
     assert {name for name, status in of_run.items() if status == "pass"} == {"run.init", "run.rank-lost", "run.data"}
     assert set(of_run.values()) == {"pass", "skip"}
     assert {v.node for v in healthy.report.checks if v.id.startswith("run.")} == {None}
-    assert any(remark.startswith("6 rows measured, none judged") for remark in healthy.report.remarks)
+    assert any(remark.startswith("6 rows measured, none judged") for remark in healthy.report.notes)
 
 
 def test_what_the_machine_looks_like_is_beside_what_it_measured_and_advisory(healthy: Healthy) -> None:
@@ -102,7 +102,7 @@ def test_numbers_that_nothing_judges_are_inconclusive_where_they_must_be_judged(
     report = lab.report()
     assert report.launch.kind == "slurm"
     assert {m.status for m in report.measurements} == {"unjudged"}
-    assert any("nothing is known to judge them by" in remark for remark in report.remarks)
+    assert any("nothing is known to judge them by" in remark for remark in report.notes)
 
 
 def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> None:

@@ -97,7 +97,7 @@ class Record(Recorder):
 
     def __init__(self) -> None:
         asked = parse(["--baseline", "sites"])
-        who = Participants("none", 8, ("n0",) * 8, "nccl")
+        who = Participants("single", 8, ("n0",) * 8, "nccl")
         super().__init__(asked, ask(asked, (), Job(), MEASURED), who)
         self.meet()
 

@@ -28,7 +28,7 @@ from ncclprobe.model.registry import applies, check, discover, source_of
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
-from ncclprobe.model.traffic import NicBytes, Road
+from ncclprobe.model.traffic import NicBytes, OperationTraffic
 
 CAPTURES = Path(__file__).parent / "captures"
 WHO = Participants("self", 2, ("hgx",) * 2, "nccl", nnodes=1, gpus=(0, 1))
@@ -260,7 +260,7 @@ def test_a_failure_that_names_no_device_counts() -> None:
 
 def carried(*nics: NicBytes) -> RunLog:
     two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
-    road = Road("all_reduce", 1 << 30, 1 << 30, nics)
+    road = OperationTraffic("all_reduce", 1 << 30, 1 << 30, nics)
     return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [road]))
 
 

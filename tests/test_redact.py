@@ -287,7 +287,7 @@ def report() -> Report:
         exit_code=4,
         nodes=(NodeRow("blade-017", 0, "blade-017.rack7.example.org", Status.FAIL),),
         missing_nodes=("node 1", "login3"),
-        remarks=("login3: not heard of",),
+        notes=("login3: not heard of",),
         checks=(Verdict("ib.gid", "blade-017", Status.FAIL, "A GID", findings=(finding,)),),
         coverage={"pass": 0, "fail": 1},
         environment={

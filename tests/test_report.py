@@ -183,7 +183,7 @@ def test_a_measured_row_stands_under_its_header_with_what_was_expected() -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"status": "noise"}, "noise of 1.5"),
+        ({"status": "inconclusive"}, "inconclusive of 1.5"),
         ({"status": "unjudged", "launch_bound": True, "issue_us": 1200.0}, "unjudged, launch-bound"),
         ({"status": "pass"}, "pass"),
     ],

@@ -67,7 +67,8 @@ def test_what_nodes_reach_alone_and_who_was_set_aside_is_said_in_words() -> None
     first = Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")
     aside = (Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True))
     found = Localisation(
-        4, "nobody", tests=3, own=own, own_note="why it is not judged", inside=(slow,), aside=aside,
+        4, "nobody", tests=3, intra_node_all_reduce=own, intra_node_note="why it is not judged",
+        intra_node=(slow,), excluded_ranks=aside,
         wrong=(WrongBytes(0, 4, "n0", "n4", 12, first),), complete=False,
     )  # fmt: skip
     text = shown([], found)
@@ -95,7 +96,7 @@ def test_pairs_have_a_latencys_size_and_a_bandwidths() -> None:
     assert parse(["--pairs"]).pairs == 0
     assert parse(["--pairs"]).sizes == (8,)
     asked = parse(["--pairs", "3", "-b", "16", "-e", "1M"])
-    assert (asked.pairs, asked.sizes, asked.remarks) == (3, (16, 1 << 20), ())
+    assert (asked.pairs, asked.sizes, asked.notes) == (3, (16, 1 << 20), ())
     assert parse([]).pairs is None
 
 

@@ -82,7 +82,7 @@ def _report_on(path: Path, options: Options, question: Question) -> int:
 
 
 def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
-    if launch.kind != "none":
+    if launch.kind != "single":
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
         return _alone(options, question, launch)
@@ -106,7 +106,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
     if options.aside == "copies":
         return single_rank.copies(options, question, launch.kind, _this_host(), backend)
-    if options.nproc is None and backend == "nccl" and gpus > 1 and launch.kind == "none":
+    if options.nproc is None and backend == "nccl" and gpus > 1 and launch.kind == "single":
         print(f"ncclprobe: one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", file=sys.stderr)
         return _start_ranks(options, question, gpus, launch)
     raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(backend, gpus)}")

@@ -61,7 +61,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
     def allowed(row: Measurement) -> float | None:
         said = row.expectation
         if said and said.basis in ("model", "published", "datasheet"):
-            return said.low or None  # 0: too loosely known to say that a run is low
+            return said.threshold or None  # 0: too loosely known to say that a run is low
         return by_name(row) if by_name else None
 
     by_name = _by_name(machine) if machine else None
@@ -82,7 +82,7 @@ def _by_name(machine: str) -> baselines.Allowed:
             return None
         shape = Shape((row.ranks // row.nodes,) * row.nodes)
         said = expectation(row.op, row.nbytes, shape, system, machine=found)
-        return (said.low or None) if said else None
+        return (said.threshold or None) if said else None
 
     return allowed
 

@@ -64,7 +64,7 @@ class Comparison:
     new_failures: tuple[str, ...]
     fixed_findings: tuple[str, ...]
     changed: tuple[str, ...]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
     cut: bool = False
 
     @property
@@ -110,7 +110,7 @@ def side(path: str) -> Side:
         dict(_findings(report)),
         dict(_environment(report)),
         report=True,
-        cut=bool(report.unmeasured) or report.status is Status.UNKNOWN,  # as after a signal
+        cut=bool(report.skipped_rows) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
     )
 
@@ -148,7 +148,7 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
         changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
-        remarks=tuple(_remarks(old, new)),
+        notes=tuple(_remarks(old, new)),
         cut=new.cut,
     )
 
@@ -199,7 +199,7 @@ def _lists(found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "changed", found.changed
     yield "only in the old", found.only_old
     yield "only in the new", found.only_new
-    yield "note", found.remarks
+    yield "note", found.notes
 
 
 def _row(row: Difference) -> str:

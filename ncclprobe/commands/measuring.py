@@ -32,7 +32,7 @@ bands.toml, a file for --expect:
   op = "all_reduce"
   nbytes = "1G"          # the table's size; or min_bytes and max_bytes, a range
   busbw_GBps = 360.0     # 1e9 bytes per second
-  low_GBps = 330.0       # what still passes; or tolerance = 0.1, a share of busbw_GBps
+  threshold_GBps = 330.0 # what still passes; or tolerance = 0.1, a share of busbw_GBps
   source = "acceptance test of 2026-03-02"
   why = "median of 20 nodes"
 
@@ -79,7 +79,7 @@ def parse(argv: Sequence[str]) -> Options:
         "sizes": steps,
         "training": asked,
         "aside": asked_within(given),
-        "remarks": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
+        "notes": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
         "mode": _mode(given),
         "select": tuple(given.select),
         "ignore": tuple(given.ignore),

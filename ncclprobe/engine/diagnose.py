@@ -155,7 +155,7 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
-        remarks=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
+        notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 
 

@@ -51,10 +51,10 @@ def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
 
 def _judged(row: Measurement, place: Setup) -> Measurement:
     interval = row.interval_us or (row.time_us.mean, row.time_us.mean)
-    plain = replace(row, expectation=None, status="unjudged", doubt="", interval_us=interval)
+    plain = replace(row, expectation=None, status="unjudged", inconclusive_why="", interval_us=interval)
     said = judged(plain, list(_band(row, place)))
     if row.wrong:
-        return replace(said, status="fail", doubt=f"{row.wrong} wrong values")
+        return replace(said, status="fail", inconclusive_why=f"{row.wrong} wrong values")
     return said
 
 
@@ -93,7 +93,7 @@ def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
     states = {row.status for row in rows}
     if "fail" in states:
         return ExitCode.FAIL
-    return ExitCode.INCONCLUSIVE if "noise" in states or place.failed else ExitCode.OK
+    return ExitCode.INCONCLUSIVE if "inconclusive" in states or place.failed else ExitCode.OK
 
 
 def headline(rows: Sequence[Measurement]) -> str:
@@ -102,7 +102,7 @@ def headline(rows: Sequence[Measurement]) -> str:
     count = f"{len(rows)} row{'s' * (len(rows) != 1)} measured"
     if shown == len(rows):
         return f"{count}, none judged"
-    states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "noise", "pass")]
+    states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]
     return f"{count}, {len(rows) - shown} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
 
 
@@ -131,7 +131,7 @@ def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
     ranks = f"{row.ranks} on {nodes}"
     value = f"{found.value:9.4g}" if found else f"{'-':>9}"
-    low = f"{found.low:9.4g}" if found and found.worst != "unjudged" else f"{'-':>9}"
+    low = f"{found.threshold:9.4g}" if found and found.worst != "unjudged" else f"{'-':>9}"
     marks = [f"[{notes.setdefault(note, len(notes) + 1)}]" for note in _notes(row, place)]
     basis = found.basis if found else ""
     cells = f"{row.op:<14} {size(row.nbytes):>9} {row.place:<5} {ranks:>11} {row.busbw_GBps:9.4g} {value} {low}"
@@ -140,8 +140,8 @@ def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
 
 def _notes(row: Measurement, place: Setup) -> Iterator[str]:
     found = row.expectation
-    if row.doubt:
-        yield row.doubt
+    if row.inconclusive_why:
+        yield row.inconclusive_why
     if found is None:
         yield _nothing(row, place)
         return

@@ -137,12 +137,12 @@ def weighed(
     )
     small = path.split()[0] in _BETWEEN and nbytes <= _NO_FAIL_BETWEEN_NODES
     worst: Literal["fail", "warn"] = "warn" if by_time or small or cell.mark < LOOSE else "fail"
-    return replace(found, low=found.value * cell.mark, worst=worst, known=known)
+    return replace(found, threshold=found.value * cell.mark, worst=worst, known=known)
 
 
 def unjudged(found: Expectation, why: str) -> Expectation:
     """`found` as a number to look at: without a threshold, and why."""
-    return replace(found, low=0.0, worst="unjudged", known=why)
+    return replace(found, threshold=0.0, worst="unjudged", known=why)
 
 
 def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:

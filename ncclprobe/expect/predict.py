@@ -330,10 +330,10 @@ def combined(published: Expectation | None, modelled: Expectation | None) -> Exp
         return published
     known = f"the model expects {modelled.value:.4g} GB/s: {modelled.known}"
     if published.worst == "unjudged":
-        return replace(published, low=min(modelled.low, published.value), worst=modelled.worst, known=known)
-    low = min(published.low, modelled.low)
+        return replace(published, threshold=min(modelled.threshold, published.value), worst=modelled.worst, known=known)
+    low = min(published.threshold, modelled.threshold)
     worst: Literal["fail", "warn"] = "warn" if "warn" in (published.worst, modelled.worst) else "fail"
-    return replace(published, low=low, worst=worst, known=f"{published.known}; {known}")
+    return replace(published, threshold=low, worst=worst, known=f"{published.known}; {known}")
 
 
 def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation | None:
@@ -374,7 +374,7 @@ def _published(machine: Machine, call: Call, own: Prediction | None, *, same: bo
     rates = [row for row in fitting if row.min_bytes <= nbytes <= row.max_bytes and (same or _names(row, own))]
     if rates:
         best = max(rates, key=lambda row: (row.busbw_GBps, row.source))
-        passes = f"; its source passes {best.low_GBps:g}" if best.low_GBps else ""
+        passes = f"; its source passes {best.threshold_GBps:g}" if best.threshold_GBps else ""
         why = f"{machine.name}: {best.why}{passes}"
         return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
     times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]

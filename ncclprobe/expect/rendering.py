@@ -95,7 +95,7 @@ def _row(line: Line, top: float, ranks: int, faulty: bool) -> str:
     bar = "#" * max(1, round(_BAR * value.value / top))
     time_us = line.time_us(ranks)
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
-    low = f"{value.low:8.4g}" if value.worst != "unjudged" else f"{'-':>8}"
+    low = f"{value.threshold:8.4g}" if value.worst != "unjudged" else f"{'-':>8}"
     numbers = f"{time} {value.value:8.4g} {low}"
     cells = f"{size(line.nbytes):>14} {numbers} {decides:<12} {value.basis:<9}"
     if not faulty:

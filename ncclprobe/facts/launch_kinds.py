@@ -71,7 +71,7 @@ def recognise(variables: Variables) -> VariableSource:
     if variables.get("PMI_RANK"):
         names = {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
         return VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
-    return VariableSource("none")
+    return VariableSource("single")
 
 
 def _torch(variables: Variables) -> VariableSource:
@@ -80,8 +80,8 @@ def _torch(variables: Variables) -> VariableSource:
         return VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
     if variables.get("CROSS_RANK") and variables.get("CROSS_SIZE"):
         deepspeed = {"local_world_size": "LOCAL_SIZE", "nnodes": "CROSS_SIZE", "node_rank": "CROSS_RANK"}
-        return VariableSource("manual", names | deepspeed)
-    return VariableSource("manual", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
+        return VariableSource("environment", names | deepspeed)
+    return VariableSource("environment", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
 
 
 def _is_pod(variables: Variables) -> bool:
@@ -121,7 +121,7 @@ def run_id(kind: str, variables: Variables) -> str:
         return first("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
     if kind == "pytorchjob":
         return first("PET_RDZV_ID", "PET_MASTER_ADDR", "MASTER_ADDR", "PET_RDZV_ENDPOINT")
-    if kind == "pmi" or (kind == "manual" and is_task(variables)):
+    if kind == "pmi" or (kind == "environment" and is_task(variables)):
         return first("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
     return ""
 

@@ -55,12 +55,13 @@ class Flags:
 class Launch:
     """Who this process is. None: the launcher did not say. `variables` names what was read.
 
-    `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), manual, flags or none. `names` are the
-    nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for all
-    ranks. `origins` says for each field that is known the variable or the rule that it comes from.
+    `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
+    (--nnodes …) or single. `names` are the nodes by node rank, as the scheduler calls them; empty where it did not.
+    `run_id` is this run's, the same for all ranks. `origins` says for each field that is known the variable or the rule
+    that it comes from.
     """
 
-    kind: str = "none"
+    kind: str = "single"
     rank: int | None = None
     world_size: int | None = None
     local_rank: int | None = None
@@ -105,8 +106,8 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
     if flags is None or not flags.given:
         return launch
     origins_of = {name: f"--{name.replace('_', '-')}" for name in flags.given}
-    if launch.kind == "none" or (launch.problems and not half_given(flags, variables)):
-        alone = Launch("flags", flags.node_rank, flags.nnodes, 0, 1, flags.nnodes, flags.node_rank)
+    if launch.kind == "single" or (launch.problems and not half_given(flags, variables)):
+        alone = Launch("options", flags.node_rank, flags.nnodes, 0, 1, flags.nnodes, flags.node_rank)
         if flags.nnodes == 1:
             alone = replace(alone, rank=0, node_rank=0)
         origins_of = {**origins_of, "rank": "--node-rank", "world_size": "--nnodes"}
@@ -123,7 +124,7 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
 def half_given(flags: Flags, variables: Variables) -> str:
     """Return what is wrong with the flags in these variables, as a sentence for the user; empty where nothing is."""
     launch = _of_environment(variables)
-    started = launch.kind not in ("none", "manual", "pytorchjob") and not launch.problems
+    started = launch.kind not in ("single", "environment", "pytorchjob") and not launch.problems
     nodes, rank = flags.nnodes, flags.node_rank
     if not flags.given or (started and nodes is None and rank is None):
         return ""
@@ -239,14 +240,14 @@ def _problems(launch: Launch, source: VariableSource, variables: Variables) -> I
             yield Problem(name, f"is {text!r}, not a whole number")
         elif not text and field in ("rank", "world_size"):
             yield _missing(name, launch)
-    if launch.kind in ("manual", "pytorchjob") and (launch.world_size or 1) > 1:
+    if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if getattr(launch, name.lower()) is None and not variables.get(name):
                 yield Problem(name, "is not set: nobody knows where rank 0 listens")
     port = variables.get("MASTER_PORT")
     if port and (_integer(port) or 0) not in range(1, 1 << 16):
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")
-    if launch.kind == "none":
+    if launch.kind == "single":
         yield from _no_task(variables)
         yield from _accelerate(variables)
     yield from _contradictions(launch)

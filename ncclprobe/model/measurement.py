@@ -67,20 +67,20 @@ class FirstCall:
     """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
 
     `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
-    communicator; `again_s` is the same call once more. `pair_s`: the first send and receive between neighbours.
+    communicator; `second_call_s` is the same call once more. `pair_s`: the first send and receive between neighbours.
     """
 
     process_group_s: float
     process_group_rank: int
     collective_s: float
     collective_rank: int
-    again_s: float
+    second_call_s: float
     pair_s: float
     pair_rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unmeasured:
+class SkippedRow:
     """What was asked for and not measured, and why. `nbytes` is the size asked for; null: no size was.
 
     `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
@@ -108,7 +108,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Retest:
     """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
 
     busbw_GBps: float
@@ -132,14 +132,14 @@ class Disturbance:
 class Expectation:
     """What a healthy machine does, and where that number comes from.
 
-    ``low`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
+    ``threshold`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
     ``confidence`` says how far a number that was derived, not measured, may be trusted.
     ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
-    nothing: an expectation that judges nothing has a ``low`` of 0.
+    nothing: an expectation that judges nothing has a ``threshold`` of 0.
     """
 
     value: float
-    low: float
+    threshold: float
     unit: str
     basis: Basis
     why: str
@@ -192,7 +192,7 @@ class Measurement:
     ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
     with the longest time.
     ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
-    ``doubt`` is why ``status`` is noise, ``again`` the repetition of a row that had failed.
+    ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of a row that had failed.
     """
 
     op: str
@@ -225,9 +225,9 @@ class Measurement:
     skew: Skew | None = None
     transport: Transport = Transport()
     expectation: Expectation | None = None
-    status: Literal["pass", "warn", "fail", "unjudged", "noise"] = "unjudged"
-    doubt: str = ""
-    again: Again | None = None
+    status: Literal["pass", "warn", "fail", "unjudged", "inconclusive"] = "unjudged"
+    inconclusive_why: str = ""
+    retest: Retest | None = None
 
 
 @dataclass(frozen=True, slots=True)

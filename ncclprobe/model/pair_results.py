@@ -129,10 +129,11 @@ class WrongBytes:
 class Localisation:
     """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
 
-    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `everything`:
+    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:
     that itself is below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
-    `own` is what each node reached by itself, before any pair, with `own_note` where that is missing or not judged;
-    `inside` what is slow within a node; `aside` the ranks that did not play to the end; `wrong` what arrived corrupted.
+    `intra_node_all_reduce` is what each node reached by itself, before any pair, with `intra_node_note` where that is
+    missing or not judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that did not play to the
+    end; `wrong` what arrived corrupted.
     `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
     """
 
@@ -143,13 +144,13 @@ class Localisation:
     cleared: tuple[str, ...] = ()
     lost: tuple[LostPair, ...] = ()
     level_GBps: dict[str, float] = field(default_factory=dict)
-    everything: bool = False
+    all_slow: bool = False
     tests: int = 0
     steps: int = 0
     confidence: float = 0.99
-    own: tuple[OwnCollective, ...] = ()
-    own_note: str = ""
-    inside: tuple[Inside, ...] = ()
-    aside: tuple[Aside, ...] = ()
+    intra_node_all_reduce: tuple[OwnCollective, ...] = ()
+    intra_node_note: str = ""
+    intra_node: tuple[Inside, ...] = ()
+    excluded_ranks: tuple[Aside, ...] = ()
     wrong: tuple[WrongBytes, ...] = ()
     complete: bool = True

@@ -8,10 +8,10 @@ and ``_us`` seconds and microseconds.
 from dataclasses import dataclass, field
 
 from ncclprobe.model.findings import Status, Suppression, Verdict
-from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, Unmeasured
+from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
 
 SCHEMA = "ncclprobe.report/1"
 
@@ -26,9 +26,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """How the ranks were started: torchrun, slurm, openmpi, pytorchjob, manual or none."""
+    """How the ranks were started: torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand),
+    options (--nnodes …), self (--nproc) or single."""
 
-    kind: str = "none"
+    kind: str = "single"
     nnodes: int | None = None
     world_size: int | None = None
 
@@ -67,7 +68,7 @@ class NodeEnvironment:
 class Report:
     """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
 
-    ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``remarks`` what the reader
+    ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
     must know about the run as a whole (a fallback taken, nothing to judge a number by).
     """
 
@@ -91,11 +92,11 @@ class Report:
     first_call: FirstCall | None = None
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
-    roads: tuple[Road, ...] = ()
+    nic_traffic: tuple[OperationTraffic, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
-    unmeasured: tuple[Unmeasured, ...] = ()
-    remarks: tuple[str, ...] = ()
+    skipped_rows: tuple[SkippedRow, ...] = ()
+    notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None

@@ -26,7 +26,7 @@ class NicBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class OperationTraffic:
     """Which way the bytes of one operation went. `nbytes` are its size times the number of calls.
 
     `least_bytes`: what any algorithm must have sent from all nodes together. `stray`: the NICs that carried a part
@@ -45,28 +45,28 @@ class CopyRow:
     """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, host.
 
     `device` is ``GPU3``, or ``cpu`` for the host's own memory; `peer` the other GPU. `numa` is the node of the host
-    memory, `near` whether it is the device's own. `together`: all GPUs copied at the same time. GB/s of each
+    memory, `near` whether it is the device's own. `concurrent`: all GPUs copied at the same time. GB/s of each
     direction.
     """
 
     node: str
     rank: int
-    kind: Literal["h2d", "d2h", "both", "d2d", "host"]
+    kind: Literal["h2d", "d2h", "bidirectional", "d2d", "host"]
     device: str
     peer: str = ""
     numa: int | None = None
     near: bool | None = None
-    together: bool = False
+    concurrent: bool = False
     nbytes: int
     GBps: float
     min_GBps: float
     max_GBps: float
     samples: int
     expected_GBps: float | None = None
-    low_GBps: float | None = None
+    threshold_GBps: float | None = None
     why: str = ""
     source: str = ""
-    status: Literal["pass", "fail", "noise", "unjudged"] = "unjudged"
+    status: Literal["pass", "fail", "inconclusive", "unjudged"] = "unjudged"
 
 
 @dataclass(frozen=True, slots=True)

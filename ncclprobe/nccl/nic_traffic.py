@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ncclprobe.facts.traffic import Count, NicKind
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import NicBytes, Road
+from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.nccl.log import Choice, Log
 
 WORTH = 0.1
@@ -97,7 +97,9 @@ def least_bytes(op: str, nbytes: int, nodes: Sequence[str]) -> dict[str, Count]:
     return found
 
 
-def attribute_bytes(op: str, nbytes: int, calls: int, nodes: Sequence[str], seen: Sequence[Carried]) -> Road:
+def attribute_bytes(
+    op: str, nbytes: int, calls: int, nodes: Sequence[str], seen: Sequence[Carried]
+) -> OperationTraffic:
     """Return the share of each NIC in `calls` of `nbytes` each, and the NICs that carried other NICs' bytes.
 
     `nodes` is the node of each rank; `seen` one entry per node.
@@ -105,7 +107,7 @@ def attribute_bytes(op: str, nbytes: int, calls: int, nodes: Sequence[str], seen
     must = {node: Count(one.sent * calls, one.received * calls) for node, one in least_bytes(op, nbytes, nodes).items()}
     rows = tuple(row for each in seen for row in _rows(each))
     strays = tuple(f"{each.node} {name}" for each in seen for name in _strays(each, must, seen))
-    return Road(op, nbytes * calls, sum(one.sent for one in must.values()), rows, strays)
+    return OperationTraffic(op, nbytes * calls, sum(one.sent for one in must.values()), rows, strays)
 
 
 def _rows(seen: Carried) -> Iterator[NicBytes]:

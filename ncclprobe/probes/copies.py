@@ -113,7 +113,7 @@ def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
         with torch.cuda.stream(streams[1]):
             up()
 
-    for kind, call in (("h2d", down), ("d2h", up), ("both", both)):
+    for kind, call in (("h2d", down), ("d2h", up), ("bidirectional", both)):
         yield kind, rates(call, nbytes, synchronise)
 
 

@@ -25,7 +25,7 @@ def to_report(
         cleared=tuple(map(str, found.cleared)),
         lost=tuple(_lost(each, names) for each in (*lost_intra_node, *found.lost)),
         level_GBps={**levels, **(intra_node_GBps or {})},
-        everything=found.all_slow,
+        all_slow=found.all_slow,
         tests=found.tests,
         steps=found.steps,
         confidence=rules.confidence,

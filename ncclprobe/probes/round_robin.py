@@ -132,8 +132,8 @@ class RoundRobin:
             found, self.placement, self._names, self.rules,
             lost_intra_node=tuple(self._lost_intra_node),
             intra_node_GBps=dict(self._intra_node_GBps),
-            inside=self._intra_node,
-            aside=tuple(self._excluded[rank] for rank in sorted(self._excluded)),
+            intra_node=self._intra_node,
+            excluded_ranks=tuple(self._excluded[rank] for rank in sorted(self._excluded)),
             wrong=tuple(self._wrong),
             complete=complete,
         )  # fmt: skip

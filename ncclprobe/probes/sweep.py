@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ncclprobe import units
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Measurement, Unmeasured
+from ncclprobe.model.measurement import Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes import Call, Probe
@@ -31,7 +31,7 @@ _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment long
 
 def run(
     plan: Plan, exchange: Exchange, set_phase: SetPhase, *, host: Host, clock: Clock | None = None
-) -> Iterator[Measurement | Unmeasured]:
+) -> Iterator[Measurement | SkippedRow]:
     """Measure everything in `plan`, row by row, over the default process group, which must exist.
 
     `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
@@ -68,7 +68,7 @@ def _footprint(plan: Plan, nbytes: int) -> int:
     return footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes), plan.footprint_bytes)
 
 
-def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[Unmeasured]:
+def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[SkippedRow]:
     """Yield what does not fit into `room` bytes, size by size. Raises UsageError where nothing does."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
     whys = {
@@ -81,22 +81,22 @@ def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[Unmeasure
         raise UsageError(f"{units.size(smallest)}: {whys[smallest]}; choose a smaller -b and -e")
     for name in plan.ops:
         for nbytes in left_out:
-            yield Unmeasured(name, nbytes, "memory", whys[nbytes])
+            yield SkippedRow(name, nbytes, "memory", whys[nbytes])
 
 
-def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement | Unmeasured]:
+def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement | SkippedRow]:
     plan = context.plan
     shapes = {nbytes: op.shape(nbytes, plan.ranks, DTYPES[plan.dtype]) for nbytes in plan.sizes}
     for nbytes, shape in shapes.items():
         if not shape.nbytes:
             why = f"{units.size(nbytes)} is too little for {plan.ranks} ranks to share"
-            yield Unmeasured(op.name, nbytes, "small", why)
+            yield SkippedRow(op.name, nbytes, "small", why)
     measurable = {nbytes: shape for nbytes, shape in shapes.items() if shape.nbytes}
     if not measurable:
         return
     refusal = _refusal(context, op, probe, measurable[min(measurable)])
     if refusal:
-        yield Unmeasured(op.name, None, "refused", refusal)
+        yield SkippedRow(op.name, None, "refused", refusal)
         return
     _warm_up(context, op, probe, min(measurable), max(measurable))
     recv = context.buffers.recv

@@ -53,7 +53,7 @@ def _run(report: Report) -> "TestCase":
     case = _case("verdict", "run")
     if report.exit_code:
         kind = Failure if report.exit_code == ExitCode.FAIL else Error
-        why = "\n".join(map(printable, report.remarks))
+        why = "\n".join(map(printable, report.notes))
         case.result = [_result(kind, verdict_line(report), report.status.value, why)]
     return case
 
@@ -138,7 +138,7 @@ def _row(row: Measurement) -> "TestCase":
     case = _case(f"{row.op} {where}", f"bandwidth.{row.op}", round(row.time_us.mean / 1e6, 3))
     least = _least(row)
     said = f"bus bandwidth {row.busbw_GBps:.4g} GB/s{least}"
-    case.result = _judged(row.status, said, row.doubt)
+    case.result = _judged(row.status, said, row.inconclusive_why)
     case.system_out = "\n".join(f"{name}={number}" for name, number in _numbers(row))
     return case
 
@@ -148,15 +148,15 @@ def _least(row: Measurement) -> str:
         return ""
     if row.status == "unjudged":
         return f", {row.expectation.value:.4g} expected: {row.expectation.known}"
-    return f", at least {row.expectation.low:.4g} expected"
+    return f", at least {row.expectation.threshold:.4g} expected"
 
 
 def _copy(row: CopyRow) -> "TestCase":
     to = f" {row.peer}" if row.peer else ""
-    how = ", all at once" if row.together else ""
+    how = ", all at once" if row.concurrent else ""
     where = "" if row.numa is None else f", NUMA node {row.numa}"
     case = _case(f"{row.node} {row.device} {row.kind}{to}{where}{how}", f"copies.{row.kind}")
-    least = "" if row.low_GBps is None else f", at least {row.low_GBps:.4g} expected"
+    least = "" if row.threshold_GBps is None else f", at least {row.threshold_GBps:.4g} expected"
     case.result = _judged(row.status, f"{row.GBps:.4g} GB/s{least}", "")
     case.system_out = f"GBps={row.GBps:.6g}\nmin_GBps={row.min_GBps:.6g}\nmax_GBps={row.max_GBps:.6g}"
     return case
@@ -168,7 +168,7 @@ def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
 
     if status == "fail":
         return [_result(Failure, said, status)]
-    if status == "noise":
+    if status == "inconclusive":
         return [_result(Error, f"{doubt or 'too noisy to judge'}: {said}", status)]
     return [_result(Skipped, f"measured, and not judged: {said}", status)] if status == "unjudged" else []
 
@@ -185,7 +185,7 @@ def _numbers(row: Measurement) -> Iterator[tuple[str, str]]:
     if row.expectation:
         yield "expected_GBps", f"{row.expectation.value:.6g}"
         if row.status != "unjudged":
-            yield "least_GBps", f"{row.expectation.low:.6g}"
+            yield "least_GBps", f"{row.expectation.threshold:.6g}"
 
 
 def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "") -> "FinalResult":

@@ -61,7 +61,7 @@ def annotations(report: Report) -> list[str]:
         if gap.required:
             warnings.append((", ".join(gap.ids), f"could not look: {gap.why}"))
     if report.exit_code and not errors and not warnings:
-        warnings.append(("verdict", "; ".join((verdict_line(report), *report.remarks))))
+        warnings.append(("verdict", "; ".join((verdict_line(report), *report.notes))))
     return [*_commands("error", errors), *_commands("warning", warnings)]
 
 
@@ -88,8 +88,8 @@ def _sections(report: Report) -> Iterator[Section]:
     lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
     yield Section("", lost if report.missing_nodes else [])
     yield Section("Problems", [_problem(problem, report) for problem in bad])
-    yield Section("Remarks", [f"- {text(remark)}" for remark in report.remarks])
-    slow = [row for row in report.measurements if row.status in ("fail", "warn", "noise")]
+    yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
+    slow = [row for row in report.measurements if row.status in ("fail", "warn", "inconclusive")]
     yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_header())
     yield Section("Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"])
     yield Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
@@ -168,7 +168,7 @@ def _row(row: Measurement) -> str:
         f"{row.time_us.mean:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
-        f"{row.expectation.low:.4g}" if row.expectation and row.status != "unjudged" else "",
+        f"{row.expectation.threshold:.4g}" if row.expectation and row.status != "unjudged" else "",
         "not verified" if row.wrong is None else row.wrong,
         row.status,
     )
@@ -177,7 +177,7 @@ def _row(row: Measurement) -> str:
 
 def _copy(row: CopyRow) -> str:
     who = " ".join(filter(None, (row.node, row.device, row.kind, row.peer)))
-    least = "" if row.low_GBps is None else f", at least {row.low_GBps:.4g} expected"
+    least = "" if row.threshold_GBps is None else f", at least {row.threshold_GBps:.4g} expected"
     return f"- {text(who)}: {row.GBps:.4g} GB/s{least}"
 
 

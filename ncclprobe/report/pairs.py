@@ -62,7 +62,7 @@ def words(found: Localisation) -> Iterator[str]:
     tests = f"{found.tests} tests, {found.steps} rounds of retests"
     usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
     yield from _alone(found)
-    if found.everything:
+    if found.all_slow:
         yield f"everything is slower than expected ({usual}; {tests})"
     elif not found.culprits:
         yield f"nothing is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
@@ -75,12 +75,12 @@ def words(found: Localisation) -> Iterator[str]:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
         yield f"lost: {src} to {dst}"
-    if found.aside:
+    if found.excluded_ranks:
         yield "set aside: " + ", ".join(
             each.end
             + (f" (rank {each.rank})" if each.end != f"rank {each.rank}" else "")
             + (", which is gone" if each.gone else "")
-            for each in found.aside
+            for each in found.excluded_ranks
         )
     for bad in dict.fromkeys((each.src_end, each.dst_end) for each in found.wrong):
         yield f"wrong bytes: {bad[0]} to {bad[1]}"
@@ -90,14 +90,17 @@ def words(found: Localisation) -> Iterator[str]:
 
 def _alone(found: Localisation) -> Iterator[str]:
     """What nodes reach without any network."""
-    if found.own:
-        sized, rates = size(found.own[0].nbytes), sorted(found.own, key=lambda row: row.busbw_GBps)
+    if found.intra_node_all_reduce:
+        sized, rates = (
+            size(found.intra_node_all_reduce[0].nbytes),
+            sorted(found.intra_node_all_reduce, key=lambda row: row.busbw_GBps),
+        )
         shown = ", ".join(f"{row.node} {row.busbw_GBps:.3g}" for row in rates[:_WORST])
         more = f" and {len(rates) - _WORST} faster ones" if rates[_WORST:] else ""
         yield f"each node's own all_reduce of {sized}, bus bandwidth in GB/s: {shown}{more}"
-    if found.own_note:
-        yield found.own_note
-    for each in found.inside:
+    if found.intra_node_note:
+        yield found.intra_node_note
+    for each in found.intra_node:
         yield (
             f"confirmed: {each.where} ({each.kind}): {100 * each.ratio:.0f} % of its peers' bandwidth, {each.tests} of "
             f"{each.tests} times; no network is in it"

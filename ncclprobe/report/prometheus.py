@@ -88,7 +88,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     by = (*_ROW, "basis")
     expected = [(key, e.value * 1e9) for key, e in judged]
     yield _gauge("expected_busbw", "Bus bandwidth that a healthy machine reaches.", expected, by, _PER_S)
-    least = [(key, e.low * 1e9) for key, e in judged if e.worst != "unjudged"]
+    least = [(key, e.threshold * 1e9) for key, e in judged if e.worst != "unjudged"]
     yield _gauge("least_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
     verdicts = Counter((row.status,) for _, row in kept)
     yield _gauge("rows", "Measured rows of the last run by verdict.", sorted(verdicts.items()), ("status",))
@@ -98,10 +98,10 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
     """The slowest of each kind: devices and nodes are many."""
     slowest: dict[tuple[str, ...], float] = {}
     for row in rows:
-        key = (row.kind, "yes" if row.together else "no")
+        key = (row.kind, "yes" if row.concurrent else "no")
         slowest[key] = min(row.GBps * 1e9, slowest.get(key, float("inf")))
     yield _gauge(
-        "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "together"), _PER_S
+        "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "concurrent"), _PER_S
     )
 
 

@@ -51,7 +51,7 @@ def render(
         *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         _first_call(report.first_call),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
-        [line for remark in report.remarks for line in _wrapped("note: ", remark, width)],
+        [line for remark in report.notes for line in _wrapped("note: ", remark, width)],
         [style(verdict_line(report), report.status.value)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -112,7 +112,9 @@ def measurement_row(m: Measurement) -> str:
     ``in place`` is x where it is. ``+-`` is how well the median time is known: half its 95 % interval, in percent.
     ``issue`` is what the host needs to hand a call over; where that is most of the time, the row is launch-bound.
     """
-    expected = f" of {m.expectation.low:.4g}" if m.expectation and m.status in ("warn", "fail", "noise") else ""
+    expected = (
+        f" of {m.expectation.threshold:.4g}" if m.expectation and m.status in ("warn", "fail", "inconclusive") else ""
+    )
     expected = (
         f", {m.expectation.value:.4g} expected" if m.expectation and m.expectation.worst == "unjudged" else expected
     )
@@ -156,7 +158,7 @@ def _plural(number: int, noun: str) -> str:
 def _headline(report: Report) -> str:
     launch = report.launch
     ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
-    if launch.kind == "flags":
+    if launch.kind == "options":
         ranks = f", {_plural(launch.nnodes or 1, 'node')} by the command line"
     nodes = fold(node.name for node in report.nodes)
     missing = f"; not heard of: {fold(report.missing_nodes)}" if report.missing_nodes else ""
@@ -173,7 +175,7 @@ def _first_call(cost: FirstCall | None) -> list[str]:
         return []
     return [
         f"first calls: process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
-        f"(again {_seconds(cost.again_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
+        f"(again {_seconds(cost.second_call_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
     ]
 
 

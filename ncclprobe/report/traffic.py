@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, Road
+from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
 from ncclprobe.units import size
 
 
@@ -13,8 +13,8 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     """What is known of the way the bytes went, and what was measured within nodes."""
     if lines := list(_transports(report.measurements, width)):
         yield lines
-    if report.roads:
-        yield _table(_NICS, [_nic(road, nic) for road in report.roads for nic in road.nics])
+    if report.nic_traffic:
+        yield _table(_NICS, [_nic(road, nic) for road in report.nic_traffic for nic in road.nics])
     if report.copies:
         yield _table(_COPIES, [_copy(row) for row in report.copies])
     if report.affinity:
@@ -56,7 +56,7 @@ def words(road: Transport) -> str:
 _NICS = ("counted", "bytes", "node", "nic", "sent", "received", "share", "expected")
 
 
-def _nic(road: Road, nic: NicBytes) -> tuple[str, ...]:
+def _nic(road: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
     return (
         road.op,
         size(road.nbytes),
@@ -70,7 +70,13 @@ def _nic(road: Road, nic: NicBytes) -> tuple[str, ...]:
 
 
 _COPIES = ("copy", "device", "memory", "together", "size", "GB/s", "min", "max", "least", "verdict")
-_KINDS = {"h2d": "host to GPU", "d2h": "GPU to host", "both": "both ways", "d2d": "GPU to GPU", "host": "within host"}
+_KINDS = {
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "bidirectional": "both ways",
+    "d2d": "GPU to GPU",
+    "host": "within host",
+}
 
 
 def _copy(row: CopyRow) -> tuple[str, ...]:
@@ -80,12 +86,12 @@ def _copy(row: CopyRow) -> tuple[str, ...]:
         _KINDS[row.kind],
         f"{row.device} to {row.peer}" if row.peer else row.device,
         numa + near,
-        "yes" if row.together else "no",
+        "yes" if row.concurrent else "no",
         size(row.nbytes),
         f"{row.GBps:#.3g}",
         f"{row.min_GBps:#.3g}",
         f"{row.max_GBps:#.3g}",
-        "-" if row.low_GBps is None else f"{row.low_GBps:#.3g}",
+        "-" if row.threshold_GBps is None else f"{row.threshold_GBps:#.3g}",
         row.status,
     )
 

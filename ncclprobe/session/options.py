@@ -13,7 +13,7 @@ from ncclprobe.session.ranks.identity import Backend
 class Options:
     """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
 
-    `sizes` are the bytes that -b, -e and -f lead to, `remarks` what the reader must know of how they were understood.
+    `sizes` are the bytes that -b, -e and -f lead to, `notes` what the reader must know of how they were understood.
     `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs; `training`
     is what of real training to play instead, if anything; `aside` what to measure within nodes instead, `road` whether
     to find out which way the bytes went.
@@ -59,7 +59,7 @@ class Options:
     quiet: bool
     verbose: bool
     no_color: bool
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def itemsize(self) -> int:

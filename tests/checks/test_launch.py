@@ -187,7 +187,7 @@ def test_a_name_beside_a_real_address_is_no_loopback() -> None:
 
 
 def test_two_families_on_one_socket_are_one_listener() -> None:
-    single = Launch("manual", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+    single = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
     both = Master("localhost", ("::1", "127.0.0.1"))
     for listeners in ((), (Listener("::", 29500),), (Listener("127.0.0.1", 29500),)):
         assert say(names.ipv6_split, both, single, Interfaces((ETH0,)), Ports(listeners, 0)) == []

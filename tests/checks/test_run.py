@@ -136,7 +136,7 @@ def test_two_ranks_of_eight_may_both_be_late() -> None:
 
 def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     skew = Skew(8, 4000.0, 100.0, 5000.0, (5000.0, 100.0), (6, 0))
-    row, two = replace(ROW, ranks=2, skew=skew), Participants("manual", 2, ("a", "b"))
+    row, two = replace(ROW, ranks=2, skew=skew), Participants("environment", 2, ("a", "b"))
     assert [f.subject for f in ranks.straggler.run(Rows((row,)), two)] == ["rank 0"]
 
 
@@ -149,7 +149,7 @@ def said_of(found: Localisation) -> list[Finding]:
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
     node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
-    inside, pair = said_of(replace(_NOBODY, kind="node", culprits=(node,), inside=(_SLOW_INSIDE,)))
+    inside, pair = said_of(replace(_NOBODY, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
     assert "30 % of what its peers reach" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
@@ -158,7 +158,7 @@ def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() 
 
 
 def test_a_node_that_lost_little_inside_only_warns() -> None:
-    (finding,) = said_of(replace(_NOBODY, inside=(replace(_SLOW_INSIDE, ratio=0.7),)))
+    (finding,) = said_of(replace(_NOBODY, intra_node=(replace(_SLOW_INSIDE, ratio=0.7),)))
     assert finding.severity.value == "warn"
 
 
@@ -178,7 +178,9 @@ def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
 
 def test_a_lost_pair_says_who_was_set_aside() -> None:
     aside = (Aside(2, "n2 (eth0)", "gone", gone=True),)
-    (finding,) = said_of(replace(_NOBODY, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, aside=aside))
+    (finding,) = said_of(
+        replace(_NOBODY, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, excluded_ranks=aside)
+    )
     assert finding.message.endswith("set aside: n2 (eth0)")
 
 

@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
     "op": '"all_reduce"',
     "nbytes": '"1M"',
     "busbw_GBps": "100.0",
-    "low_GBps": "90",
+    "threshold_GBps": "90",
     "source": '"acceptance"',
     "why": '"20 nodes"',
 }
@@ -39,13 +39,13 @@ def test_an_entry_becomes_a_band_with_its_origin() -> None:
 
 
 def test_a_tolerance_is_a_share_of_the_value() -> None:
-    (band,) = from_toml(toml(low_GBps=None, tolerance="0.05"), "b")
-    assert band.expectation.low == pytest.approx(95.0)
+    (band,) = from_toml(toml(threshold_GBps=None, tolerance="0.05"), "b")
+    assert band.expectation.threshold == pytest.approx(95.0)
 
 
 def test_the_default_tolerance_is_said() -> None:
-    (band,) = from_toml(toml(low_GBps=None), "b")
-    assert band.expectation.low == pytest.approx(80.0)
+    (band,) = from_toml(toml(threshold_GBps=None), "b")
+    assert band.expectation.threshold == pytest.approx(80.0)
     assert "tolerance of 20%" in band.expectation.why
 
 
@@ -62,11 +62,11 @@ def test_the_default_tolerance_is_said() -> None:
         (toml(busbw_GBps='"100"'), "finite number"),
         (toml(busbw_GBps="true"), "finite number"),
         (toml(busbw_GBps="nan"), "finite number"),
-        (toml(low_GBps="inf"), "finite number"),
-        (toml(busbw_GBps="-1.0", low_GBps=None), "above zero"),
-        (toml(low_GBps="101"), "at most busbw_GBps"),
+        (toml(threshold_GBps="inf"), "finite number"),
+        (toml(busbw_GBps="-1.0", threshold_GBps=None), "above zero"),
+        (toml(threshold_GBps="101"), "at most busbw_GBps"),
         (toml(tolerance="0.1"), "not both"),
-        (toml(low_GBps=None, tolerance="20"), "0.1 is 10 %"),
+        (toml(threshold_GBps=None, tolerance="20"), "0.1 is 10 %"),
         (toml(op='"allreduce"'), "'allreduce' is unknown"),
         (toml(op="3"), "non-empty text"),
         (toml(source=None), "source is missing"),
@@ -80,7 +80,7 @@ def test_the_default_tolerance_is_said() -> None:
         (toml() + toml(nbytes=None, min_bytes='"1K"'), "both speak for all_reduce"),
         (toml(busbw_GBps="9" * 401), "busbw_GBps must be a finite number"),
         (toml(busbw_GBps="9" * 401 + ".0"), "busbw_GBps must be a finite number"),
-        (toml(low_GBps=None, tolerance="9" * 401), "tolerance must be a finite number"),
+        (toml(threshold_GBps=None, tolerance="9" * 401), "tolerance must be a finite number"),
         (toml(busbw_GBps="9" * 4500), "a line of"),
         (toml(nbytes='"' + "9" * 400 + '"'), "is too long for a size"),
         (toml(nbytes="9" * 400), "whole number of bytes"),
@@ -119,9 +119,9 @@ def test_a_row_is_judged_by_the_lowest_that_passes(busbw: float, status: str) ->
     ("interval_us", "status"),
     [
         ((19.0, 21.9), "pass"),  # 100 GB/s at the mean of 20 us, so 90 at 22.2
-        ((19.0, 22.3), "noise"),
+        ((19.0, 22.3), "inconclusive"),
         ((22.3, 30.0), "fail"),
-        (None, "noise"),
+        (None, "inconclusive"),
     ],
 )
 def test_a_band_is_passed_or_failed_at_both_ends_of_the_interval(
@@ -146,7 +146,7 @@ def report(*rows: Any) -> Report:
 def test_an_earlier_report_is_a_baseline_less_the_tolerance() -> None:
     (band,) = from_report(report(ROW), "old.json", 0.1)
     assert band.expectation.basis == "baseline"
-    assert band.expectation.low == pytest.approx(0.9 * ROW.busbw_GBps)
+    assert band.expectation.threshold == pytest.approx(0.9 * ROW.busbw_GBps)
     assert "2026-01-02" in band.expectation.why
 
 
@@ -160,7 +160,7 @@ def test_a_baseline_speaks_only_for_rows_measured_alike(other: dict[str, Any]) -
     assert not band.covers(replace(ROW, **other))
 
 
-@pytest.mark.parametrize("spoilt", [{"wrong": 1}, {"status": "noise"}, {"status": "fail"}, {"busbw_GBps": 0.0}])
+@pytest.mark.parametrize("spoilt", [{"wrong": 1}, {"status": "inconclusive"}, {"status": "fail"}, {"busbw_GBps": 0.0}])
 def test_a_spoilt_row_is_no_baseline(spoilt: dict[str, Any]) -> None:
     bands: tuple[Band, ...] = from_report(report(ROW, replace(ROW, nbytes=8, **spoilt)), "old.json")
     assert len(bands) == 1
@@ -201,41 +201,41 @@ FAST = replace(SLOW, busbw_GBps=100.0)
 BUSY = Disturbance("GPU3 of n0 has lowered its clocks", 0.5)
 
 
-def statuses(*measured: Any, again: tuple[Any, ...] = (), disturbances: tuple[Disturbance, ...] = ()) -> list[str]:
-    return [row.status for row in judge_rows(Rows(measured, again, disturbances), EXPECTED)]
+def statuses(*measured: Any, retest: tuple[Any, ...] = (), disturbances: tuple[Disturbance, ...] = ()) -> list[str]:
+    return [row.status for row in judge_rows(Rows(measured, retest, disturbances), EXPECTED)]
 
 
 def test_a_row_that_fails_twice_fails_and_one_that_comes_and_goes_is_noise() -> None:
     assert statuses(SLOW) == ["fail"]
-    assert statuses(SLOW, again=(SLOW,)) == ["fail"]
-    assert statuses(SLOW, again=(FAST,)) == ["noise"]
-    assert statuses(SLOW, again=(SLOW, FAST)) == ["noise"]
-    assert statuses(SLOW, again=(FAST, SLOW)) == ["noise"]  # it did not fail twice
+    assert statuses(SLOW, retest=(SLOW,)) == ["fail"]
+    assert statuses(SLOW, retest=(FAST,)) == ["inconclusive"]
+    assert statuses(SLOW, retest=(SLOW, FAST)) == ["inconclusive"]
+    assert statuses(SLOW, retest=(FAST, SLOW)) == ["inconclusive"]  # it did not fail twice
 
 
 def test_a_retest_speaks_for_its_own_row_alone() -> None:
     for other in (replace(FAST, nbytes=8), replace(FAST, place="out"), replace(FAST, op="all_gather")):
-        assert statuses(SLOW, again=(other,)) == ["fail"]
+        assert statuses(SLOW, retest=(other,)) == ["fail"]
 
 
 def test_a_retest_makes_no_row_worse_and_is_shown() -> None:
-    assert statuses(FAST, again=(SLOW,)) == ["pass"]
+    assert statuses(FAST, retest=(SLOW,)) == ["pass"]
     (row,) = judge_rows(Rows((SLOW,), (SLOW,)), EXPECTED)
-    assert row.again
-    assert row.again.busbw_GBps == 60.0
+    assert row.retest
+    assert row.retest.busbw_GBps == 60.0
     (row,) = judge_rows(Rows((FAST,), (SLOW,)), EXPECTED)
-    assert row.again is None
+    assert row.retest is None
 
 
 def test_a_disturbance_excuses_what_it_explains_and_nothing_slower() -> None:
-    assert statuses(SLOW, again=(SLOW,), disturbances=(BUSY,)) == ["noise"]
+    assert statuses(SLOW, retest=(SLOW,), disturbances=(BUSY,)) == ["inconclusive"]
     assert statuses(SLOW, disturbances=(replace(BUSY, left=0.9),)) == ["fail"]
     assert statuses(FAST, disturbances=(BUSY,)) == ["pass"]
 
 
 def test_rows_keep_their_order_and_those_of_which_nothing_is_expected_stay_as_they_are() -> None:
     other = replace(SLOW, op="broadcast")
-    assert statuses(SLOW, other, FAST, disturbances=(BUSY,)) == ["noise", "unjudged", "pass"]
+    assert statuses(SLOW, other, FAST, disturbances=(BUSY,)) == ["inconclusive", "unjudged", "pass"]
     assert judge_rows(Rows((SLOW,)), Expected()) == (SLOW,)
 
 
@@ -243,4 +243,4 @@ def test_judging_twice_says_the_same() -> None:
     rows = Rows((SLOW, FAST), (SLOW,), (BUSY,))
     assert judge_rows(rows, EXPECTED) == judge_rows(rows, EXPECTED)
     again = judge_rows(replace(rows, measured=judge_rows(rows, EXPECTED)), EXPECTED)
-    assert [row.status for row in again] == statuses(*rows.measured, again=rows.retests, disturbances=(BUSY,))
+    assert [row.status for row in again] == statuses(*rows.measured, retest=rows.retests, disturbances=(BUSY,))

@@ -51,7 +51,7 @@ def test_one_run_says_little_of_the_next() -> None:
     [
         ({"wrong": 3}, "3 elements were wrong"),
         ({"status": "fail"}, "called it slow"),
-        ({"status": "noise"}, "called it noise"),
+        ({"status": "inconclusive"}, "called it inconclusive"),
         ({"precision": 0.9}, "too noisy"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_baseline_is_read_back_and_speaks_for_rows_measured_alike() -> None:
     assert band.covers(row(1))
     assert not band.covers(row(1, ranks=16))
     assert band.expectation.basis == "baseline"
-    assert band.expectation.low == pytest.approx(80.0)
+    assert band.expectation.threshold == pytest.approx(80.0)
     assert "1 run of this site, less the 20% that is noise" in band.expectation.why
 
 

@@ -118,10 +118,10 @@ def _low(found: Expectation | None) -> float:
     assert found is not None
     assert found.why
     assert found.source
-    return found.low
+    return found.threshold
 
 
 def _value(found: Expectation | None) -> float:
     assert found is not None
-    assert found.low < found.value
+    assert found.threshold < found.value
     return found.value

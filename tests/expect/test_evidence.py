@@ -44,7 +44,7 @@ def test_the_path_of_the_bytes_is_a_class_of_its_own(system: System, shape: Shap
 
 def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() -> None:
     found = with_cell(H100, NODE, 8 * GIB, 0.8)
-    assert (found.low, found.worst) == (80.0, "fail")
+    assert (found.threshold, found.worst) == (80.0, "fail")
     assert "off by 3% in the median, 8% in nine of ten rows (5 sources held back, 60 rows)" in found.known
     assert once((70, 71), found).status == "fail"
 
@@ -52,7 +52,7 @@ def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() ->
 @pytest.mark.parametrize("mark", [None, "no cell"])
 def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) -> None:
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
-    assert (found.value, found.low, found.worst) == (100.0, 0.0, "unjudged")
+    assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
     assert "it takes 3 and 30" in found.known
     assert once((1, 1), found).status == "unjudged"

@@ -134,7 +134,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", busbw_GBps="751.0", nodes="2", algorithm='"tree"'), "that the links allow with tree"),
         (toml("published", op='"all_gather"', busbw_GBps="480.0", algorithm='"nvls"'), "above the 450"),
         (toml("published", op='"all_to_all"', busbw_GBps="94.0", nodes="2"), "above the 93.75"),
-        (toml("published", low_GBps="361.0"), "low_GBps 361 is above busbw_GBps 360"),
+        (toml("published", threshold_GBps="361.0"), "threshold_GBps 361 is above busbw_GBps 360"),
         (toml("published", below_bytes='"1G"'), "is not below below_bytes"),
         (toml("published", min_bytes='"1T"'), "min_bytes: size '1T'"),
         (toml("published", min_bytes='"' + "1" * 99 + '"'), "is too long for a size"),
@@ -180,7 +180,7 @@ SCALARS = st.one_of(
 
 @given(st.sampled_from(["", "match", "links", "published", "latency"]), st.data())
 def test_any_value_for_any_key_is_taken_or_refused_in_one_line(part: str, data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from([*GOOD[part], "nvlinks", "pcie_GBps", "low_GBps", "twins", "unverified"]))
+    key = data.draw(st.sampled_from([*GOOD[part], "nvlinks", "pcie_GBps", "threshold_GBps", "twins", "unverified"]))
     value = data.draw(SCALARS)
     written = repr(value).lower() if isinstance(value, bool | float) else _quoted(value)
     assert "\n" not in _refusal(toml(part, **{key: written}))

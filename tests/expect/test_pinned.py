@@ -79,9 +79,9 @@ def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables:
 @pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_MAX_NCHANNELS": "64"}, {"NCCL_ALGO": "NVLS"}])
 def test_a_setting_that_leaves_the_choice_as_it_was_leaves_the_verdict(variables: dict[str, str]) -> None:
     found = expected(set_to(**variables))
-    assert (found.value, found.low, found.worst) == (
+    assert (found.value, found.threshold, found.worst) == (
         expected(NOTHING).value,
-        expected(NOTHING).low,
+        expected(NOTHING).threshold,
         expected(NOTHING).worst,
     )
 

@@ -42,7 +42,7 @@ def test_a_published_peak_of_a_healthy_machine_is_expected_and_does_not_fail(
     found, band = predict(system, shape, op, 8 * GIB), expectation(op, 8 * GIB, shape, system)
     assert found is not None
     assert band is not None
-    assert band.low < busbw
+    assert band.threshold < busbw
     assert busbw / found.busbw_GBps == pytest.approx(1, abs=0.12)
 
 
@@ -51,7 +51,7 @@ def test_half_the_nvlinks_fail() -> None:
     half = predict(replace(A100, nvlinks=6), NODE, "all_gather", 8 * GIB)
     assert whole is not None
     assert half is not None
-    assert half.busbw_GBps < whole.low
+    assert half.busbw_GBps < whole.threshold
     assert whole.worst == "fail"
 
 
@@ -75,7 +75,7 @@ def test_a_published_number_too_loosely_known_takes_the_threshold_of_the_model()
     alone = expectation("all_reduce", 8 * GIB, PAIR, machine.system())
     assert found is not None
     assert alone is not None
-    assert (found.basis, found.value, found.low) == ("published", 479.0, alone.low)
+    assert (found.basis, found.value, found.threshold) == ("published", 479.0, alone.threshold)
     assert "the model expects" in found.known
 
 
@@ -161,8 +161,8 @@ def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str
         return
     found = expectation("all_reduce", GIB, shape, system, machine=machine)
     assert found is not None
-    assert 0 <= found.low <= found.value
-    assert (found.low == 0) == (found.worst == "unjudged")
+    assert 0 <= found.threshold <= found.value
+    assert (found.threshold == 0) == (found.worst == "unjudged")
     assert found.known
     assert found.why
     assert found.source
@@ -180,8 +180,8 @@ def test_whatever_is_expected_is_positive_and_its_threshold_below_it_or_missing(
 ) -> None:
     shape = Shape(tuple(min(each, system.gpus) for each in gpus))
     found = expectation(op, nbytes, shape, system)
-    assert found is None or 0 <= found.low < found.value < 1e5
-    assert found is None or (found.low == 0) == (found.worst == "unjudged")
+    assert found is None or 0 <= found.threshold < found.value < 1e5
+    assert found is None or (found.threshold == 0) == (found.worst == "unjudged")
 
 
 def test_the_time_never_falls_as_a_message_grows_by_four() -> None:

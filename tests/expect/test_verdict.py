@@ -7,7 +7,7 @@ import pytest
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.site.verdict import judge
-from ncclprobe.model.measurement import Again, Band, Basis, Disturbance, Expectation, Measurement, TimeStats
+from ncclprobe.model.measurement import Band, Basis, Disturbance, Expectation, Measurement, Retest, TimeStats
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 
@@ -16,14 +16,14 @@ def row(busbw: float, half: float = 0.01) -> Measurement:
     return replace(ROW, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(20 * (1 - half), 20 * (1 + half)))
 
 
-def second(busbw: float, half: float = 0.01) -> Again:
-    return Again(busbw, 20.0, (20 * (1 - half), 20 * (1 + half)), 5)
+def second(busbw: float, half: float = 0.01) -> Retest:
+    return Retest(busbw, 20.0, (20 * (1 - half), 20 * (1 + half)), 5)
 
 
 @pytest.mark.parametrize(
     ("busbw", "half", "status"),
     [(100, 0.01, "pass"), (300, 0.01, "pass"), (85, 0.01, "warn"), (89, 0.05, "pass"), (60, 0.01, "fail"),
-     (80, 0.1, "noise")],
+     (80, 0.1, "inconclusive")],
 )  # fmt: skip
 def test_a_row_is_judged_by_both_ends_of_its_interval(busbw: float, half: float, status: str) -> None:
     assert judge(row(busbw, half), BAND).status == status
@@ -35,23 +35,23 @@ def test_who_drew_a_line_is_not_warned_above_it(basis: Basis) -> None:
 
 
 def test_what_fails_twice_fails() -> None:
-    assert judge(row(60), BAND, again=second(61)).status == "fail"
+    assert judge(row(60), BAND, retest=second(61)).status == "fail"
 
 
 def test_what_fails_once_comes_and_goes() -> None:
-    said = judge(row(60), BAND, again=second(99))
-    assert said.status == "noise"
+    said = judge(row(60), BAND, retest=second(99))
+    assert said.status == "inconclusive"
     assert "comes and goes: 60 GB/s at first and 99 when measured again" in said.why
 
 
 def test_a_repetition_that_is_noise_decides_nothing() -> None:
-    assert judge(row(60), BAND, again=second(80, 0.2)).status == "noise"
-    assert judge(row(60), BAND, again=Again(60, 20.0, None, 1)).status == "noise"
+    assert judge(row(60), BAND, retest=second(80, 0.2)).status == "inconclusive"
+    assert judge(row(60), BAND, retest=Retest(60, 20.0, None, 1)).status == "inconclusive"
 
 
 def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
     busy = Disturbance("30% of the processors of n0 were busy with other work", 0.4)
-    assert "30% of the processors" in judge(row(60), BAND, again=second(60), disturbances=(busy,)).why
+    assert "30% of the processors" in judge(row(60), BAND, retest=second(60), disturbances=(busy,)).why
     assert judge(row(20), BAND, disturbances=(busy,)).status == "fail"
     assert judge(row(100), BAND, disturbances=(busy,)).status == "pass"
 
@@ -59,13 +59,13 @@ def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
 def test_a_row_is_judged_again_by_the_expectation_that_it_has() -> None:
     first = judged(row(60), (Band(ROW.op, 1, 1 << 40, BAND),))
     assert first.status == "fail"
-    both = judged(first, (), again=second(99))
-    assert (both.status, both.again) == ("noise", second(99))
-    assert both.doubt
+    both = judged(first, (), retest=second(99))
+    assert (both.status, both.retest) == ("inconclusive", second(99))
+    assert both.inconclusive_why
 
 
 LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the median")
-SHOWN = replace(BAND, basis="model", low=0.0, worst="unjudged", known="not judged: known from 2 sources")
+SHOWN = replace(BAND, basis="model", threshold=0.0, worst="unjudged", known="not judged: known from 2 sources")
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_without_an_interval_a_loosely_known_number_judges_nothing() -> None:
 
 def test_a_number_that_judges_nothing_leaves_the_row_as_it_is() -> None:
     first = judged(row(1), (Band(ROW.op, 1, 1 << 40, SHOWN),))
-    assert (first.status, first.expectation, first.doubt) == ("unjudged", SHOWN, "")
+    assert (first.status, first.expectation, first.inconclusive_why) == ("unjudged", SHOWN, "")

@@ -80,8 +80,8 @@ KUBEFLOW_IDS = (
         (MPIRUN, ("openmpi", 9, 16, 1, 8, 2, None)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("pmi", 1, 2, None, None, None, None)),
         (HYDRA, ("pmi", 9, 16, 1, 8, 2, None)),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, ("manual", 0, 1, None, None, None, None)),
-        ({}, ("none", None, None, None, None, None, None)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ("environment", 0, 1, None, None, None, None)),
+        ({}, ("single", None, None, None, None, None, None)),
         (SRUN | TORCHRUN, ("torchrun", 9, 16, 1, 8, 2, 1)),
         (MPIRUN | {"OMPI_MCA_orte_num_nodes": "3"}, ("openmpi", 9, 16, 1, 8, 3, None)),
         (UNEVEN, ("openmpi", 8, 12, 0, 8, None, None)),
@@ -89,7 +89,7 @@ KUBEFLOW_IDS = (
         (OPERATOR, ("pytorchjob", 1, 2, 0, 1, 2, 1)),
         (OLD_OPERATOR, ("pytorchjob", 1, 2, 0, 1, 2, 1)),
         (TRAINER | TORCHRUN, ("torchrun", 9, 16, 1, 8, 2, 1)),
-        (DEEPSPEED, ("manual", 9, 14, 1, 6, 2, 1)),
+        (DEEPSPEED, ("environment", 9, 14, 1, 6, 2, 1)),
     ],
     ids=[
         "torchrun",
@@ -98,8 +98,8 @@ KUBEFLOW_IDS = (
         "mpirun",
         "pmi",
         "hydra",
-        "manual",
-        "none",
+        "environment",
+        "single",
         "torchrun-under-srun",
         *KUBEFLOW_IDS,
     ],
@@ -163,7 +163,7 @@ def test_any_variables_make_a_launch(variables: dict[str, str]) -> None:
 
 def test_a_shell_in_an_allocation_of_one_node_is_nothing_to_speak_of() -> None:
     assert detect(SALLOC | {"SLURM_JOB_NUM_NODES": "1"}).problems == ()
-    assert {detect(SALLOC).kind, detect(PTY).kind} == {"none"}
+    assert {detect(SALLOC).kind, detect(PTY).kind} == {"single"}
     assert detect(PTY | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}).kind == "slurm"  # srun, typed into it
 
 
@@ -249,7 +249,7 @@ ALL_FLAGS = Flags(2, 1, "n0", 29500)
 
 def test_flags_alone_make_a_launch_of_one_process_per_node() -> None:
     launch = detect({}, ALL_FLAGS)
-    assert (launch.kind, launch.rank, launch.world_size, launch.nnodes, launch.node_rank) == ("flags", 1, 2, 2, 1)
+    assert (launch.kind, launch.rank, launch.world_size, launch.nnodes, launch.node_rank) == ("options", 1, 2, 2, 1)
     assert (launch.master_addr, launch.master_port, launch.problems) == ("n0", 29500, ())
     assert dict(launch.origins)["node_rank"] == "--node-rank"
 
@@ -263,7 +263,7 @@ def test_flags_win_over_a_launcher_which_keeps_its_ranks() -> None:
 @pytest.mark.parametrize("variables", [{"RANK": "0"}, SALLOC, ACCELERATE], ids=["half-set", "salloc", "accelerate"])
 def test_complete_flags_need_no_environment(variables: dict[str, str]) -> None:
     launch = detect(variables, ALL_FLAGS)
-    assert (launch.kind, launch.node_rank, launch.master_addr, launch.problems) == ("flags", 1, "n0", ())
+    assert (launch.kind, launch.node_rank, launch.master_addr, launch.problems) == ("options", 1, "n0", ())
     assert half_given(ALL_FLAGS, variables) == ""
 
 

@@ -25,7 +25,7 @@ from ncclprobe.facts.run.ranks import (
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
 from ncclprobe.host.run_log import CUT_SHORT, RunLog
-from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Unmeasured
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
@@ -38,7 +38,7 @@ ZERO = replace(LOST, rank=0)
 WHO = Participants("torchrun", 2, ("h0", "h1"), "nccl", {"nccl": "2.28.9"}, 2, "", (0, 1))
 COST = FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
 PRINT = Fingerprint({"gpu": "x"}, "abc", {"nccl": "2"})
-LEFT_OUT = Unmeasured("reduce", None, "refused", "no such call")
+LEFT_OUT = SkippedRow("reduce", None, "refused", "no such call")
 BANDS = (Band("all_reduce", 1, 2, BAND), Band("all_reduce", 3, 4, BAND))
 BUSY = Disturbance("processors busy", 0.5)
 PAIR = PairRow(src=0, dst=1, src_end="a", dst_end="b", nbytes=4, latency_nbytes=8, latency_us=1.5, GBps=2.0,
@@ -53,7 +53,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
     ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
     ([("localisation", replace(_NOBODY, complete=False)), ("localisation", _NOBODY)], Localised(_NOBODY)),
-    ([("participants", Participants("none", 2, ("h0",))), ("participants", WHO)], WHO),
+    ([("participants", Participants("single", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
     ([("arrivals", Arrivals(2))], Attendance(2)),
     ([("attendance", Attendance(2, (LOST,), "timing"))], Attendance(2, (LOST,), "timing")),

@@ -33,10 +33,10 @@ def test_a_link_at_a_tenth_fails_against_what_the_others_carry(tmp_path: Path) -
     assert large.expectation
     assert large.expectation.basis == "model"
     assert "the median of 6 paths between nodes" in large.expectation.why
-    assert large.busbw_GBps < large.expectation.low
+    assert large.busbw_GBps < large.expectation.threshold
     found = [f for v in report.checks if v.id == "run.bandwidth" for f in v.findings]
     if not found:  # a busy machine: somebody else's work may explain it, and then nobody is blamed
-        assert large.status == "noise"
+        assert large.status == "inconclusive"
         assert codes == [3] * HOSTS
         return
     (finding,) = found
@@ -48,5 +48,5 @@ def test_a_link_at_a_tenth_fails_against_what_the_others_carry(tmp_path: Path) -
 def test_equal_links_pass(tmp_path: Path) -> None:
     codes, report = play(tmp_path, LINK_MBITS)
     assert report.status is not Status.FAIL
-    assert report.measurements[-1].status in ("pass", "warn", "noise")
+    assert report.measurements[-1].status in ("pass", "warn", "inconclusive")
     assert 4 not in codes

@@ -44,4 +44,4 @@ def test_the_host_whose_card_is_slow_is_named_and_no_other_node(tmp_path: Path) 
     assert codes == [4] * HOSTS
     assert {verdict.node for verdict in report.checks} == {None}  # they are about all nodes; findings name theirs
     assert {row.src_end for row in report.pairs} == {f"n{number} (eth0)" for number in range(HOSTS)}
-    assert report.localisation.own_note == "no node has two ranks, so no node has a collective of its own"
+    assert report.localisation.intra_node_note == "no node has two ranks, so no node has a collective of its own"

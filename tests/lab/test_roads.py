@@ -44,7 +44,7 @@ def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> Non
         faults.enter_context(detour(lab["n0"], lab["n1"]))
         faults.enter_context(detour(lab["n1"], lab["n0"]))
         done = bandwidth(lab, tmp_path / "report.json", *SIZE)
-    (road,) = done.told.roads
+    (road,) = done.told.nic_traffic
     assert road.stray == ("n0 eth1", "n1 eth1")
     assert sorted(strays(done)) == [("n0 eth1", ("n0",)), ("n1 eth1", ("n1",))]
     assert {row.transport.network for row in done.told.measurements} == {"gloo tcp eth0"}
@@ -54,7 +54,7 @@ def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: 
     """As where two cards are in one subnet: what n0 sends leaves over eth1, what comes back does not."""
     with Lab(hosts=2, nics=2) as lab, detour(lab["n0"], lab["n1"]):
         done = bandwidth(lab, tmp_path / "report.json", *SIZE)
-    (road,) = done.told.roads
+    (road,) = done.told.nic_traffic
     assert "n0 eth1" in road.stray
 
 
@@ -64,7 +64,7 @@ def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_pa
         before = sent_bytes(lab["n0"])
         done = bandwidth(lab, tmp_path / "report.json", "--op", "all_to_all", *SIZE, cards=2)
         after = sent_bytes(lab["n0"])
-    (road,) = done.told.roads
+    (road,) = done.told.nic_traffic
     whole = {name: after[name] - before[name] for name in before}
     shares = {nic.nic: nic.share for nic in road.nics if nic.node == "n0"}
     assert set(shares) == {"eth0", "eth1"}

@@ -37,7 +37,7 @@ def check(name: str, status: str, required: bool = True, message: str = "") -> d
 
 
 def report(*checks: dict[str, Any], status: str = "pass", code: int = 0) -> dict[str, Any]:
-    lists = ("measurements", "unmeasured", "remarks", "pairs", "roads", "copies", "affinity", "groups", "steps")
+    lists = ("measurements", "skipped_rows", "notes", "pairs", "nic_traffic", "copies", "affinity", "groups", "steps")
     rest: dict[str, Any] = {"first_call": None, "localisation": None, "nodes": [{}], "missing_nodes": []}
     return {**{name: [] for name in lists}, **rest, "launch": {}, "checks": checks, "status": status, "exit_code": code}
 

@@ -52,7 +52,7 @@ def flipped(src: int, dst: int, device: torch.device) -> Pattern:
 def main() -> None:
     """Play, and print what was found on rank 0; every rank prints whether its endpoint was lost."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("manual", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
     exchange = Exchange(store, seat, deadline_s=30)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)

@@ -112,7 +112,7 @@ SABOTAGES: dict[str, Sabotage] = {
 def main() -> None:
     """Measure everything and print it."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("manual", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
     host = LiveHost((), lambda name: False)
     exchange = Exchange(store, seat, deadline_s=30)
     dist.init_process_group(

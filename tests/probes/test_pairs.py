@@ -74,7 +74,7 @@ def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte
     first_bits = found["wrong"][0]["first"]
     assert int(first_bits["expected_bits"], 16) ^ int(first_bits["got_bits"], 16) == 1
     assert found["wrong"][0]["wrong"] == len(range(5, 65536, 1021))
-    assert (found["lost"], found["aside"]) == ([], [])
+    assert (found["lost"], found["excluded_ranks"]) == ([], [])
 
 
 def test_ranks_of_one_node_play_for_themselves_and_ranks_of_several_by_rail() -> None:

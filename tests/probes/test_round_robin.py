@@ -105,7 +105,14 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
         f"{host}{rail} (mlx5_{number})" for host in "abcd" for number, rail in enumerate(("", " rail 1"))
     }
     assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
-    assert (found.kind, found.inside, found.aside, found.lost, found.wrong, dropped) == ("nobody", (), (), (), (), [])
+    assert (found.kind, found.intra_node, found.excluded_ranks, found.lost, found.wrong, dropped) == (
+        "nobody",
+        (),
+        (),
+        (),
+        (),
+        [],
+    )
     assert set(found.level_GBps) == {"one way", "both ways at once", "inside a node, one way"}
     assert fleet.rank_result[-1] == {"over": True}
     assert found.complete
@@ -115,7 +122,7 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
 def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
     found, rows, dropped = played(Fleet(gone={3: since}))
     assert dropped == [3]
-    assert [(each.rank, each.gone) for each in found.aside] == [(3, True)]
+    assert [(each.rank, each.gone) for each in found.excluded_ranks] == [(3, True)]
     played_pairs = one_way(rows, inside=False)
     assert [pair for pair in played_pairs if 3 not in pair] == between(without=[3])
     assert (played_pairs == between(without=[3])) is (since == 0)
@@ -144,7 +151,7 @@ def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit
     assert {(lost.src, lost.dst) for lost in found.lost} == {
         ("a (mlx5_0)", "b (mlx5_0)"), ("b (mlx5_0)", "a (mlx5_0)")
     }  # fmt: skip
-    assert [(each.rank, each.end, each.gone) for each in found.aside] == (
+    assert [(each.rank, each.end, each.gone) for each in found.excluded_ranks] == (
         [(2, "b (mlx5_0)", True)] if fit else [(0, "a (mlx5_0)", False), (2, "b (mlx5_0)", True)]
     )
     others = set(between(without=[2] if fit else [0, 2]))
@@ -159,7 +166,7 @@ def test_a_path_that_swallows_everything_sets_both_ends_aside() -> None:
 
     found, rows, dropped = played(Fleet(answer))
     assert dropped == []
-    assert [(each.rank, each.gone, each.why) for each in found.aside] == [
+    assert [(each.rank, each.gone, each.why) for each in found.excluded_ranks] == [
         (1, False, "timed out"), (5, False, "timed out")
     ]  # fmt: skip
     assert set(between(without=[1, 5])) <= set(one_way(rows, inside=False))
@@ -170,7 +177,7 @@ def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
         return healthy(kind, first, second, 2e8 if (first, second) == (4, 5) else 1e9)
 
     found, rows, _ = played(Fleet(answer))
-    (slow,) = found.inside
+    (slow,) = found.intra_node
     assert (slow.where, slow.kind, slow.node, slow.ranks) == ("rank 4 with rank 5 inside c", "pair", "c", (4, 5))
     assert slow.ratio == pytest.approx(0.2)
     assert slow.tests == 3
@@ -187,7 +194,7 @@ def test_what_is_slow_inside_only_once_is_nobodys_fault() -> None:
         return healthy(kind, first, second, 2e8 if slow else 1e9)
 
     found, _, _ = played(Fleet(answer))
-    assert found.inside == ()
+    assert found.intra_node == ()
 
 
 def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -> None:

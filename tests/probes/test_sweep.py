@@ -10,7 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host.capture import Replay
-from ncclprobe.model.measurement import Library, Measurement, Mismatch, Unmeasured
+from ncclprobe.model.measurement import Library, Measurement, Mismatch, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
 from ncclprobe.probes import Call, Probe
@@ -104,7 +104,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     return link
 
 
-def measured(plan: Plan, link: Link | None = None) -> list[Measurement | Unmeasured]:
+def measured(plan: Plan, link: Link | None = None) -> list[Measurement | SkippedRow]:
     return list(run(plan, Alone(plan.ranks), lambda phase: None, clock=link, host=ROOMY))
 
 
@@ -176,7 +176,7 @@ def test_the_footprint_is_reported_and_does_not_depend_on_the_sizes(link: Link) 
 
 def test_a_size_too_small_to_share_is_said_and_not_measured() -> None:
     skipped, *rows = measured(plan(ops=("all_gather",), sizes=(8, 64), ranks=2))
-    assert skipped == Unmeasured("all_gather", 8, "small", "8 B is too little for 2 ranks to share")
+    assert skipped == SkippedRow("all_gather", 8, "small", "8 B is too little for 2 ranks to share")
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [64, 64]
 
 
@@ -188,7 +188,7 @@ def test_what_the_backend_refuses_is_named_and_the_rest_goes_on(monkeypatch: pyt
     monkeypatch.setattr(dist, "broadcast", refuse)
     skipped, row = measured(plan(ops=("broadcast", "all_reduce")), link)
     why = "Input tensor data type is not supported for NCCL process group"
-    assert skipped == Unmeasured("broadcast", None, "refused", why)
+    assert skipped == SkippedRow("broadcast", None, "refused", why)
     assert isinstance(row, Measurement)
 
 
@@ -258,7 +258,7 @@ def test_ranks_of_one_host_share_its_memory() -> None:
 
 def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
     rows = measured(plan(ops=("broadcast", "reduce"), sizes=(KiB, 1 << 40, 1 << 41)))
-    left_out = [row for row in rows if isinstance(row, Unmeasured)]
+    left_out = [row for row in rows if isinstance(row, SkippedRow)]
     assert [(row.op, row.nbytes, row.cause) for row in left_out] == [
         (op, nbytes, "memory") for op in ("broadcast", "reduce") for nbytes in (1 << 40, 1 << 41)
     ]

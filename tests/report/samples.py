@@ -25,7 +25,7 @@ from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
 from ncclprobe.model.traffic import CopyRow, GroupRow
 
 COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=20.0, min_GBps=19.0, max_GBps=21.0,
-               samples=9, expected_GBps=55.0, low_GBps=50.0, status="fail")  # fmt: skip
+               samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail")  # fmt: skip
 GROUP = GroupRow(kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=(0,), alone_us=10.0,
                  alone_busbw_GBps=100.0, problems=("a group spans nodes",))  # fmt: skip
 BAND = Expectation(100.0, 95.0, "GB/s", "user", "acceptance test", "bands.toml")
@@ -34,7 +34,7 @@ SLOW: Measurement = replace(ROW, nbytes=4 << 20, busbw_GBps=50.0, status="fail")
 ROWS = (
     ROW,
     SLOW,
-    replace(ROW, op="broadcast", redop=None, status="noise"),
+    replace(ROW, op="broadcast", redop=None, status="inconclusive"),
     replace(ROW, op="broadcast", redop=None, nbytes=8, expectation=None, status="unjudged", busbw_GBps=1.5e-5),
 )
 LOST_LANES = fail("GPU3", "x8 of 16 lanes", blame="link", action="repair", evidence="/sys", remedy="reseat it")
@@ -77,9 +77,9 @@ SICK = report(
     copies=(COPY, replace(COPY, kind="d2d", peer="GPU1", GBps=300.0, status="pass")),
     localisation=Localisation(3, "node", (SLOWEST,), tests=24),
     suppressed=(Suppression("ib.state", "mlx5_9:1", "storage port"),),
-    remarks=("a fallback was taken",),
+    notes=("a fallback was taken",),
 )
-INCONCLUSIVE = report(status=Status.UNKNOWN, remarks=("ended by SIGTERM while rank 0 was in phase 'timing'",))
+INCONCLUSIVE = report(status=Status.UNKNOWN, notes=("ended by SIGTERM while rank 0 was in phase 'timing'",))
 
 
 def hostile(text: str = HOSTILE) -> Report:
@@ -88,7 +88,7 @@ def hostile(text: str = HOSTILE) -> Report:
     finding = Finding(Severity.FAIL, text, text, "node", "repair", how, seen, text, (text,), also)
     found = (verdict(Status.FAIL, finding, node=text, why=text), verdict(Status.UNKNOWN, why=text, required=True))
     return report(
-        *found, Verdict(text, text, Status.PASS, text), missing_nodes=(text,), remarks=(text,), started=text,
+        *found, Verdict(text, text, Status.PASS, text), missing_nodes=(text,), notes=(text,), started=text,
         command=text, measurements=(replace(SLOW, op=text),), suppressed=(Suppression(text, text, text),),
     )  # fmt: skip
 
@@ -117,5 +117,5 @@ verdicts = st.builds(
     Verdict, texts, st.none() | texts, st.sampled_from(Status), texts, texts, st.booleans(),
     st.lists(findings, max_size=2).map(tuple),
 )  # fmt: skip
-reports = st.lists(verdicts, max_size=4).map(lambda found: report(*found, remarks=("x",)))
+reports = st.lists(verdicts, max_size=4).map(lambda found: report(*found, notes=("x",)))
 """Any report at all, as far as its verdicts go."""

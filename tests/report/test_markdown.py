@@ -33,13 +33,13 @@ def test_a_healthy_report_names_no_problem() -> None:
     assert markdown.annotations(HEALTHY) == []
 
 
-@pytest.mark.parametrize("many", ["findings", "titles", "gaps", "remarks", "wide"])
+@pytest.mark.parametrize("many", ["findings", "titles", "gaps", "notes", "wide"])
 def test_no_report_makes_more_than_the_limit(many: str) -> None:
     ids = {
         "findings": fleet(20_000, 1, 1),
         "titles": report(*(verdict(Status.PASS, id=f"a.{n}" * 20) for n in range(20_000))),
         "gaps": report(*(verdict(Status.UNKNOWN, why=f"w{n}" * 200, required=True) for n in range(5_000))),
-        "remarks": replace(HEALTHY, remarks=("\U0001f525" * 10_000,) * 1_000),
+        "notes": replace(HEALTHY, notes=("\U0001f525" * 10_000,) * 1_000),
         "wide": hostile("\x00|" * 100_000),
     }
     text = markdown.render(ids[many])

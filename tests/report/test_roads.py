@@ -43,7 +43,7 @@ def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
 
 def test_tables_name_the_nic_the_copy_and_the_processors() -> None:
     hostile = replace(_WRONG, nics=(replace(_WRONG.nics[0], nic="eth\x1b[2J"), *_WRONG.nics[1:]))
-    report = replace(HEALTHY, roads=(hostile,), copies=(_SLOW_COPY,), affinity=(_PINNED,))
+    report = replace(HEALTHY, nic_traffic=(hostile,), copies=(_SLOW_COPY,), affinity=(_PINNED,))
     shown = as_text.render(report)
     assert "\x1b" not in shown
     assert "629.1 MB" in shown

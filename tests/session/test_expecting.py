@@ -59,7 +59,7 @@ def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch)
     assert {band.op for band in found.bands} == {"all_reduce", "all_to_all"}
     assert "DGX H100" in found.note
     (largest,) = [band for band in found.bands if band.low_bytes == 1 << 29 and band.op == "all_reduce"]
-    assert 300 < largest.expectation.low < 450
+    assert 300 < largest.expectation.threshold < 450
 
 
 def test_nccl_on_a_machine_that_nobody_named_is_judged_by_its_links(monkeypatch: pytest.MonkeyPatch) -> None:

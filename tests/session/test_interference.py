@@ -53,7 +53,7 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
     asked = options([])
     question = ask(asked, (), Job(), MEASURED)
-    record = Recorder(asked, question, Participants("none", 8, ("n0",) * 8, "nccl"), (band,))
+    record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), (band,))
     slow = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
     for nbytes in (1 << 20, 1 << 22, 1 << 24):
         record.add(replace(slow, nbytes=nbytes))
@@ -63,4 +63,4 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     assert record.failing(9) == [("all_reduce", 1 << 22), ("all_reduce", 1 << 20)]
     record.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
     assert record.failing(9) == []
-    assert "GPU3 of n0" in rows_of(record.facts())[0].doubt
+    assert "GPU3 of n0" in rows_of(record.facts())[0].inconclusive_why

@@ -18,7 +18,7 @@ from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.facts.run import asked as facts
 from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
 from ncclprobe.host.run_log import FILE, RunLog
-from ncclprobe.model.measurement import Band, FirstCall, Skew, Unmeasured
+from ncclprobe.model.measurement import Band, FirstCall, Skew, SkippedRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
@@ -30,7 +30,7 @@ LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbe
 
 
 def bands(low: float) -> tuple[Band, ...]:
-    entry = f'op = "all_reduce"\nnbytes = "1M"\nbusbw_GBps = 1000\nlow_GBps = {low}\nsource = "s"\nwhy = "w"\n'
+    entry = f'op = "all_reduce"\nnbytes = "1M"\nbusbw_GBps = 1000\nthreshold_GBps = {low}\nsource = "s"\nwhy = "w"\n'
     return from_toml("[[expect]]\n" + entry, "b")
 
 
@@ -39,7 +39,7 @@ def recorder(path: Path | str, expected: tuple[Band, ...] = (), met: bool = True
     given = {"json": str(path), "quiet": True, "road": False, **options}
     asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), **given)
     question = ask(asked, ("bandwidth",), Job("gloo"), MEASURED)
-    found = Recorder(asked, question, Participants("manual", 2, ("h0", "h1"), "gloo"), expected)
+    found = Recorder(asked, question, Participants("environment", 2, ("h0", "h1"), "gloo"), expected)
     if met:
         found.meet()
     return found
@@ -99,7 +99,7 @@ def test_an_unjudged_number_is_enough_where_nothing_was_to_judge_it(
 def test_numbers_without_a_verdict_are_said_to_have_none(path: Path) -> None:
     record = recorder(path)
     record.add(ROW_OK)
-    (remark,) = closed(record, path).remarks
+    (remark,) = closed(record, path).notes
     assert remark.startswith("1 row measured, none judged: nothing is known to judge them by")
 
 
@@ -162,13 +162,13 @@ def test_every_row_is_in_the_log_as_it_comes_and_no_report_is_made_of_it(path: P
 
 def test_the_log_holds_rows_without_a_verdict(path: Path, tmp_path: Path) -> None:
     record = recorder(path, bands(500.0), keep=tmp_path)
-    record.add(replace(ROW_OK, expectation=BAND, status="fail", doubt="x"))
+    record.add(replace(ROW_OK, expectation=BAND, status="fail", inconclusive_why="x"))
     record.add_retest(replace(ROW_OK, expectation=BAND, status="fail"))
     record.close()
     samples = [json.loads(line).get("sample", {}) for line in (tmp_path / FILE).read_text().splitlines()]
     rows = [value for sample in samples for name, value in sample.items() if name in ("row", "retest")]
     assert len(rows) == 2
-    assert all({"status", "expectation", "doubt", "again"}.isdisjoint(row) for row in rows)
+    assert all({"status", "expectation", "inconclusive_why", "retest"}.isdisjoint(row) for row in rows)
 
 
 def test_a_log_is_judged_again_as_it_was_judged(path: Path, tmp_path: Path) -> None:
@@ -224,19 +224,19 @@ def test_a_row_that_the_file_does_not_cover_is_counted_and_spoils_nothing(path: 
         record.add(row)
     report = closed(record, path)
     assert report.exit_code == 0
-    assert report.remarks == ("1 of 2 rows judged by bands.toml",)
+    assert report.notes == ("1 of 2 rows judged by bands.toml",)
 
 
 def test_a_file_that_covers_every_row_needs_no_remark(path: Path) -> None:
     record = recorder(path, bands(1.0), expect="bands.toml")
     record.add(ROW_OK)
-    assert closed(record, path).remarks == ()
+    assert closed(record, path).notes == ()
 
 
 def test_how_the_sizes_were_understood_is_in_the_report(path: Path) -> None:
-    record = recorder(path, bands(1.0), remarks=("sizes end at 512 KiB",))
+    record = recorder(path, bands(1.0), notes=("sizes end at 512 KiB",))
     record.add(ROW_OK)
-    assert closed(record, path).remarks == ("sizes end at 512 KiB",)
+    assert closed(record, path).notes == ("sizes end at 512 KiB",)
 
 
 class Unwritable(io.StringIO):
@@ -335,16 +335,16 @@ def test_a_number_too_noisy_to_judge_is_inconclusive(path: Path) -> None:
     record = recorder(path, bands(ROW.busbw_GBps))
     record.add(ROW_OK)
     report = closed(record, path)
-    assert (report.exit_code, report.measurements[0].status) == (3, "noise")
+    assert (report.exit_code, report.measurements[0].status) == (3, "inconclusive")
     assert "too noisy to say: all_reduce 1 MiB" in why(report, "run.bandwidth")
 
 
 LEFT_OUT = (
-    Unmeasured("reduce", None, "refused", "Unsupported data type"),
-    Unmeasured("gather", None, "refused", "Unsupported data type"),
-    Unmeasured("all_reduce", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
-    Unmeasured("broadcast", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
-    Unmeasured("all_gather", 8, "small", "8 B is too little for 2 ranks to share"),
+    SkippedRow("reduce", None, "refused", "Unsupported data type"),
+    SkippedRow("gather", None, "refused", "Unsupported data type"),
+    SkippedRow("all_reduce", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
+    SkippedRow("broadcast", 1 << 40, "memory", "two buffers need 2 TiB per rank and a rank has only 8 GiB free"),
+    SkippedRow("all_gather", 8, "small", "8 B is too little for 2 ranks to share"),
 )
 
 
@@ -355,14 +355,14 @@ def test_what_was_asked_for_and_not_measured_is_named_counted_and_no_pass(path: 
         record.skip(each)
     report = closed(record, path)
     assert report.exit_code == 3
-    assert report.unmeasured == LEFT_OUT
+    assert report.skipped_rows == LEFT_OUT
     assert why(report, "run.data").split("; ") == [
         "reduce was skipped: Unsupported data type",
         "gather was skipped: Unsupported data type",
         "2 operations were skipped",
         "1 TiB was left out: two buffers need 2 TiB per rank and a rank has only 8 GiB free",
     ]
-    assert report.remarks == ("all_gather was skipped: 8 B is too little for 2 ranks to share",)
+    assert report.notes == ("all_gather was skipped: 8 B is too little for 2 ranks to share",)
 
 
 def test_a_size_too_small_to_share_spoils_nothing(path: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_precision_out_of_reach_is_said_once_with_what_was_reached_and_spoils_
         record.add(replace(ROW_OK, precision=precision, precision_asked=0.02, batches=40))
     report = closed(record, path)
     assert report.exit_code == 0
-    (remark,) = report.remarks
+    (remark,) = report.notes
     assert remark.startswith("±2 % was asked for, and 2 of 3 rows did not reach it within --budget; the worst is ")
     assert "all_reduce 1 MiB, ±5 % after 40 batches of 20" in remark
 
@@ -386,7 +386,7 @@ def test_a_precision_out_of_reach_is_said_once_with_what_was_reached_and_spoils_
 def test_a_fixed_number_of_calls_promises_no_precision(path: Path) -> None:
     record = recorder(path, bands(1.0))
     record.add(replace(ROW_OK, precision=0.9, precision_asked=None))
-    assert closed(record, path).remarks == ()
+    assert closed(record, path).notes == ()
 
 
 def test_what_the_first_calls_cost_is_in_the_report(path: Path) -> None:
@@ -396,7 +396,7 @@ def test_what_the_first_calls_cost_is_in_the_report(path: Path) -> None:
     record.skip(LEFT_OUT[0])
     record.add(ROW_OK)
     report = closed(record, path, LOST)
-    assert (report.first_call, report.unmeasured) == (cost, LEFT_OUT[:1])
+    assert (report.first_call, report.skipped_rows) == (cost, LEFT_OUT[:1])
 
 
 def test_late_ranks_warn_and_are_on_the_host_that_they_are_on(path: Path) -> None:

@@ -91,7 +91,7 @@ class Nobody:
 
 
 PLAN = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
-SEAT = Seat("manual", 0, 1, 0, 1, 1, "127.0.0.1", 0)
+SEAT = Seat("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
 def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:

@@ -148,7 +148,7 @@ class DictStore(dict[str, str]):
 
 
 def at(rank: int) -> Seat:
-    return Seat("manual", rank, 2, rank, 2, 1, "127.0.0.1", 1)
+    return Seat("environment", rank, 2, rank, 2, 1, "127.0.0.1", 1)
 
 
 def test_rank_zero_gathers_everybodys_numbers_in_order_and_tidies_up() -> None:

@@ -23,7 +23,7 @@ RANKS, PATIENCE = 3, 30
 
 
 def exchanges(store: DictStore) -> list[Exchange]:
-    seats = [Seat("manual", rank, RANKS, rank, RANKS, 1, "127.0.0.1", 1) for rank in range(RANKS)]
+    seats = [Seat("environment", rank, RANKS, rank, RANKS, 1, "127.0.0.1", 1) for rank in range(RANKS)]
     return [Exchange(store, seat, 1.0) for seat in seats]
 
 

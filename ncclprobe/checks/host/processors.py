@@ -16,7 +16,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
 _BUSY_THREADS = 4
-_SHARED_MASK = ("torchrun", "none")  # whatever they start inherits this process's processors
+_SHARED_MASK = ("torchrun", "single")  # whatever they start inherits this process's processors
 _SAFE_POWERSAVE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # there it adapts, as any governor should
 
 LOW, HIGH = tuple(range(32)), tuple(range(32, 64))
@@ -85,13 +85,13 @@ def _crowded(
 ) -> Finding:
     count = len(process.cpus)
     message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
-    ranked = one_rank and launch.rank is not None and launch.kind != "flags"
+    ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
         return note(subject, f"{message}: this machine has no more", evidence=evidence)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
         return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
-    if launch.kind == "none" and count >= ranks:  # a shell: how the job will be started is not known
+    if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known
         return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
     return tell(subject, message, blame="job", action="fix-job", evidence=evidence)

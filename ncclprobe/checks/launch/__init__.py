@@ -7,13 +7,13 @@ from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Job
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)
-BY_HAND = Launch("manual", 0, 16, 0, 8, 2, 0, "node0", 29500)
+BY_HAND = Launch("environment", 0, 16, 0, 8, 2, 0, "node0", 29500)
 
 
 @applies
 def part_of_a_job(launch: Launch, job: Job) -> bool:
     """where a launcher started this process, and not with --local."""
-    return not job.local and (launch.kind != "none" or bool(launch.problems))
+    return not job.local and (launch.kind != "single" or bool(launch.problems))
 
 
 @applies

@@ -219,7 +219,13 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
 @applies
 def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
     """to node 0 of several that were started by hand, by srun or by mpirun, where MASTER_ADDR resolves."""
-    by_name = launch.kind in ("flags", "manual", "slurm", "openmpi", "pmi")  # a pod's service has an address of its own
+    by_name = launch.kind in (
+        "options",
+        "environment",
+        "slurm",
+        "openmpi",
+        "pmi",
+    )  # a pod's service has an address of its own
     others = len(master.addresses) > len(master.loopback)
     return not job.local and by_name and launch.several_nodes and launch.node_rank == 0 and others
 
@@ -249,7 +255,7 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
 
 _BOTH = Master("localhost", ("::1", "127.0.0.1"))
 _SPLIT = Ports((Listener("::1", 29500), Listener("0.0.0.0", 29500)), 0)
-_ONE = Launch("manual", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+_ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 
 
 @check(

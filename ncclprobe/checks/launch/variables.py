@@ -27,7 +27,7 @@ EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 
 
 @check(
-    bad=lambda: [(Launch("manual", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
+    bad=lambda: [(Launch("environment", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
     good=lambda: [(TWO_NODES,)],
     required=True,
     applies=part_of_a_job,
@@ -53,16 +53,19 @@ def vars(launch: Launch) -> Iterator[Finding]:
 
 @check(
     bad=lambda: [
-        (Launch("manual", 0, 16, 0, 8, 2), TASK_3),  # RANK=$SLURM_PROCID, written into the body of the batch script
-        (Launch("manual", 3, 32, 3, 8, 4), TASK_3),
+        (
+            Launch("environment", 0, 16, 0, 8, 2),
+            TASK_3,
+        ),  # RANK=$SLURM_PROCID, written into the body of the batch script
+        (Launch("environment", 3, 32, 3, 8, 4), TASK_3),
         (Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
         (Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
     ],
     good=lambda: [
-        (Launch("manual", 3, 16, 3, 8, 2), TASK_3),
+        (Launch("environment", 3, 16, 3, 8, 2), TASK_3),
         (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
         (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
-        (Launch("manual", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
+        (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
         (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
         (TWO_NODES, Environment({})),
     ],
@@ -80,7 +83,7 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
     """
     inner = {name: value for name, value in environment.variables.items() if name not in _OF_TORCH}
     outer = detect(inner)
-    if launch.kind not in ("torchrun", "manual") or outer.kind == "none":
+    if launch.kind not in ("torchrun", "environment") or outer.kind == "single":
         return
     for subject, message in _differences(launch, outer, _number(environment.get("SLURM_JOB_NUM_NODES"))):
         yield warn(subject, message, blame="job", action="fix-job", evidence="environment")
@@ -134,7 +137,7 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
         yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
     elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:
         yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each starts a separate job"
-    elif launch.kind == "manual" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
+    elif launch.kind == "environment" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
         if launch.world_size != outer.world_size:
             yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"
         elif launch.rank != outer.rank:

@@ -32,8 +32,8 @@ def _said(found: Localisation) -> tuple[Localised, Asked]:
     bad=lambda: [
         _said(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,))),
         _said(replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),))),
-        _said(replace(_NOBODY, kind="everything", everything=True, level_GBps={"one way": 1.1})),
-        _said(replace(_NOBODY, inside=(_SLOW_INSIDE,))),
+        _said(replace(_NOBODY, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+        _said(replace(_NOBODY, intra_node=(_SLOW_INSIDE,))),
         _said(replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
     good=lambda: [
@@ -67,7 +67,7 @@ def pairs(localised: Localised, asked: Asked) -> Iterator[Finding]:
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:
     """What is slow within a node, where no network is."""
-    for each in found.inside:
+    for each in found.intra_node:
         finding = fail if each.ratio < _RUINED else warn
         yield finding(
             each.where,
@@ -93,7 +93,7 @@ _INSIDE = {
 
 def _slow_between(found: Localisation) -> Iterator[Finding]:
     """The culprits of the tournament, or that everybody is slow."""
-    within = {each.node for each in found.inside}
+    within = {each.node for each in found.intra_node}
     for each in found.culprits:
         finding = fail if each.ratio < _RUINED else warn
         hosts = each.hosts or each.nodes
@@ -113,7 +113,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             ),
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
-    if found.everything:
+    if found.all_slow:
         usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
         yield warn(
             "all pairs",
@@ -138,7 +138,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
             ),
             remedy="measure each of the two with others: whoever brings wrong bytes there too is to be taken out",
         )
-    aside = ", ".join(each.end for each in found.aside)
+    aside = ", ".join(each.end for each in found.excluded_ranks)
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",

@@ -11,7 +11,7 @@ from ncclprobe.facts.run.asked import Asked, Skipped
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
-from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, TimeStats, Unmeasured
+from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.units import size
@@ -105,7 +105,7 @@ def _refuse_gaps(asked: frozenset[tuple[str, int, str]], skipped: Skipped, rows:
         raise Unlearned("no row's data was compared with what it must be")
 
 
-def why_left_out(rows: Sequence[Unmeasured]) -> Iterator[str]:
+def why_left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
     """What a run lacks because the backend refused an operation, or a size had no room."""
     refused = [each for each in rows if each.cause == "refused"]
     for each in refused:
@@ -167,7 +167,7 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
             evidence=_sources(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
-    noise = [row for row in judged if row.status == "noise"]
+    noise = [row for row in judged if row.status == "inconclusive"]
     if noise and not failed:
         others = f", and {len(noise) - 1} more rows" if noise[1:] else ""
         raise Unlearned(f"{_unsure(noise[0])}; {_sources(noise[0])[0]}{others}")
@@ -194,9 +194,9 @@ def _why_none(asked: Asked, expected: Expected) -> str:
 
 def _warned(row: Measurement, expected: Expectation) -> str:
     """Why `row` warns: near the threshold, or below one that is too loosely known to fail by."""
-    if row.busbw_GBps < expected.low:
-        return f"below the threshold, {expected.low:.4g}, which may be a wrong table: keep a baseline to be sure"
-    return f"above the least that passes, {expected.low:.4g}, and nearer to that"
+    if row.busbw_GBps < expected.threshold:
+        return f"below the threshold, {expected.threshold:.4g}, which may be a wrong table: keep a baseline to be sure"
+    return f"above the least that passes, {expected.threshold:.4g}, and nearer to that"
 
 
 _HOSTS = (
@@ -207,21 +207,21 @@ _HOSTS = (
 
 def _how_sure(row: Measurement) -> Certainty:
     """How often it was seen."""
-    if row.again is None:
+    if row.retest is None:
         return Certainty("low", "measured once with these partners")
-    second = f"measured twice with these partners, {row.again.busbw_GBps:.4g} GB/s the second time"
+    second = f"measured twice with these partners, {row.retest.busbw_GBps:.4g} GB/s the second time"
     return Certainty("medium", second)
 
 
 def _unsure(row: Measurement) -> str:
     """Why nobody can say of `row` whether it is slow."""
-    noisy = row.doubt in ("", verdict.TOO_FEW, verdict.STRADDLES)
-    return f"{'too noisy to say' if noisy else row.doubt}: {subject_of(row)}, {_least(row)}"
+    noisy = row.inconclusive_why in ("", verdict.TOO_FEW, verdict.STRADDLES)
+    return f"{'too noisy to say' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
 
 
 def _least(row: Measurement) -> str:
     expected = row.expectation
-    return f"at least {expected.low:.4g} expected ({expected.why})" if expected else ""
+    return f"at least {expected.threshold:.4g} expected ({expected.why})" if expected else ""
 
 
 def _sources(row: Measurement) -> tuple[Evidence, ...]:
@@ -246,7 +246,7 @@ def _host_side(row: Measurement) -> str:
     if row.skew is None or row.expectation is None or row.skew.transfer_us <= 0:
         return ""
     alone = row.busbw_GBps * row.time_us.mean / row.skew.transfer_us
-    if alone < row.expectation.low or row.skew.arrival_us < row.skew.transfer_us:
+    if alone < row.expectation.threshold or row.skew.arrival_us < row.skew.transfer_us:
         return ""
     latest = max(range(row.ranks), key=row.skew.late_us.__getitem__)
     return (

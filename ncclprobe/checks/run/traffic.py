@@ -9,14 +9,16 @@ from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.traffic import Affinities, Copies, NicTraffic
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, Road
+from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
 from ncclprobe.units import size
 
 _MANY = 600 << 20
 _TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
 _MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
-_WRONG = Road("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
-_RIGHT = Road("all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
+_WRONG = OperationTraffic("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
+_RIGHT = OperationTraffic(
+    "all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),)
+)
 
 
 @check(bad=lambda: [(NicTraffic((_WRONG,)),)], good=lambda: [(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
@@ -86,18 +88,18 @@ _SLOW_COPY = CopyRow(
     max_GBps=12.5,
     samples=7,
     expected_GBps=54.2,
-    low_GBps=49.8,
+    threshold_GBps=49.8,
     why="PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload",
     source="https://github.com/Azure/AI-benchmarking-guide",
     status="fail",
 )
 _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
-_UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, low_GBps=None, status="unjudged")
+_UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, threshold_GBps=None, status="unjudged")
 _JUDGED = Asked(what="copies", require_judged=True)
 _KINDS = {
     "h2d": "from the host to it",
     "d2h": "from it to the host",
-    "both": "both ways at once",
+    "bidirectional": "both ways at once",
     "d2d": "to its peer",
     "host": "within the host's memory",
 }
@@ -120,11 +122,11 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
     the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see --affinity).
     """
     for row in measured.rows:
-        if row.status == "fail" and row.low_GBps is not None:
+        if row.status == "fail" and row.threshold_GBps is not None:
             yield fail(
                 row.device,
                 f"copies {row.GBps:.4g} GB/s {_KINDS[row.kind]}{f' {row.peer}' if row.peer else ''}, at least "
-                f"{row.low_GBps:.4g} expected ({row.why})",
+                f"{row.threshold_GBps:.4g} expected ({row.why})",
                 blame="node",
                 action="retest",
                 confidence=Certainty("medium", f"median of {row.samples}, measured on this node alone"),
@@ -136,7 +138,7 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
             )
     if asked.require_judged and all(row.status == "unjudged" for row in measured.rows):
         raise Unlearned("nothing is known of what copies reach on this machine")
-    noise = [row for row in measured.rows if row.status == "noise"]
+    noise = [row for row in measured.rows if row.status == "inconclusive"]
     if noise and not any(row.status == "fail" for row in measured.rows):
         raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")
 

@@ -6,7 +6,7 @@
     op = "all_reduce"
     nbytes = "1G"            # as printed; or min_bytes and max_bytes, a range
     busbw_GBps = 360.0       # 1e9 bytes per second
-    low_GBps = 330.0         # what still passes; or tolerance = 0.1, a share of the value
+    threshold_GBps = 330.0   # what still passes; or tolerance = 0.1, a share of the value
     source = "acceptance test of 2026-03-02, rack 7"
     why = "median of 20 nodes"
 
@@ -25,7 +25,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.model.measurement import Again, Band, Disturbance, Expectation, Measurement, conditions
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, Measurement, Retest, conditions
 from ncclprobe.model.report import Report
 from ncclprobe.ops import OPS
 
@@ -33,7 +33,7 @@ TOLERANCE = 0.2
 """How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
 
 _MOST_DIGITS = 18
-_NUMBERS = ("busbw_GBps", "low_GBps", "tolerance")
+_NUMBERS = ("busbw_GBps", "threshold_GBps", "tolerance")
 _SIZES = ("nbytes", "min_bytes", "max_bytes")
 _TEXTS = ("op", "source", "why")
 _KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
@@ -48,15 +48,15 @@ def judged(
     row: Measurement,
     bands: Sequence[Band],
     *,
-    again: Again | None = None,
+    retest: Retest | None = None,
     disturbances: Sequence[Disturbance] = (),
 ) -> Measurement:
     """`row` with its expectation and verdict (:mod:`.verdict`); as it is where nobody expected any."""
     found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row
-    said = verdict.judge(row, found, again=again or row.again, disturbances=disturbances)
-    return replace(row, expectation=found, status=said.status, doubt=said.why, again=again or row.again)
+    said = verdict.judge(row, found, retest=retest or row.retest, disturbances=disturbances)
+    return replace(row, expectation=found, status=said.status, inconclusive_why=said.why, retest=retest or row.retest)
 
 
 def judge_rows(rows: Rows, expected: Expected) -> tuple[Measurement, ...]:
@@ -71,8 +71,8 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Meas
     found = judged(row, bands)
     for each in rows.retests:
         if found.status == "fail" and (each.op, each.nbytes, each.place) == (row.op, row.nbytes, row.place):
-            again = Again(each.busbw_GBps, each.time_us.mean, each.interval_us, each.batches)
-            found = judged(found, (), again=again)
+            retest = Retest(each.busbw_GBps, each.time_us.mean, each.interval_us, each.batches)
+            found = judged(found, (), retest=retest)
     return judged(found, (), disturbances=rows.disturbances) if found.status == "fail" else found
 
 
@@ -84,9 +84,11 @@ def typical_GBps(row: Measurement) -> float:
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
     """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError where it has none.
 
-    Rows with wrong data, and rows that the run itself called failed or noise, are no baseline.
+    Rows with wrong data, and rows that the run itself called failed or inconclusive, are no baseline.
     """
-    usable = [m for m in report.measurements if not m.wrong and m.status not in ("fail", "noise") and m.busbw_GBps > 0]
+    usable = [
+        m for m in report.measurements if not m.wrong and m.status not in ("fail", "inconclusive") and m.busbw_GBps > 0
+    ]
     if not usable:
         raise UsageError(f"{path}: holds no measurement that could be a baseline")
     why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"
@@ -157,9 +159,9 @@ def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
 
 def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[float, float, str]:
     """Value, lowest that passes, and why; the reason says where the lowest was not given."""
-    value, low, why = float(entry["busbw_GBps"]), entry.get("low_GBps"), entry["why"]
+    value, low, why = float(entry["busbw_GBps"]), entry.get("threshold_GBps"), entry["why"]
     if low is not None and "tolerance" in entry:
-        raise UsageError(f"{where}: give low_GBps or tolerance, not both")
+        raise UsageError(f"{where}: give threshold_GBps or tolerance, not both")
     share = float(entry.get("tolerance", tolerance))
     if not 0 <= share < 1:
         raise UsageError(f"{where}: tolerance {share:g} must be a share from 0 to below 1 (0.1 is 10 %)")
@@ -168,7 +170,7 @@ def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[flo
     if low is None:
         return value, value * (1 - share), f"{why}, less a tolerance of {share:.0%}"
     if not 0 < low <= value:
-        raise UsageError(f"{where}: low_GBps {low:g} must be above zero and at most busbw_GBps {value:g}")
+        raise UsageError(f"{where}: threshold_GBps {low:g} must be above zero and at most busbw_GBps {value:g}")
     return value, float(low), why
 
 

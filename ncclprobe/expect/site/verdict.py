@@ -5,18 +5,18 @@ A row is judged alone: an average over sizes or places hides the size that is sl
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 too few samples
-    Without an interval nobody knows where the median lies: noise.
+    Without an interval it is not known where the median lies: inconclusive.
 straddles
-    The interval reaches the lowest acceptable value at one end only: noise.
+    The interval reaches the lowest acceptable value at one end only: inconclusive.
 fails
     It lies below at both ends. Three things keep that from being a failure: it was measured again and reached the
-    expectation then (something comes and goes), the repetition was itself noise, or something else was seen to
+    expectation then (something comes and goes), the repetition was itself inconclusive, or something else was seen to
     slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
     expectation may warn at most, this is a warning.
 warns
     It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
     Not where a user drew the line: what is above that passes, by their own words. Where the expectation may warn at
-    most, the warning is for what would else fail, and noise is no verdict.
+    most, the warning is for what would else fail, and inconclusive is no verdict.
 passes
     All else. Faster than expected is never a failure.
 """
@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ncclprobe.model.measurement import Again, Disturbance, Expectation, Measurement
+from ncclprobe.model.measurement import Disturbance, Expectation, Measurement, Retest
 
-Verdict = Literal["pass", "warn", "fail", "noise", "unjudged"]
+Verdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _FAINT = 0.5
@@ -36,7 +36,7 @@ _FAINT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`status` and, where it is noise, why nobody can say."""
+    """`status` and, where it is inconclusive, why."""
 
     status: Verdict
     why: str = ""
@@ -46,27 +46,27 @@ def judge(
     row: Measurement,
     expected: Expectation,
     *,
-    again: Again | None = None,
+    retest: Retest | None = None,
     disturbances: Sequence[Disturbance] = (),
 ) -> Judgement:
-    """What `row` is worth. `again`: it measured a second time; `disturbances` were seen while it was measured."""
+    """What `row` is worth. `retest`: it measured a second time; `disturbances` were seen while it was measured."""
     first = once(_ends(row), expected)
     if first.status != "fail":
         return first
     ends = _ends(row) or (row.busbw_GBps, row.busbw_GBps)
-    seen = [each for each in disturbances if max(ends) >= each.left * expected.low]
+    seen = [each for each in disturbances if max(ends) >= each.left * expected.threshold]
     if seen:
         words = "; ".join(each.what for each in seen)
-        return Judgement("noise", f"slower than expected, and something else slowed this run down: {words}")
-    if again is None:
+        return Judgement("inconclusive", f"slower than expected, and something else slowed this run down: {words}")
+    if retest is None:
         return first
-    second = once(_again_ends(again), expected)
+    second = once(_retest_ends(retest), expected)
     if second.status == "fail":
         return first
-    rate = f"{row.busbw_GBps:.4g} GB/s at first and {again.busbw_GBps:.4g} when measured again"
-    if second.status == "noise":
-        return Judgement("noise", f"too slow once, and measured again it is noise: {rate}")
-    return Judgement("noise", f"comes and goes: {rate}, of at least {expected.low:.4g}")
+    rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when measured again"
+    if second.status == "inconclusive":
+        return Judgement("inconclusive", f"too slow once, and measured again it is inconclusive: {rate}")
+    return Judgement("inconclusive", f"comes and goes: {rate}, of at least {expected.threshold:.4g}")
 
 
 def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
@@ -74,22 +74,22 @@ def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
     if expected.worst == "unjudged":
         return Judgement("unjudged")
     if expected.worst == "warn":  # an interval that says little leaves such a number unsaid, and the run as it is
-        return Judgement("unjudged" if ends is None else "warn" if max(ends) < expected.low else "pass")
+        return Judgement("unjudged" if ends is None else "warn" if max(ends) < expected.threshold else "pass")
     if ends is None:
-        return Judgement("noise", TOO_FEW)
-    reached = [end >= expected.low for end in ends]
+        return Judgement("inconclusive", TOO_FEW)
+    reached = [end >= expected.threshold for end in ends]
     if not any(reached):
         return Judgement("fail")
     if not all(reached):
-        return Judgement("noise", STRADDLES)
+        return Judgement("inconclusive", STRADDLES)
     return Judgement("warn" if max(ends) < faint(expected) else "pass")
 
 
 def faint(expected: Expectation) -> float:
     """GB/s from which on a row passes without a warning."""
     if expected.basis == "user":
-        return expected.low
-    return expected.value - (expected.value - expected.low) * _FAINT
+        return expected.threshold
+    return expected.value - (expected.value - expected.threshold) * _FAINT
 
 
 def _ends(row: Measurement) -> tuple[float, float] | None:
@@ -99,8 +99,8 @@ def _ends(row: Measurement) -> tuple[float, float] | None:
     return _rates(row.busbw_GBps, row.time_us.mean, row.interval_us)
 
 
-def _again_ends(again: Again) -> tuple[float, float] | None:
-    return None if again.interval_us is None else _rates(again.busbw_GBps, again.mean_us, again.interval_us)
+def _retest_ends(retest: Retest) -> tuple[float, float] | None:
+    return None if retest.interval_us is None else _rates(retest.busbw_GBps, retest.mean_us, retest.interval_us)
 
 
 def _rates(busbw: float, mean_us: float, interval_us: tuple[float, float]) -> tuple[float, float]:

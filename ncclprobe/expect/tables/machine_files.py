@@ -64,7 +64,7 @@ _PUBLISHED = _RUN | {
     "min_bytes": Key("size", required=True),
     "below_bytes": Key("size"),
     "busbw_GBps": Key("number", required=True),
-    "low_GBps": Key("number"),
+    "threshold_GBps": Key("number"),
     "algorithm": Key("text", among=ALGORITHMS),
 }
 _LATENCY = _RUN | {
@@ -158,8 +158,8 @@ def _published(entry: Mapping[str, Any], links: Links, gpu: Gpu, where: str) -> 
     _refuse_ranks(row.gpus, row.ranks, links, where)
     if row.min_bytes > row.max_bytes:
         raise UsageError(f"{where}: min_bytes {row.min_bytes} is not below below_bytes {row.max_bytes + 1}")
-    if row.low_GBps is not None and row.low_GBps > row.busbw_GBps:
-        raise UsageError(f"{where}: low_GBps {row.low_GBps:g} is above busbw_GBps {row.busbw_GBps:g}")
+    if row.threshold_GBps is not None and row.threshold_GBps > row.busbw_GBps:
+        raise UsageError(f"{where}: threshold_GBps {row.threshold_GBps:g} is above busbw_GBps {row.busbw_GBps:g}")
     most = most_GBps(row, links, gpu)
     if row.busbw_GBps > most:
         told = f" with {row.algorithm}" if row.algorithm else "; name the algorithm where one reaches it"

@@ -69,7 +69,7 @@ class Published:
     busbw_GBps: float
     source: str
     why: str
-    low_GBps: float | None = None
+    threshold_GBps: float | None = None
     algorithm: str = ""
 
     @property

@@ -28,7 +28,7 @@ with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times 
     min_bytes = "1G"
     below_bytes = "2G"                  # left out: whatever is larger
     busbw_GBps = 76.8
-    low_GBps = 70.0                     # only where a source says what still passes
+    threshold_GBps = 70.0                     # only where a source says what still passes
     source = "https://…"
     why = "2 nodes: a tree"
 

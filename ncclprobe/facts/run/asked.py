@@ -5,7 +5,7 @@ from typing import Literal
 
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Unmeasured
+from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import collector
 from ncclprobe.ops import OPS
 
@@ -66,13 +66,13 @@ def ending(host: Host) -> Ending:
 class Skipped:
     """What was asked for and left out, each with its cause."""
 
-    rows: tuple[Unmeasured, ...] = ()
+    rows: tuple[SkippedRow, ...] = ()
 
 
 @collector
 def skipped(host: Host) -> Skipped:
     """Read what was left out; known to be nothing where the run left nothing out."""
-    return Skipped(any_of(host, "skipped", Unmeasured))
+    return Skipped(any_of(host, "skipped", SkippedRow))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
 
 
 @dataclass(frozen=True, slots=True)
 class NicTraffic:
     """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
 
-    rows: tuple[Road, ...]
+    rows: tuple[OperationTraffic, ...]
 
 
 @collector
 def nic_traffic(host: Host) -> NicTraffic:
     """Read what the NICs counted."""
-    return NicTraffic(last(host, "nic_traffic", tuple[Road, ...], "no NIC was counted"))
+    return NicTraffic(last(host, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted"))
 
 
 @dataclass(frozen=True, slots=True)

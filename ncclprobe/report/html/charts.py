@@ -21,8 +21,8 @@ MOST_POINTS = 400
 """Points of one curve: more cannot be told apart."""
 _MOST_CURVES = 8
 
-_COLOUR = {"pass": "", "warn": "--warn", "fail": "--fail", "noise": "--unknown", "unjudged": ""}
-_SYMBOL = {"pass": "circle", "warn": "diamond", "fail": "x", "noise": "diamond-open", "unjudged": "circle"}
+_COLOUR = {"pass": "", "warn": "--warn", "fail": "--fail", "inconclusive": "--unknown", "unjudged": ""}
+_SYMBOL = {"pass": "circle", "warn": "diamond", "fail": "x", "inconclusive": "diamond-open", "unjudged": "circle"}
 _CURVE = ("--curve1", "--curve2", "--curve3", "--curve4")
 _DASH = ("solid", "dash", "dot", "dashdot")
 
@@ -191,10 +191,12 @@ def _medians(rows: Curve, spread: Spread, number: int) -> Figure:
 
 def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
     """From the smallest acceptable value to the expected one, where there is an expectation."""
-    judged = [row for row in rows if row.expectation and _drawn(row.expectation.low) and row.expectation.unit == "GB/s"]
+    judged = [
+        row for row in rows if row.expectation and _drawn(row.expectation.threshold) and row.expectation.unit == "GB/s"
+    ]
     if not judged:
         return
-    for edge in ("low", "value"):
+    for edge in ("threshold", "value"):
         bound = [getattr(row.expectation, edge) for row in judged]
         if point is _latency:
             bound = [_as_rate(row, each) for row, each in zip(judged, bound, strict=True)]
@@ -204,7 +206,7 @@ def _band(rows: Curve, point: Point, first: bool) -> Iterator[Figure]:
             "name": "expected",
             "x": [row.nbytes for row in judged],
             "y": [_drawn(each) for each in bound],
-            "line": {"color": "--band-edge", "width": 1, "dash": "solid" if edge == "low" else "dot"},
+            "line": {"color": "--band-edge", "width": 1, "dash": "solid" if edge == "threshold" else "dot"},
             "hoverinfo": "skip",
             "legendgroup": "expected",
             "showlegend": first and edge == "value",
@@ -223,7 +225,7 @@ def _hover(row: Measurement) -> str:
         lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} µs (95 %)")
     if row.expectation:
         e = row.expectation
-        least = "" if row.status == "unjudged" else f", at least {rate(e.low)}"
+        least = "" if row.status == "unjudged" else f", at least {rate(e.threshold)}"
         lines.append(f"expected {rate(e.value)}{least} GB/s ({e.basis})")
     lines.append(f"{plural(row.batches, 'batch').replace('batchs', 'batches')} of {plural(row.iters, 'call')}")
     if row.launch_bound:

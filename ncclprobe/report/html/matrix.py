@@ -63,13 +63,13 @@ def words(found: Localisation) -> Iterator[Words]:
     """Who is slow, in the words of the terminal's report."""
     usual = ", ".join(f"{value:.3g} GB/s {way}" for way, value in found.level_GBps.items()) or "nothing came through"
     tests = f"{plural(found.tests, 'test')} and {plural(found.steps, 'round')} of retests; usual: {usual}"
-    if found.everything:
+    if found.all_slow:
         yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
     elif not found.culprits:
         yield Words("pass", "none", f"No node, NIC or pair is confirmed as slow ({tests}).")
     yield from (Words("fail", "confirmed", said(each)) for each in found.culprits)
     yield from (Words("warn", "suspected", said(each)) for each in found.suspects if each.confidence > 0.5)
-    for each in found.inside[:WORST]:
+    for each in found.intra_node[:WORST]:
         text = (
             f"{each.where}: {100 * each.ratio:.0f} % of the usual {each.usual_GBps:.3g} GB/s, in each of {each.tests}"
         )

@@ -87,13 +87,13 @@ _VERDICTS = {
 }
 _NOTHING = {
     "pass": "No finding fails or warns, and nothing required was left unseen.",
-    "unknown": "Nothing fails, and nothing was judged either: the remarks say what is lacking.",
+    "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
     "fail": "The run fails as a whole; what is known of it stands below.",
 }
 
 
 def _judged(row: Measurement) -> bool:
-    return row.status not in ("unjudged", "noise")
+    return row.status not in ("unjudged", "inconclusive")
 
 
 def _verdict(report: Report, found: Sequence[Row]) -> str:
@@ -153,7 +153,7 @@ def _unjudged(report: Report) -> list[tuple[int, str, str]]:
     """Numbers that could not be judged: (how many, what became of them, why)."""
     words = {
         "unjudged": ("not judged", "no number is known well enough to judge them by"),
-        "noise": ("too noisy to judge", "their interval is wider than the band"),
+        "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
     }
     counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
     return [each for each in counted if each[0]]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.report.html.legible import micros, plural, rate
 from ncclprobe.units import size
 
 T = TypeVar("T")
 MOST = 200
-_LOUD = {"fail": 0, "noise": 1, "unjudged": 2, "pass": 3}
+_LOUD = {"fail": 0, "inconclusive": 1, "unjudged": 2, "pass": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def tables(report: Report) -> list[Table]:
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
         _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
-        _table("NICs that the bytes took", _ROADS, list(_nics(report.roads)), _nic),
+        _table("NICs that the bytes took", _ROADS, list(_nics(report.nic_traffic)), _nic),
     ]
     return [each for each in found if each.rows]
 
@@ -52,7 +52,7 @@ _COPIES = "State|Node|Copy|Device|NUMA|At once|>Size|>GB/s|>at least|>Range"
 _WAYS = {
     "h2d": "host to device",
     "d2h": "device to host",
-    "both": "both ways",
+    "bidirectional": "both ways",
     "d2d": "device to device",
     "host": "host",
 }
@@ -61,8 +61,13 @@ _WAYS = {
 def _copy(row: CopyRow) -> Iterator[str]:
     near = {True: " (near)", False: " (far)", None: ""}[row.near]
     yield from (row.status, row.node, _WAYS[row.kind], f"{row.device} to {row.peer}" if row.peer else row.device)
-    yield from ("–" if row.numa is None else f"{row.numa}{near}", "all GPUs" if row.together else "alone")
-    yield from (size(row.nbytes), rate(row.GBps), rate(row.low_GBps), f"{rate(row.min_GBps)} – {rate(row.max_GBps)}")
+    yield from ("–" if row.numa is None else f"{row.numa}{near}", "all GPUs" if row.concurrent else "alone")
+    yield from (
+        size(row.nbytes),
+        rate(row.GBps),
+        rate(row.threshold_GBps),
+        f"{rate(row.min_GBps)} – {rate(row.max_GBps)}",
+    )
 
 
 _GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone, µs|>GB/s|>Together, µs|>GB/s|>Slower"
@@ -99,12 +104,12 @@ def _affinity(row: AffinityRow) -> Iterator[str]:
 _ROADS = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"
 
 
-def _nics(roads: Iterable[Road]) -> Iterator[tuple[Road, NicBytes]]:
+def _nics(roads: Iterable[OperationTraffic]) -> Iterator[tuple[OperationTraffic, NicBytes]]:
     for road in roads:
         yield from ((road, nic) for nic in road.nics)
 
 
-def _nic(of: tuple[Road, NicBytes]) -> Iterator[str]:
+def _nic(of: tuple[OperationTraffic, NicBytes]) -> Iterator[str]:
     road, nic = of
     expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
     stray = "carried bytes meant for another NIC" if f"{nic.node} {nic.nic}" in road.stray else ""
@@ -127,7 +132,7 @@ def asides(report: Report) -> list[str]:
     found = report.localisation
     if found is None:
         return []
-    said = [f"{each.end} played no more: {each.why}" for each in found.aside]
+    said = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
     said += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
     said += [] if found.complete else ["not all pairs that were planned were tried"]
-    return said[:20] + ([found.own_note] if found.own_note else [])
+    return said[:20] + ([found.intra_node_note] if found.intra_node_note else [])

@@ -112,13 +112,13 @@ class Copies:
         self._all_here()
         with phase(self._seat.rank, self._beat, "copies of all GPUs together"):
             for kind, rates in copies.host_copies(kept):
-                yield self._row(kind, rates, numa=near, near=None if near is None else True, together=True)
+                yield self._row(kind, rates, numa=near, near=None if near is None else True, concurrent=True)
         count = torch.cuda.device_count()
         if count > 1:
             device = torch.device(self._device)
             peer = (device.index + 1) % count
             rates = copies.peer_copy(device, torch.device("cuda", peer), self._nbytes)
-            yield self._row("d2d", rates, peer=numa.gpu_name(peer), together=True)
+            yield self._row("d2d", rates, peer=numa.gpu_name(peer), concurrent=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
         """Each NUMA node's memory, from its own processors and from another node's."""
@@ -192,9 +192,9 @@ def judged(row: CopyRow, expected: Expected) -> CopyRow:
     """`row` beside what its link carries. Both ways at once, from the far node and together: nothing is expected."""
     kind: Literal["host", "d2d"] = "d2d" if row.kind == "d2d" else "host"
     found = expected.get(kind) if row.kind in ("h2d", "d2h", "d2d") and row.near is not False else None
-    if found is None or row.together:
+    if found is None or row.concurrent:
         return row
-    beside = replace(row, expected_GBps=found.value, low_GBps=found.low, why=found.why, source=found.source)
-    if row.GBps >= found.low:
+    beside = replace(row, expected_GBps=found.value, threshold_GBps=found.threshold, why=found.why, source=found.source)
+    if row.GBps >= found.threshold:
         return replace(beside, status="pass")
-    return replace(beside, status="fail" if row.max_GBps < found.low else "noise")
+    return replace(beside, status="fail" if row.max_GBps < found.threshold else "inconclusive")

@@ -18,7 +18,7 @@ from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.traffic import Road
+from ncclprobe.model.traffic import OperationTraffic
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
 from ncclprobe.session.measure import slowest_link
@@ -75,7 +75,7 @@ class TransportDetection:
             return replace(row, transport=Transport(network=self._sockets))
         return replace(row, transport=transport(row, self._logs))
 
-    def count(self, plan: Any) -> tuple[Road, ...]:
+    def count(self, plan: Any) -> tuple[OperationTraffic, ...]:
         """What NICs moved in some calls of each operation that was measured; on rank 0, nothing elsewhere.
 
         Within one node nothing is to leave it, and nothing is counted.
@@ -89,7 +89,7 @@ class TransportDetection:
             return ()
         self._beat("what the bytes are expected to go over")
         cards = self._exchange.collect(self._card())
-        found: list[Road] = []
+        found: list[OperationTraffic] = []
         for made, before, after in count_traffic(plan, calls, self._exchange, self._beat, self._look):
             both = self._exchange.collect([before, after])
             if cards and both:

@@ -56,7 +56,7 @@ def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Wat
     if cards is None or recorder is None:
         fit = run_worker(context)
     else:
-        own = {"own": rows, "inside": slow, "own_note": note}
+        own = {"intra_node_all_reduce": rows, "intra_node": slow, "intra_node_note": note}
         fit = _lead(
             context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.pairs or None
         )
@@ -78,7 +78,7 @@ def _lead(
         recorder.lose(watch.set_aside(ranks))
 
     def whole(found: Localisation) -> Localisation:
-        return replace(found, **{**own, "inside": (*own["inside"], *found.inside)})
+        return replace(found, **{**own, "intra_node": (*own["intra_node"], *found.intra_node)})
 
     round_robin = RoundRobin(context, placement, recorder.add_pair, recorder.expected_GBps(context.sizes[1]), dropped)
     recorder.so_far = lambda: whole(round_robin.so_far())
@@ -86,4 +86,4 @@ def _lead(
     recorder.localise(found)
     if placement.note:
         recorder.note(placement.note)
-    return not found.aside
+    return not found.excluded_ranks

@@ -22,18 +22,18 @@ from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, Unmeasured
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, Road, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
 from ncclprobe.session.watchdog.watchdog import Ending
 
-_VERDICT = ("expectation", "status", "doubt", "again")
+_VERDICT = ("expectation", "status", "inconclusive_why", "retest")
 """Fields of a row that are judged: the log holds none of them."""
 
 
@@ -62,7 +62,7 @@ def asked(options: Options) -> Asked:
         expect=options.expect,
         baseline=options.baseline,
         require_judged=options.require_judged,
-        notes=options.remarks,
+        notes=options.notes,
     )
 
 
@@ -116,7 +116,7 @@ class Recorder:
         """Say something that the reader must know."""
         self._log.add("note", text)
 
-    def skip(self, row: Unmeasured) -> None:
+    def skip(self, row: SkippedRow) -> None:
         """Say what was asked for and is not measured."""
         self._log.add("skipped", _plain(row))
 
@@ -177,7 +177,7 @@ class Recorder:
         """Keep a row of groups or of a training step."""
         self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
 
-    def add_traffic(self, rows: Sequence[Road]) -> None:
+    def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
         """Keep what the NICs have counted."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
 
@@ -193,7 +193,7 @@ class Recorder:
     def expected_GBps(self, nbytes: int) -> float | None:
         """The least that is expected of a sendrecv of so many bytes."""
         asked = (
-            b.expectation.low
+            b.expectation.threshold
             for b in self._expected.bands
             if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes
         )

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Disturbance, Unmeasured
+from ncclprobe.model.measurement import Disturbance, SkippedRow
 from ncclprobe.probes.plan import Exchange, Plan
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading
@@ -28,7 +28,7 @@ def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Reco
     for row in sweep.run(plan, exchange, beat, host=host):
         if recorder is None:
             continue
-        if isinstance(row, Unmeasured):
+        if isinstance(row, SkippedRow):
             recorder.skip(row)
         else:
             recorder.add(row)
@@ -39,7 +39,7 @@ def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Reco
             break
         for op, nbytes in asked:
             for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, beat, host=host):
-                if recorder and not isinstance(row, Unmeasured):
+                if recorder and not isinstance(row, SkippedRow):
                     recorder.add_retest(row)
     _ask_what_else(plan, exchange, beat, host, recorder, before)
 

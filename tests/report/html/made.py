@@ -8,7 +8,7 @@ from ncclprobe.model.measurement import Expectation, Fingerprint, Library, Measu
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, Road, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""
@@ -117,7 +117,7 @@ def moved() -> Report:
     """One row or two of whatever else is measured."""
     copy = CopyRow(
         node="n0", rank=3, kind="h2d", device="GPU3", numa=0, near=True, nbytes=1 << 30, GBps=24.5, min_GBps=24.1,
-        max_GBps=24.9, samples=9, expected_GBps=55.0, low_GBps=50.0, status="fail",
+        max_GBps=24.9, samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail",
     )  # fmt: skip
     group = GroupRow(
         kind="dp", op="all_reduce", nbytes=64 << 20, size=4, groups=8, crossing=8, slowest=(3, 7, 11, 15),
@@ -139,7 +139,7 @@ def moved() -> Report:
         groups=(group,),
         steps=(step,),
         affinity=(AffinityRow(5, "n0", "0-3", "56-111", 90.0, 60.0, 1.5, (1.4, 1.6), "taskset -c 56-111"),),
-        roads=(Road("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
+        nic_traffic=(OperationTraffic("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
         fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
     )
 

@@ -106,7 +106,7 @@ def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None
     assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
 
 
-@pytest.mark.parametrize("report", [made.sweep(), made.pairs(), samples.SICK], ids=["sweep", "pairs", "noise"])
+@pytest.mark.parametrize("report", [made.sweep(), made.pairs(), samples.SICK], ids=["sweep", "pairs", "inconclusive"])
 def test_plotly_knows_every_property_of_the_figures(report: Report) -> None:
     drawn, _ = charts.charts(report.measurements)
     figures = [figure for each in drawn for figure in (each.bandwidth, each.latency)]
