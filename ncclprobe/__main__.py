@@ -16,8 +16,13 @@ from ncclprobe.model.findings import ExitCode
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 
 COMMANDS = {
+    "accept": "is this node, or job, good? doctor, all_reduce, pairs and copies in one launch and one report",
     "doctor": "is this machine, or a captured one, fit for an NCCL job?",
     "bandwidth": "measure collectives across ranks and judge the numbers",
+    "pairs": "send-recv between all pairs of ranks: which node, NIC, direction or pair is slow",
+    "copies": "what the links between host and GPU, and between GPUs, carry inside a node",
+    "affinity": "what the ranks' processors cost, and how to bind them",
+    "workload": "the collectives of one training step, and the groups of a hybrid-parallel job",
     "capture": "write what was asked and answered on this machine, to be judged anywhere",
     "topo": "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file",
     "expect": "what this machine, a named or a captured one should reach, why, and what a fault costs",
@@ -35,6 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract.md, Exit codes)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
+    code = _guarded(argv)
+    if code and "TORCHELASTIC_RUN_ID" in os.environ:
+        from ncclprobe.session.ranks.torchrun import explain_exit
+
+        explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
+    return code
+
+
+def _guarded(argv: list[str]) -> int:
+    """Run one command; whatever goes wrong becomes one line and an exit code."""
     try:
         code = _run(argv)
         sys.stdout.flush()

@@ -126,7 +126,7 @@ HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_
 
 
 def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """The sizes from `begin` to at most `end` bytes, each `factor` times the one before (``-b -e -f``).
+    """The sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` itself (``-b -e -f``).
 
     Raises UsageError where no sweep could come of it.
     """
@@ -139,4 +139,10 @@ def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
     steps = [begin]
     while steps[-1] * factor <= end:
         steps.append(steps[-1] * factor)
-    return tuple(steps)
+    return tuple(dict.fromkeys((*steps, end)))
+
+
+def default_sizes(begin: int, end: int) -> tuple[int, ...]:
+    """The sizes where nobody chose any: the largest first, for these can be judged, and few of the small ones."""
+    chosen = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
+    return tuple(nbytes for nbytes in chosen if begin <= nbytes <= end)

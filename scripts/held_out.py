@@ -123,7 +123,7 @@ def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
         return as_expectation(found), found.latency_decides
     if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
         return None, False
-    link = sockets.Link(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")
+    link = sockets.SocketLink(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")
     return sockets.nccl(row.op, link), False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ncclprobe.expect.system import Fabric, Network, Shape, System
+from ncclprobe.expect.system import Network, NodeSystem, NvlinkFabric, Shape
 from ncclprobe.expect.tables import gpus
 
 OPS = {"alltoall": "all_to_all"}
@@ -46,7 +46,7 @@ MEANT = {
 class Row:
     """One published number. `nbytes` and `time_us` are null where the row has none, `family` is who published it."""
 
-    system: System
+    system: NodeSystem
     shape: Shape
     op: str
     nbytes: int | None
@@ -130,13 +130,13 @@ def _version(text: str) -> tuple[int, int, int] | None:
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
-def _system(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> System:
+def _system(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> NodeSystem:
     fabric, nodes = cells["fabric"], int(cells["nodes"])
     text, sick = f"{fabric} {cells['machine']} {cells['settings']}", cells["healthy"] == "no"
     joined = _joined(gpu, fabric, cells["machine"])
     whole = _whole(gpu, cells, per_node)
     rack = per_node * min(nodes, 16 if "racks" in text else nodes) if "MNNVL" in fabric else whole
-    system = System(
+    system = NodeSystem(
         name=cells["machine"],
         gpu=gpu.name,
         compute_capability=gpu.compute_capability,
@@ -156,7 +156,7 @@ def _system(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> System:
     return _with_nics(system, MEANT.get(fabric, fabric) if sick else fabric, nodes)
 
 
-def _joined(gpu: gpus.Gpu, fabric: str, machine: str) -> Fabric:
+def _joined(gpu: gpus.GpuProduct, fabric: str, machine: str) -> NvlinkFabric:
     if "PCIe" in fabric and "NVSwitch" not in fabric:
         return "none"
     if "bridge" in fabric or "NVLink pair" in machine:
@@ -168,7 +168,7 @@ def _joined(gpu: gpus.Gpu, fabric: str, machine: str) -> Fabric:
     return "nvswitch" if gpu.compute_capability >= 80 or "SXM3" in gpu.name else "mesh"
 
 
-def _whole(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> int:
+def _whole(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> int:
     """GPUs of the node: where the row says that a part of them took part, all of them."""
     stated = re.search(r"of (\d+) GPUs|of (\d+)\)|^(\d+)x ", cells["machine"])
     number = int(next(filter(None, stated.groups()))) if stated else per_node
@@ -177,7 +177,7 @@ def _whole(gpu: gpus.Gpu, cells: dict[str, str], per_node: int) -> int:
     return max(per_node, number if number <= 16 else per_node)
 
 
-def _with_nics(system: System, fabric: str, nodes: int) -> System:
+def _with_nics(system: NodeSystem, fabric: str, nodes: int) -> NodeSystem:
     if nodes < 2:
         return system
     network = next((kind for word, kind in _NETWORKS if word in f"{fabric} "), None)

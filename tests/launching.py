@@ -66,8 +66,10 @@ class Launcher:
         """Start Python with `argv`."""
         return self.run([sys.executable, *argv], variables)
 
-    def ranks(self, variables: Callable[[int], Mapping[str, str]], *argv: str, count: int = 2) -> list[Process]:
-        own = ("-m", "ncclprobe.bandwidth", "--backend", "gloo", "--json", str(self.report_path))
+    def ranks(
+        self, variables: Callable[[int], Mapping[str, str]], *argv: str, count: int = 2, command: str = "bandwidth"
+    ) -> list[Process]:
+        own = ("-m", f"ncclprobe.{command}", "--backend", "gloo", "--json", str(self.report_path))
         return [self.start([*own, *argv], variables(rank)) for rank in range(count)]
 
     @property

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.commands import bandwidth
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands import bandwidth, copies, measuring
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.session.ranks.identity import Devices
+from ncclprobe.units import parse_size
 
 LAUNCHERS = (
     "RANK",
@@ -114,15 +115,37 @@ def test_a_port_that_is_none_is_refused_with_what_to_set(monkeypatch: pytest.Mon
 def test_only_rank_zero_complains(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(bandwidth, "_FIRST_WORD_S", 0.0)
+    monkeypatch.setattr(measuring, "_FIRST_WORD_S", 0.0)
     assert bandwidth.main(["-f", "1"]) == 2
 
 
-def test_ranks_are_not_started_from_within_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+def test_ranks_are_not_started_from_within_several_ranks_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="leave --nproc out"):
         bandwidth.main(["--nproc", "2"])
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n0"}])
+def test_variables_exported_by_hand_do_not_stop_ranks_of_our_own_and_are_named(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    seen: list[set[str]] = []
+    monkeypatch.setattr(measuring.selflaunch, "launch", lambda *_: seen.append(set(os.environ)) or 0)
+    assert bandwidth.main(["--backend", "gloo", "--nproc", "2"]) == 0
+    said = capsys.readouterr().err
+    assert all(name in said for name in variables)
+    assert not seen[0] & variables.keys()
+
+
+def test_without_such_variables_nothing_is_said_to_be_overridden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measuring.selflaunch, "launch", lambda *_: 0)
+    assert bandwidth.main(["--backend", "gloo", "--nproc", "2"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture
@@ -139,13 +162,13 @@ def pending_sigterm() -> Iterator[None]:
 def test_a_rank_that_lets_rank_zero_speak_leaves_when_torchrun_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(bandwidth, "_FIRST_WORD_S", 1e6)
+    monkeypatch.setattr(measuring, "_FIRST_WORD_S", 1e6)
     assert bandwidth.main(["-f", "1"]) == 2
 
 
 @pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo"]])
 def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(0))
+    monkeypatch.setattr(measuring, "devices", lambda host: Devices(0))
     with pytest.raises(UsageError, match="one rank moves no byte between ranks") as said:
         bandwidth.main(argv)
     assert "GPU" not in str(said.value)
@@ -164,13 +187,13 @@ def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypat
 def test_one_rank_is_told_how_to_be_more(
     argv: list[str], gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(gpus))
+    monkeypatch.setattr(measuring, "devices", lambda host: Devices(gpus))
     with pytest.raises(UsageError, match=words):
         bandwidth.main(argv)
 
 
 def test_of_one_rank_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(0))
+    monkeypatch.setattr(measuring, "devices", lambda host: Devices(0))
     with pytest.raises(UsageError):
         bandwidth.main(["--json", str(tmp_path / "report.json"), "--keep", str(tmp_path)])
     assert not list(tmp_path.iterdir())
@@ -180,24 +203,42 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[int] = []
-    monkeypatch.setattr(bandwidth, "devices", lambda host: Devices(8))
-    monkeypatch.setattr(bandwidth, "choose_backend", lambda *_: ("nccl", ""))
-    monkeypatch.setattr(bandwidth.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
-    assert bandwidth.main([]) == 0
-    assert started == [8]
+    monkeypatch.setattr(measuring, "devices", lambda host: Devices(8))
+    monkeypatch.setattr(measuring, "choose_backend", lambda *_: ("nccl", ""))
+    monkeypatch.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
+    assert bandwidth.main([]) == copies.main([]) == 0
+    assert started == [8, 8]
     assert "starting one on each of 8 GPUs" in capsys.readouterr().err
 
 
+def test_one_rank_of_torchrun_is_a_rank_for_each_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
+    for name, value in {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    started: list[int] = []
+    monkeypatch.setattr(measuring, "devices", lambda host: Devices(4))
+    monkeypatch.setattr(measuring, "choose_backend", lambda *_: ("nccl", ""))
+    monkeypatch.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
+    assert bandwidth.main([]) == 0
+    assert started == [4]
+
+
 @pytest.mark.parametrize(
-    ("argv", "notes"),
+    ("argv", "with_gloo", "with_nccl"),
     [
-        ([], ()),
-        (["-b", "1M", "-e", "1M"], ()),
-        (["-e", "1M"], ("sizes end at 512 KiB: -e 1M is not on the steps from 8 by 4",)),
+        ([], ["64M", "4M", "64K", "8"], ["1G", "256M", "64M", "4M", "64K", "8"]),
+        (["-b", "1M", "-e", "1M"], ["1M"], ["1M"]),
+        (["-b", "1M", "-e", "3M"], ["1M", "3M"], ["1M", "3M"]),
+        (["-b", "8M", "-f", "8"], ["8M", "64M"], ["8M", "64M", "512M", "1G"]),
+        (["-b", "512M"], ["512M"], ["512M", "1G"]),
     ],
 )
-def test_an_end_that_no_step_reaches_is_said(argv: list[str], remarks: tuple[str, ...]) -> None:
-    assert parse(argv).notes == remarks
+def test_the_largest_size_is_measured_and_gloo_ends_before_nccl(
+    argv: list[str], with_gloo: list[str], with_nccl: list[str]
+) -> None:
+    asked = parse(argv)
+    assert asked.sizes_for("gloo") == tuple(map(parse_size, with_gloo))
+    assert asked.sizes_for("nccl") == tuple(map(parse_size, with_nccl))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +266,7 @@ def test_a_graph_is_a_mode() -> None:
 
 def test_rows_that_nobody_gave_a_time_share_half_of_the_whole_run() -> None:
     assert parse([]).budget_s == 2.0
-    assert parse(["--op", "all"]).budget_s < 0.5
+    assert parse(["--op", "all"]).budget_s < 1.0
     assert parse(["--op", "all", "--budget", "3"]).budget_s == 3.0
     assert parse(["--op", "all", "--timeout", "3600"]).budget_s == 2.0
 

@@ -322,3 +322,18 @@ def test_json_on_standard_output_is_nothing_but_json(lab: Lab) -> None:
     assert [process.wait() for process in processes] == [0, 0]
     document: dict[str, Any] = json.loads(processes[0].out)
     assert document["exit_code"] == 0
+
+
+def test_a_setting_that_falsifies_measuring_makes_judged_rows_inconclusive_and_is_named(lab: Lab) -> None:
+    bands = lab.folder / "bands.toml"
+    bands.write_text('[[expect]]\nop = "all_reduce"\nnbytes = "16K"\nbusbw_GBps = 1e-6\nsource = "low"\nwhy = "test"\n')
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--expect", str(bands), "--nproc", "2", *SHORT]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own], {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert process.wait() == 3
+    report = lab.report()
+    assert [m.status for m in report.measurements] == ["unjudged", "inconclusive"]
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in report.measurements[1].inconclusive_why
+    (verdict,) = (v for v in report.checks if v.id == "run.bandwidth")
+    assert verdict.status.value == "unknown"
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in verdict.why
+    assert any("TORCH_DISTRIBUTED_DEBUG=DETAIL" in text for text in report.notes)

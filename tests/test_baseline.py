@@ -9,7 +9,7 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW, bandwidth
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError

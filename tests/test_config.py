@@ -53,11 +53,51 @@ def test_a_file_is_looked_for_where_it_was_named_or_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert suppressions.load(None, checks) == ()
+    assert suppressions.load(None, checks) == suppressions.Accepted()
     (tmp_path / suppressions.NAME).write_text(ENTRY)
-    assert [entry.where for entry in suppressions.load(None, checks)] == [f"{suppressions.NAME}: ignore 1"]
+    found = suppressions.load(None, checks)
+    assert [entry.where for entry in found.entries] == [f"{suppressions.NAME}: ignore 1"]
+    assert found.found == str(tmp_path / suppressions.NAME)
+    assert suppressions.load(Path(suppressions.NAME), checks) == suppressions.Accepted(found.entries)
+    assert suppressions.load(suppressions.NO_FILE, checks) == suppressions.Accepted()
     with pytest.raises(UsageError, match=r"other\.toml: cannot be read"):
         suppressions.load(Path("other.toml"), checks)
+
+
+FOREIGN = {
+    "of another user": (1000, 0, 0o644, "because uid 1000 owns it"),
+    "that a group may write": (0, 1000, 0o664, "because its mode 0664 lets other users write it"),
+    "that all may write": (0, 0, 0o666, "because its mode 0666 lets other users write it"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("owner", "group", "mode", "why"), FOREIGN.values(), ids=FOREIGN)
+def test_root_refuses_a_file_that_it_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / suppressions.NAME
+    path.write_text(ENTRY)
+    os.chown(path, owner, group)
+    path.chmod(mode)
+    with pytest.raises(UsageError) as told:
+        suppressions.load(None, checks)
+    assert str(told.value).startswith(f"{path}: not read as root, {why}: pass --no-config, or --config")
+    assert len(suppressions.load(Path(suppressions.NAME), checks).entries) == 1
+    assert suppressions.load(suppressions.NO_FILE, checks).entries == ()
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    assert len(suppressions.load(None, checks).entries) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_reads_its_own_file_that_its_own_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / suppressions.NAME
+    path.write_text(ENTRY)
+    os.chown(path, 0, 0)
+    path.chmod(0o664)
+    assert len(suppressions.load(None, checks).entries) == 1
 
 
 def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -111,6 +151,22 @@ def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> N
     assert "meant for the next release" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())
     assert [row["subject"] for row in report["suppressed"]] == ["NCCL_IB_DISABLE"]
+    (told,) = (text for text in report["notes"] if suppressions.NAME in text)
+    assert told == (
+        f"read {tmp_path / suppressions.NAME} of the working directory: 1 entry, suppressed env.bool-word on "
+        "NCCL_IB_DISABLE; --no-config leaves it unread"
+    )
+
+
+def test_a_file_that_was_named_is_not_announced_and_one_that_was_declined_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / suppressions.NAME).write_text(ENTRY)
+    named = doctor(tmp_path, "--config", suppressions.NAME)
+    assert (named.returncode, "of the working directory" in named.stdout) == (0, False)
+    (tmp_path / suppressions.NAME).write_text("not TOML [")
+    assert doctor(tmp_path, "--no-config").returncode == 4
+    both = doctor(tmp_path, "--no-config", "--config", "site.toml")
+    assert both.returncode == 2
+    assert "not allowed with argument" in both.stderr
 
 
 def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -> None:

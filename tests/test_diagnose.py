@@ -13,7 +13,7 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
@@ -189,7 +189,7 @@ def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machi
 
 @pytest.mark.parametrize("what", ["pairs", "copies", "affinity", "training"])
 def test_a_run_without_collectives_lacks_no_row(what: Any) -> None:
-    asked = report_on(log(("asked", replace(ONE_SIZE, what=what)), ("participants", WHO)))
+    asked = report_on(log(("asked", replace(ONE_SIZE, what=(what,))), ("participants", WHO)))
     assert {"run.data", "run.bandwidth", "run.straggler"}.isdisjoint(of_run(asked))
 
 

@@ -100,9 +100,11 @@ def test_the_default_data_type_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "end", "factor", "expected"),
-    [(8, 64, 2, (8, 16, 32, 64)), (8, 100, 2, (8, 16, 32, 64)), (5, 5, 2, (5,)), (1, 100, 10, (1, 10, 100))],
+    [(8, 64, 2, (8, 16, 32, 64)), (8, 100, 2, (8, 16, 32, 64, 100)), (5, 5, 2, (5,)), (1, 100, 10, (1, 10, 100))],
 )
-def test_sizes_step_by_the_factor_up_to_the_end(begin: int, end: int, factor: int, expected: tuple[int, ...]) -> None:
+def test_sizes_step_by_the_factor_up_to_the_end_which_is_among_them(
+    begin: int, end: int, factor: int, expected: tuple[int, ...]
+) -> None:
     assert sizes(begin, end, factor) == expected
 
 

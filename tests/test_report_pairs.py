@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands.pairs import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import (
@@ -67,8 +67,8 @@ def test_what_nodes_reach_alone_and_who_was_set_aside_is_said_in_words() -> None
     first = Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")
     aside = (Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True))
     found = Localisation(
-        4, "nobody", tests=3, intra_node_all_reduce=own, intra_node_note="why it is not judged",
-        intra_node=(slow,), excluded_ranks=aside,
+        4, "nobody", tests=3, intra_node_all_reduce=own, intra_node_note="why it is not judged", intra_node=(slow,),
+        excluded_ranks=aside,
         wrong=(WrongBytes(0, 4, "n0", "n4", 12, first),), complete=False,
     )  # fmt: skip
     text = shown([], found)
@@ -93,14 +93,12 @@ def test_nothing_is_shown_of_pairs_that_nobody_asked_for() -> None:
 
 
 def test_pairs_have_a_latencys_size_and_a_bandwidths() -> None:
-    assert parse(["--pairs"]).pairs == 0
-    assert parse(["--pairs"]).sizes == (8,)
-    asked = parse(["--pairs", "3", "-b", "16", "-e", "1M"])
-    assert (asked.pairs, asked.sizes, asked.notes) == (3, (16, 1 << 20), ())
-    assert parse([]).pairs is None
+    assert (parse([]).rounds, parse([]).pair_sizes) == (None, (8,))
+    asked = parse(["--rounds", "3", "-b", "16", "-e", "1M"])
+    assert (asked.rounds, asked.pair_sizes, asked.notes) == (3, (16, 1 << 20), ())
 
 
-@pytest.mark.parametrize("argv", [["--pairs", "0"], ["--pairs", "-1"], ["--pairs", "x"], ["--pairs", "-b", "0"]])
+@pytest.mark.parametrize("argv", [["--rounds", "0"], ["--rounds", "-1"], ["--rounds", "x"], ["-b", "0"]])
 def test_no_rounds_and_no_bytes_are_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ncclprobe.engine.suppressions import NO_FILE
 from ncclprobe.errors import UsageError
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
@@ -90,12 +91,13 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     put("--markdown", type=_markdown, help=f"as Markdown; {GITHUB}: as the summary of this job of GitHub Actions")
     put("--html", type=_needing("html", "plotly", "jinja2"), help="as one page that opens offline")
     put("--prometheus", type=_needing("report", "prometheus_client"), help="as NAME.prom for the textfile collector")
-    add("--nodes-out", type=_node_lists, metavar="DIR", help="lists of nodes there: good, bad, unsure, missing")
+    add("--nodes-out", type=_node_lists, action=Place, metavar="DIR",
+        help="lists of nodes there: good, bad, unsure, missing")  # fmt: skip
     if judges:
         add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
     add("-q", "--quiet", action="store_true", help="one line only")
     add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
-    add("--no-color", action="store_true", help="plain text (also NO_COLOR)")
+    add("--no-color", action="store_true", help="plain text (also NO_COLOR; FORCE_COLOR is its opposite)")
 
 
 def selection(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +107,13 @@ def selection(parser: argparse.ArgumentParser) -> None:
     add(
         "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
     )
-    add("--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)")
+    accepted = parser.add_mutually_exclusive_group()
+    accepted.add_argument(
+        "--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)"
+    )
+    accepted.add_argument(
+        "--no-config", dest="config", action="store_const", const=NO_FILE, help="leave ./ncclprobe.toml unread"
+    )
 
 
 def folder(text: str) -> Path:
@@ -119,15 +127,26 @@ def folder(text: str) -> Path:
 
 
 class Place(argparse.Action):
-    """Where one format goes: no two go to the same place."""
+    """Where one format goes: no two go to the same place, nor to a file that the lists of nodes take."""
 
     def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
-        for other in (*FORMATS, "nccl_tests"):
-            if other != self.dest and value != os.devnull and _same(getattr(into, other, None), value):
-                where = "standard output" if value == "-" else value
-                both = f"--{other} and --{self.dest}".replace("_", "-")
-                parser.error(f"{both}: {where} takes one of them; give the other another path")
+        for other in (*FORMATS, "nccl_tests", "nodes_out"):
+            taken = set(_files(getattr(into, other, None))) if other != self.dest else set()
+            for path in _files(value):
+                if path != os.devnull and any(_same(each, path) for each in taken):
+                    where = "standard output" if path == "-" else path
+                    both = f"--{other} and --{self.dest}".replace("_", "-")
+                    parser.error(f"{both}: {where} takes one of them; give the other another path")
         setattr(into, self.dest, value)
+
+
+def _files(value: str | Path | None) -> tuple[str, ...]:
+    """The files that an option writes: of the folder of --nodes-out its lists."""
+    if isinstance(value, Path):
+        from ncclprobe.report.nodes import NAMES
+
+        return tuple(str(value / name) for name in NAMES)
+    return () if value is None else (value,)
 
 
 def _same(one: str | None, other: str) -> bool:

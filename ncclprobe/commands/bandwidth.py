@@ -1,133 +1,169 @@
-"""``torchrun -m ncclprobe.bandwidth``: measure collectives across ranks, judge the numbers, report.
+"""``ncclprobe bandwidth``, ``torchrun -m ncclprobe.bandwidth``: collectives over sizes, judged and reported."""
 
-Works under torchrun, srun and mpirun, with RANK and WORLD_SIZE set by hand, and by itself with ``--nproc N``.
-Usage is settled before torch is imported; rank 0 alone speaks.
-"""
-
-import os
-import signal
-import sys
+import argparse
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-from ncclprobe.commands.measuring import parse
-from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
-from ncclprobe.engine.measured import run_facts
+from ncclprobe import stats
+from ncclprobe.commands import arguments, measuring
+from ncclprobe.commands.measuring import bytes_of, known
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.host import Host
-from ncclprobe.host.run_log import RunLog
-from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.snapshot import Job
-from ncclprobe.session.measure import single_rank
-from ncclprobe.session.measure.publish import Publisher
-from ncclprobe.session.measure.rank import Rank, devices
-from ncclprobe.session.measure.survivor import LOG
-from ncclprobe.session.options import Options
-from ncclprobe.session.ranks import launch as selflaunch
-from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.identity import Backend, choose_backend, take_seat
+from ncclprobe.model.measurement import Mode
+from ncclprobe.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
+from ncclprobe.session.options import LARGEST, Options
+from ncclprobe.units import size
 
-_RANKS_PER_CPU, _FEW_RANKS = 4, 16
-_FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
+_ABOUT = """\
+Measure collectives across ranks, judge the numbers, report. Works under torchrun, srun and mpirun, with RANK and
+WORLD_SIZE set by hand, and by itself: one rank per GPU, or --nproc. SIZE is bytes, or a number with a binary K, M or
+G."""
+
+_MORE = """\
+examples:
+  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G
+  ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
+
+bands.toml, a file for --expect:
+  [[expect]]
+  op = "all_reduce"
+  nbytes = "1G"          # the table's size; or min_bytes and max_bytes, a range
+  busbw_GBps = 360.0     # 1e9 bytes per second
+  threshold_GBps = 330.0       # what still passes; or tolerance = 0.1, a share of busbw_GBps
+  source = "acceptance test of 2026-03-02"
+  why = "median of 20 nodes\""""
+
+_PRECISION, _BUDGET_S = 0.02, 2.0
+_ITERS = 20
+_BEGIN, _FACTOR = "8", 4
+_MOST_CHARACTERS = 32
+_MOST_CALLS = 10**7
+"""Calls are prepared before they are timed, so more would fill a node's memory first."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
-    launch = detect(os.environ)
-    try:
-        options = parse(argv)
-        question = ask(options, (options.command, *argv), Job(), MEASURED)
-        if log := os.environ.get(LOG):
-            return _report_on(Path(log), options, question)
-        expected = expected_bands(options.expect, options.tolerance)
-        _readable(options.baseline)
-        if options.nproc is not None and rank_files.FOLDER not in os.environ:
-            return _start_ranks(options, question, options.nproc, launch)
-        seat = take_seat(launch, os.environ)
-        if seat is None or seat.ranks == 1:
-            return _alone(options, question, launch)
-        host = _this_host()
-        backend = choose_backend(options.backend, seat.kind, seat.local_ranks, devices(host))[0]
-        return Rank(options, question, seat, host, expected, backend).run()
-    except UsageError:
-        if launch.rank and not launch.problems:
-            _let_rank_zero_speak()
-            return ExitCode.USAGE
-        raise
+    return measuring.main(argv, parse)
 
 
-def _let_rank_zero_speak() -> None:
-    """Stay until rank 0 has complained: torchrun and mpirun end every rank, by SIGTERM, as soon as one has ended."""
-    ends = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    try:
-        signal.sigtimedwait(ends, _FIRST_WORD_S)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def parse(argv: Sequence[str]) -> Options:
+    """The options in `argv`. Raises UsageError for what no sweep could be made of."""
+    given = _parser().parse_args(argv)
+    for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
+        if (number or 0) > _MOST_CALLS:
+            raise UsageError(
+                f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
+            )
+    known("--dtype", given.dtype, DTYPES)
+    known("--redop", given.redop, REDOPS)
+    if given.warmup < 0:
+        raise UsageError(f"-w {given.warmup}: must be at least 0")
+    steps, ops = _steps(given), _ops(given.op)
+    rows = len(steps) * sum(len(OPS[op].places) for op in ops)
+    own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
+    return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
 
 
-def _readable(baseline: str | None) -> None:
-    """Whether what --baseline names can be read, found out before any rank is started. Raises UsageError."""
-    if baseline is not None:
-        from ncclprobe.expect.site.baselines import load
-
-        load(baseline)
-
-
-def _report_on(path: Path, options: Options, question: Question) -> int:
-    """The report of a run log whose rank 0 is gone."""
-    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
-
-
-def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
-    if launch.kind != "single":
-        raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
-    if count == 1:
-        return _alone(options, question, launch)
-    choose_backend(options.backend, "torchrun", count, devices(_this_host()))
-    cpus = len(os.sched_getaffinity(0))
-    most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
-    if count > most:
-        raise UsageError(
-            f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
-            f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
-        )
-    return selflaunch.launch(count, options, question)
+def _parser() -> argparse.ArgumentParser:
+    parser = measuring.parser("bandwidth", _ABOUT, _MORE)
+    _what_to_measure(parser)
+    _how_often(parser)
+    measuring.judging(parser)
+    parser.add_argument("--repeat", type=int, choices=range(4), default=1, metavar="N",
+        help="Measure what is too slow up to N times more; it fails if it stays so (default: 1).")  # fmt: skip
+    measuring.limits(parser)
+    measuring.reporting(parser)
+    return parser
 
 
-def _alone(options: Options, question: Question, launch: Launch) -> int:
-    """One rank moves no byte between GPUs: measure copies, or start a rank per GPU, or say how to be more.
+def _what_to_measure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--op", default="all_reduce", metavar="NAME[,NAME]",
+        help=f"Measure these: all, or of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
+    largest = " or ".join(f"{size(nbytes)} with {name}" for name, nbytes in LARGEST.items())
+    add("-b", dest="begin", metavar="SIZE",
+        help=f"Begin with messages of this size (default: {_BEGIN}, and without -f only few below 64M).")  # fmt: skip
+    add("-e", dest="end", metavar="SIZE", help=f"End with messages of exactly this size (default: {largest}).")
+    add("-f", dest="factor", type=int, metavar="N",
+        help=f"Take every size N times the one before (default: {_FACTOR}).")  # fmt: skip
+    add("--dtype", default="float32", metavar="TYPE",
+        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+    add("--redop", default="sum", metavar="OP", help=f"Reduce by {', '.join(REDOPS)} (default: %(default)s).")
+    add("--no-transport-detection", dest="transport", action="store_false",
+        help="Leave out the passes that find out which way the bytes went.")  # fmt: skip
 
-    Raises UsageError.
+
+def _how_often(parser: argparse.ArgumentParser) -> None:
+    add, count = parser.add_argument, arguments.count
+    add("--precision", type=_share, metavar="PERCENT",
+        help=f"Make calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), "
+        "or …")  # fmt: skip
+    add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
+        help=f"… so much time has gone into it (default: {_BUDGET_S:g}, or what half of --timeout leaves for "
+        "each row).")  # fmt: skip
+    add("-n", dest="iters", type=count, metavar="N",
+        help=f"Make N calls per batch and {stats.MIN_SAMPLES} batches instead, as nccl-tests does.")  # fmt: skip
+    add("--batches", type=count, metavar="N", help=f"Make N batches per row instead, of {_ITERS} calls.")
+    add("-w", dest="warmup", type=int, default=5, metavar="N",
+        help="Make so many untimed calls per size before all others (default: %(default)s).")  # fmt: skip
+    add("--mode", choices=("queued", "blocking"),
+        help="Make calls back to back, or one by one (default: queued; gloo is always blocking).")  # fmt: skip
+    add("--graph", action="store_true", help="Launch a batch as one CUDA graph that holds its calls; NCCL only.")
+
+
+def _share(text: str) -> float:
+    """A share of up to one half, in percent (``2%``, ``2``), for argparse."""
+    number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
+    percent = float(number[1]) if number else 0.0
+    if not 0 < percent <= 50:
+        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 50, such as 2%")
+    return percent / 100
+
+
+def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
+    """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
+
+    Where nobody said how long a row may take, all of them together take no more than half of --timeout.
     """
-    gpus = devices(_this_host()).nodes
-    backend: Backend = options.backend or ("nccl" if gpus else "gloo")
-    if options.aside == "copies":
-        return single_rank.copies(options, question, launch.kind, _this_host(), backend)
-    if options.nproc is None and backend == "nccl" and gpus > 1 and launch.kind == "single":
-        print(f"ncclprobe: one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", file=sys.stderr)
-        return _start_ranks(options, question, gpus, launch)
-    raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(backend, gpus)}")
+    fixed = given.iters or given.batches
+    if fixed and (given.precision or given.budget_s):
+        asked = "--precision" if given.precision else "--budget"
+        number = "-n" if given.iters else "--batches"
+        raise UsageError(f"{number} fixes the number of calls, and {asked} asks for as many as it takes; give one")
+    return {
+        "iters": given.iters or _ITERS,
+        "batches": given.batches or stats.MIN_SAMPLES,
+        "precision": None if fixed else given.precision or _PRECISION,
+        "budget_s": given.budget_s or min(_BUDGET_S, given.timeout_s / 2 / max(rows, 1)),
+    }
 
 
-def _how_to_be_more(backend: Backend, gpus: int) -> str:
-    """What to type instead, on a node with so many GPUs."""
-    if backend == "gloo":
-        return "start several: ncclprobe bandwidth --backend gloo --nproc 2"
-    if gpus == 0:
-        return "--backend nccl needs a GPU per rank and none can be seen here"
-    if gpus == 1:
-        return "this node has one GPU, so start one rank on each of several nodes (torchrun --nnodes, srun, mpirun)"
-    return (
-        "start one rank per GPU: torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth, "
-        f"or ncclprobe bandwidth --nproc {gpus}"
-    )
+def _mode(given: argparse.Namespace) -> Mode | None:
+    """How calls are timed, as far as it was said."""
+    if given.graph and given.mode:
+        raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
+    if given.graph and given.backend == "gloo":
+        raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
+    return "graph" if given.graph else given.mode
 
 
-def _this_host() -> Host:
-    from ncclprobe.host.live import LiveHost
-    from ncclprobe.nccl.parameters import looks_like_ours, table
+def _ops(text: str) -> tuple[str, ...]:
+    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        known("--op", name, OPS)
+    return names
 
-    return LiveHost(table().keys(), looks_like_ours)
+
+def _steps(given: argparse.Namespace) -> tuple[int, ...]:
+    """The sizes in the order in which they are measured. Where the end is open it is NCCL's, and gloo's is in it."""
+    begin = bytes_of("-b", given.begin or _BEGIN)
+    end = bytes_of("-e", given.end) if given.end is not None else LARGEST["nccl"]
+    if begin > end:
+        largest = given.end or size(end)
+        raise UsageError(f"-b {given.begin or _BEGIN} is above -e {largest}: give the smaller size to -b")
+    if given.factor is None and given.begin is None and given.end is None:
+        return default_sizes(begin, end)
+    factor = _FACTOR if given.factor is None else given.factor
+    open_at = LARGEST["gloo"]
+    between = sizes(begin, open_at, factor) if given.end is None and begin <= open_at else ()
+    return tuple(sorted({*sizes(begin, end, factor), *between}))

@@ -11,7 +11,7 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import MAX_BYTES, printable_lines, read_runs, schema_of
 from ncclprobe.expect.site import baselines, comparison
 from ncclprobe.expect.site.bands import parse_tolerance
-from ncclprobe.expect.site.comparison import Difference, Key, Point, differences
+from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
@@ -44,7 +44,7 @@ class Side:
     """
 
     path: str
-    points: dict[Key, Point]
+    points: dict[RowKey, Point]
     fingerprint: Fingerprint | None = None
     findings: dict[tuple[str, str, str], str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Side:
 class Comparison:
     """Everything that :func:`main` shows."""
 
-    rows: tuple[Difference, ...]
+    rows: tuple[RowDifference, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
     new_findings: tuple[str, ...]
@@ -173,7 +173,7 @@ def _remarks(old: Side, new: Side) -> Iterator[str]:
         yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
 
 
-def _name(key: Key) -> str:
+def _name(key: RowKey) -> str:
     op, nbytes, how = key
     redop = "" if how.redop in (None, "sum") else f" {how.redop}"
     place = "in place" if how.place == "in" else "out of place"
@@ -202,7 +202,7 @@ def _lists(found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "note", found.notes
 
 
-def _row(row: Difference) -> str:
+def _row(row: RowDifference) -> str:
     return _COLUMNS.format(
         row.op,
         size(row.nbytes),

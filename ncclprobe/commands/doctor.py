@@ -14,7 +14,8 @@ from ncclprobe.engine import diagnose
 from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
-from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host import SAMPLE, Question, files
+from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Every
@@ -36,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.keep and options.captures:
+        raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
@@ -50,8 +53,6 @@ def main(argv: Sequence[str]) -> int:
         delivery.deliver(report, options)
         return report
 
-    if options.keep and (options.captures or not _in_company(launch, options)):
-        raise UsageError("--keep is for a job of several nodes or ranks; `ncclprobe capture` writes that of one node")
     if options.captures:
         snapshots = replayed(options.captures, collectors)
         absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
@@ -60,7 +61,11 @@ def main(argv: Sequence[str]) -> int:
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
-        snapshot, _ = observed(collectors, question.clock + options.timeout, given)
+        if options.keep:
+            _make(options.keep)
+        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        if options.keep:
+            files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return judge([snapshot]).exit_code
     from ncclprobe.cluster.gather import Part, Times, assemble
     from ncclprobe.cluster.rendezvous.token import run_token
@@ -167,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         help="for other nodes (default: %(default)g)",
     )
     add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
-    add("--keep", type=Path, metavar="DIR", help="on node 0: also leave every node's capture in this folder")
+    add("--keep", type=Path, metavar="DIR", help="also leave every node's capture in this folder (of node 0)")
     add("--expect-gpus", type=arguments.count, metavar="N", help="fail with fewer usable GPUs than this")
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="judge the run in a run.jsonl by this TOML file or earlier report instead")

@@ -14,12 +14,12 @@ from ncclprobe.expect import elsewhere, rendering
 from ncclprobe.expect.context import Situation, situation
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
-from ncclprobe.expect.system import Shape, Version
+from ncclprobe.expect.system import NcclVersion, Shape
 from ncclprobe.expect.table import TableRequest, lines
 from ncclprobe.expect.tables import faq, links, machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.whatif import Change, changed
+from ncclprobe.expect.whatif import WhatIf, changed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
@@ -131,7 +131,7 @@ def _gbps(text: str) -> float:
     return float(text)
 
 
-def _version(text: str) -> Version:
+def _version(text: str) -> NcclVersion:
     found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+.].{0,32})?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:40]} is no release of NCCL, such as 2.28.9")
@@ -203,8 +203,8 @@ def _set_in(path: str) -> dict[str, str | None]:
     return {each.name: each.value for node in list(nodes)[:1] for each in node.settings}
 
 
-def _change(options: argparse.Namespace) -> Change:
-    return Change(
+def _change(options: argparse.Namespace) -> WhatIf:
+    return WhatIf(
         nic_gbps=options.nic_rate,
         nics=options.nics,
         no_gdr=options.no_gdr,

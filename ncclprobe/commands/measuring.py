@@ -1,256 +1,234 @@
-"""What the command line of ``ncclprobe bandwidth`` asks for, checked before torch is imported or a rank is met."""
+"""What the measuring commands share: parts of their parsers, and how ranks are started, joined and reported on.
+
+Each command parses its own options, so that argparse refuses what does not apply. Usage is settled before torch is
+imported; rank 0 alone speaks.
+"""
 
 import argparse
 import difflib
-import re
-from collections.abc import Collection, Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from ncclprobe import stats
-from ncclprobe.commands import arguments, training_options
+from ncclprobe.commands import arguments
+from ncclprobe.commands.run_files import expected_bands
+from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
+from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import bands
-from ncclprobe.localise.pairs import rounds
-from ncclprobe.model.measurement import Mode
-from ncclprobe.ops import DTYPES, OPS, REDOPS, sizes
-from ncclprobe.session.measure.intra_node import Aside
+from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.run.asked import What
+from ncclprobe.host import Host
+from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.snapshot import Job
+from ncclprobe.session.measure import single_rank
+from ncclprobe.session.measure.publish import Publisher
+from ncclprobe.session.measure.rank import Rank, devices
+from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
-from ncclprobe.units import parse_size, size
+from ncclprobe.session.ranks import launch as selflaunch
+from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks.identity import Backend, choose_backend, take_seat
+from ncclprobe.units import parse_size
 
-_ABOUT = """\
-Measure collectives across ranks, judge the numbers, report. Works under torchrun, srun and mpirun, with RANK and
-WORLD_SIZE set by hand, and by itself with --nproc. SIZE is bytes, or a number with a binary K, M or G."""
-
-_MORE = """\
-examples:
-  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G
-  ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
-
-bands.toml, a file for --expect:
-  [[expect]]
-  op = "all_reduce"
-  nbytes = "1G"          # the table's size; or min_bytes and max_bytes, a range
-  busbw_GBps = 360.0     # 1e9 bytes per second
-  threshold_GBps = 330.0 # what still passes; or tolerance = 0.1, a share of busbw_GBps
-  source = "acceptance test of 2026-03-02"
-  why = "median of 20 nodes"
-
+EXIT_CODES = """\
 exit codes:
   0  every rank came and stayed, the data was right, and nothing is slower than expected
   1  ncclprobe itself is broken; never a verdict
   2  wrong usage, or a file that cannot be read or written
   3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, a number was too
-     noisy to judge, or with --require-judged, --expect or --baseline nothing judged the numbers
+     noisy to judge, or nothing judged the numbers of a run that had to be judged
   4  something fails, or with --fail-on warn warns"""
 
-
-_END, _GROUPS_END = "128M", "16M"
-_PRECISION, _BUDGET_S = 0.02, 2.0
-_ITERS = 20
 _MOST_CHARACTERS = 32
-_MOST_CALLS = 10**7
-"""Calls are prepared before they are timed, so more would fill a node's memory first."""
+_RANKS_PER_CPU, _FEW_RANKS = 4, 16
+_FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
+_BY_HAND = "environment"
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError for what no sweep could be made of."""
-    given = _parser().parse_args(argv)
-    for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
-        if (number or 0) > _MOST_CALLS:
-            raise UsageError(
-                f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
-            )
-    _known("--dtype", given.dtype, DTYPES)
-    _known("--redop", given.redop, REDOPS)
-    if given.warmup < 0:
-        raise UsageError(f"-w {given.warmup}: must be at least 0")
-    asked = training_options.asked(given)
-    pair_end, given.end = given.end, given.end or (_GROUPS_END if asked or given.aside else _END)
-    steps = _pair_sizes(given, pair_end) if given.pairs is not None else _steps(given)
-    if asked or given.aside:
-        steps = (_bytes("-e", given.end),)
-    ops = _ops(given.op)
-    rows = len(steps) * sum(len(OPS[op].places) for op in ops)
-    ours: dict[str, Any] = {
-        "command": "bandwidth",
-        "argv": tuple(argv),
-        "ops": ops,
-        "sizes": steps,
-        "training": asked,
-        "aside": asked_within(given),
-        "notes": _missed_end(given, steps) if given.pairs is None and not asked and not given.aside else (),
-        "mode": _mode(given),
-        "select": tuple(given.select),
-        "ignore": tuple(given.ignore),
-        **_sampling(given, rows),
-    }
-    given_as_named = {field.name: getattr(given, field.name) for field in fields(Options) if field.name not in ours}
-    return Options(**ours, **given_as_named)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("bandwidth", _ABOUT, _MORE)
-    _what_to_measure(parser)
-    training_options.arguments(parser)
-    intra_node_arguments(parser)
-    _how_to_judge(parser)
-    arguments.arguments(parser)
-    return parser
-
-
-def _what_to_measure(parser: argparse.ArgumentParser) -> None:
-    add, count = parser.add_argument, arguments.count
-    add("--op", default="all_reduce", metavar="NAME[,NAME]", help=f"all, or of {', '.join(OPS)} (default: %(default)s)")
-    add("--pairs", type=count, nargs="?", const=0, metavar="ROUNDS",
-        help="instead: send-recv between the ranks, node with node (rank i with rank i) or all ranks of one node, all "
-        f"pairs up to {rounds.ALL_PAIRS}, else so many rounds ({rounds.SOME_ROUNDS}); -b is the latency's size, -e the "
-        "bandwidth's (default: 64M with NCCL, 4M with gloo)")  # fmt: skip
-    add("-b", dest="begin", default="8", metavar="SIZE", help="smallest message (default: %(default)s)")
-    add("-e", dest="end", metavar="SIZE", help=f"largest message (default: {_END})")
-    add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: %(default)s)")
-    _how_often(parser)
-    add("-w", dest="warmup", type=int, default=5, metavar="N",
-        help="untimed calls per size, before all (default: %(default)s)")  # fmt: skip
-    add("--dtype", default="float32", metavar="TYPE", help=f"of {', '.join(DTYPES)} (default: %(default)s)")
-    add("--redop", default="sum", metavar="OP", help=f"of {', '.join(REDOPS)} (default: %(default)s)")
-    add("--mode", choices=("queued", "blocking"),
-        help="calls back to back, or one by one (default: queued; gloo is always blocking)")  # fmt: skip
-    add("--graph", action="store_true", help="NCCL only: a batch is one launch of a CUDA graph that holds its calls")
+def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
+    """A measuring command's parser with the options that all of them have but the limits of time."""
+    found = arguments.Parser(command, about, f"{more}\n\n{EXIT_CODES}" if more else EXIT_CODES)
+    add = found.add_argument
     add("--backend", choices=("nccl", "gloo"),
-        help="default: nccl with a GPU per rank; where there is no GPU, gloo, which is inconclusive "
-        "unless asked for by name")  # fmt: skip
-    add("--nproc", type=count, metavar="N", help="start N ranks on this node")
+        help="Measure with this (default: nccl with a GPU per rank; without a GPU gloo, and it is said).")  # fmt: skip
+    add("--nproc", type=arguments.count, metavar="N", help="Start N ranks on this node.")
+    return found
 
 
-def _how_often(parser: argparse.ArgumentParser) -> None:
-    add, count = parser.add_argument, arguments.count
-    add("--precision", type=_share, metavar="PERCENT",
-        help=f"calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), or …")  # fmt: skip
-    add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
-        help=f"… so much time has gone into it (default: {_BUDGET_S:g}, or what "
-        "half of --timeout leaves for each row)")  # fmt: skip
-    add("-n", dest="iters", type=count, metavar="N",
-        help=f"instead, as nccl-tests does: timed calls per batch, and {stats.MIN_SAMPLES} batches")  # fmt: skip
-    add("--batches", type=count, metavar="N", help=f"instead: batches per row, of {_ITERS} calls")
+def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
+    """Add the limits of time of a command that has no others."""
+    positive = arguments.positive
+    parser.add_argument("--timeout", dest="timeout_s", type=positive, default=timeout_s, metavar="SECONDS",
+        help="End the whole run after so long, importing torch included (default: %(default)g).")  # fmt: skip
+    parser.add_argument("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",
+        help="Take one batch, or one step of meeting, for hung after so long (default: %(default)g).")  # fmt: skip
 
 
-def _how_to_judge(parser: argparse.ArgumentParser) -> None:
-    add, positive = parser.add_argument, arguments.positive
-    add("--expect", metavar="FILE", help="judge by these bands: TOML as below, or an earlier JSON report")
-    add("--baseline", metavar="PATH",
-        help="judge by what the command baseline kept of this machine: its file, or a folder of them")  # fmt: skip
-    add("--repeat", type=int, choices=range(4), default=1, metavar="N",
-        help="measure what is too slow up to N times more; it fails if it stays so (default: %(default)s)")  # fmt: skip
-    add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
-        help="how far below its expectation a number may lie if FILE does not say (default: %(default)s)")  # fmt: skip
-    add("--require-judged", action="store_true",
-        help="exit 3 where nothing judges the numbers; without it only where FILE or PATH judges none")  # fmt: skip
+def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
+    """Add the options that say by what numbers are judged: whether they must be, and with `files` by which files."""
+    add = parser.add_argument
+    if files:
+        add("--expect", metavar="FILE", help="Judge by these bands: TOML, or an earlier JSON report.")
+        add("--baseline", metavar="PATH",
+            help="Judge by what the command baseline kept of this machine: its file, or a folder of them.")  # fmt: skip
+        add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
+            help="Let a number be so far below its expectation by default (default: %(default)s).")  # fmt: skip
+    add("--require-judged", action="store_true", help="Exit with 3 where nothing judges the numbers.")
+
+
+def reporting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every judging command has."""
     arguments.selection(parser)
-    add("--keep", type=arguments.folder, metavar="DIR", help="leave run.jsonl and the nodes' captures in this folder")
-    add("--timeout", dest="timeout_s", type=positive, default=120.0, metavar="SECONDS",
-        help="of the whole run, importing torch included (default: %(default)g)")  # fmt: skip
-    add("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",
-        help="of one batch, or of one step of meeting (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--keep", type=arguments.folder, metavar="DIR",
+        help="Leave run.jsonl and the nodes' captures in this folder.")  # fmt: skip
+    arguments.arguments(parser)
 
 
-def _share(text: str) -> float:
-    """A share of up to one half, in percent (``2%``, ``2``), for argparse."""
-    number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
-    percent = float(number[1]) if number else 0.0
-    if not 0 < percent <= 50:
-        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 50, such as 2%")
-    return percent / 100
+def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
+    """The options of `command`: those in `given` by their names, and its `own`."""
+    ours = {**own, "select": tuple(given.select), "ignore": tuple(given.ignore)}
+    named = {field.name for field in fields(Options)} - ours.keys()
+    taken = {name: value for name, value in vars(given).items() if name in named}
+    return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
 
 
-def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
-    """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
-
-    Where nobody said how long a row may take, all of them together take no more than half of --timeout.
-    """
-    fixed = given.iters or given.batches
-    if fixed and (given.precision or given.budget_s):
-        asked = "--precision" if given.precision else "--budget"
-        number = "-n" if given.iters else "--batches"
-        raise UsageError(f"{number} fixes the number of calls, and {asked} asks for as many as it takes; give one")
-    return {
-        "iters": given.iters or _ITERS,
-        "batches": given.batches or stats.MIN_SAMPLES,
-        "precision": None if fixed else given.precision or _PRECISION,
-        "budget_s": given.budget_s or min(_BUDGET_S, given.timeout_s / 2 / max(rows, 1)),
-    }
-
-
-def _mode(given: argparse.Namespace) -> Mode | None:
-    """How calls are timed, as far as it was said."""
-    if given.graph and given.mode:
-        raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
-    if given.graph and given.backend == "gloo":
-        raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
-    return "graph" if given.graph else given.mode
-
-
-def _ops(text: str) -> tuple[str, ...]:
-    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        _known("--op", name, OPS)
-    return names
-
-
-def _known(option: str, given: str, known: Collection[str]) -> None:
-    if given not in known:
-        near = difflib.get_close_matches(given, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+def known(option: str, given: str, names: Collection[str]) -> None:
+    """Raises UsageError with what may have been meant where `given` is none of `names`."""
+    if given not in names:
+        near = difflib.get_close_matches(given, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
         raise UsageError(f"{option} {given!r} is unknown; {hint}")
 
 
-def _steps(given: argparse.Namespace) -> tuple[int, ...]:
-    begin, end = _bytes("-b", given.begin), _bytes("-e", given.end)
-    if begin > end:
-        raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
-    return sizes(begin, end, given.factor)
-
-
-def _pair_sizes(given: argparse.Namespace, end: str | None) -> tuple[int, ...]:
-    """The latency's size, and the bandwidth's where it was said. Raises UsageError."""
-    begin, largest = _bytes("-b", given.begin), _bytes("-e", end) if end else None
-    if begin < 1 or (largest is not None and largest < begin):
-        raise UsageError(f"--pairs -b {given.begin} -e {end}: a byte or more, and -e no smaller than -b")
-    return (begin,) if largest is None else (begin, largest)
-
-
-def _bytes(option: str, text: str) -> int:
+def bytes_of(option: str, text: str) -> int:
+    """The bytes that a size says. Raises UsageError."""
     if len(text) > _MOST_CHARACTERS:
         raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is too long for a size, such as 64M")
     return parse_size(text)
 
 
-def _missed_end(given: argparse.Namespace, steps: tuple[int, ...]) -> tuple[str, ...]:
-    """A remark where the largest size is not the one that was asked for."""
-    if steps[-1] == parse_size(given.end):
-        return ()
-    asked = f"-e {given.end} is not on the steps from {given.begin} by {given.factor}"
-    return (f"sizes end at {size(steps[-1])}: {asked}",)
+def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
+    """Measure what `parse` makes of `argv`, or start ranks that do; returns the exit code.
+
+    Raises UsageError, on rank 0 only.
+    """
+    launch = detect(os.environ)
+    try:
+        options = parse(argv)
+        question = ask(options, (options.command, *argv), Job(), MEASURED)
+        if log := os.environ.get(LOG):
+            return _report_on(Path(log), options, question)
+        expected = expected_bands(options.expect, options.tolerance)
+        _readable(options.baseline)
+        if options.nproc is not None and rank_files.FOLDER not in os.environ:
+            return _start_ranks(options, question, options.nproc, launch)
+        seat = take_seat(launch, os.environ)
+        if seat is None or seat.ranks == 1:
+            return _alone(options, question, launch)
+        host = _this_host()
+        backend = choose_backend(options.backend, seat.kind, seat.local_ranks, devices(host))[0]
+        return Rank(options, question, seat, host, expected, backend).run()
+    except UsageError:
+        if launch.rank and not launch.problems:
+            _let_rank_zero_speak()
+            return ExitCode.USAGE
+        raise
 
 
-def intra_node_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `parser`, in a section of their own."""
-    group = parser.add_argument_group("within a node, instead of collectives")
-    add = group.add_mutually_exclusive_group().add_argument
-    add("--copies", dest="aside", action="store_const", const="copies",
-        help="between host and GPU and between GPUs, each alone and all together, by NUMA node; without a GPU the "
-        "host's own memory")  # fmt: skip
-    add("--affinity", dest="aside", action="store_const", const="affinity",
-        help="all_reduce with each rank's processors as they are and as its GPU's place asks for, in turn")  # fmt: skip
-    parser.add_argument("--no-road", dest="road", action="store_false",
-        help="leave out the passes that find out which way the bytes went")  # fmt: skip
+def _let_rank_zero_speak() -> None:
+    """Stay until rank 0 has complained: torchrun and mpirun end every rank, by SIGTERM, as soon as one has ended."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    try:
+        signal.sigtimedwait(ends, _FIRST_WORD_S)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def asked_within(given: argparse.Namespace) -> Aside | None:
-    """What `given` asks for. Raises UsageError where it asks for something else too."""
-    others = {"--pairs": given.pairs, "--groups": given.groups, "--workload": given.workload}
-    for name, value in others.items():
-        if given.aside and value is not None:
-            raise UsageError(f"--{given.aside} and {name}: give one at a time")
-    aside: Aside | None = given.aside
-    return aside
+def _readable(baseline: str | None) -> None:
+    """Whether what --baseline names can be read, found out before any rank is started. Raises UsageError."""
+    if baseline is not None:
+        from ncclprobe.expect.site.baselines import load
+
+        load(baseline)
+
+
+def _report_on(path: Path, options: Options, question: Question) -> int:
+    """The report of a run log whose rank 0 is gone."""
+    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
+
+
+def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
+    """Start `count` ranks of our own. Raises UsageError where a launcher has started several, or it cannot be done."""
+    if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
+        raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
+    if count == 1:
+        return _alone(options, question, launch)
+    choose_backend(options.backend, "torchrun", count, devices(_this_host()))
+    cpus = len(os.sched_getaffinity(0))
+    most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
+    if count > most:
+        raise UsageError(
+            f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
+            f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
+        )
+    _override(launch)
+    return selflaunch.launch(count, options, question)
+
+
+def _override(launch: Launch) -> None:
+    """Say which exported variables do not hold for the ranks that are started here, and take them away."""
+    names = [name for name in (*launch.variables, "MASTER_ADDR", "MASTER_PORT") if os.environ.pop(name, None)]
+    if names and launch.kind == _BY_HAND:
+        what = ", ".join(dict.fromkeys(names))
+        _say(f"ranks are started here, which overrides {what} of the environment")
+
+
+def _say(text: str) -> None:
+    print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
+
+
+def _alone(options: Options, question: Question, launch: Launch) -> int:
+    """One rank moves no byte between GPUs: start a rank per GPU, or measure copies, or say how to be more.
+
+    Raises UsageError.
+    """
+    gpus = devices(_this_host()).nodes
+    backend: Backend = options.backend or ("nccl" if gpus else "gloo")
+    if options.nproc is None and rank_files.FOLDER not in os.environ:
+        if backend == "nccl" and gpus > 1:
+            _say(f"one rank moves no byte between GPUs: starting one on each of {gpus} GPUs")
+            return _start_ranks(options, question, gpus, launch)
+        if options.backend == "gloo" and options.gloo_ranks:
+            _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo")
+            return _start_ranks(options, question, options.gloo_ranks, launch)
+    if options.what == ("copies",):
+        return single_rank.copies(options, question, launch.kind, _this_host(), backend)
+    raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(options.command, backend, gpus)}")
+
+
+def _how_to_be_more(command: str, backend: Backend, gpus: int) -> str:
+    """What to type instead, on a node with so many GPUs."""
+    if backend == "gloo":
+        return f"start several: ncclprobe {command} --backend gloo --nproc 2"
+    if gpus == 0:
+        return "--backend nccl needs a GPU per rank and none can be seen here"
+    if gpus == 1:
+        return "this node has one GPU, so start one rank on each of several nodes (torchrun --nnodes, srun, mpirun)"
+    return (
+        f"start one rank per GPU: torchrun --nproc-per-node=gpu -m ncclprobe.{command}, "
+        f"or ncclprobe {command} --nproc {gpus}"
+    )
+
+
+def _this_host() -> Host:
+    from ncclprobe.host.live import LiveHost
+    from ncclprobe.nccl.parameters import looks_like_ours, table
+
+    return LiveHost(table().keys(), looks_like_ours)

@@ -57,7 +57,7 @@ class Judging(Protocol):
 class Question:
     """What a command was asked: which checks judge what, since when, and what a site accepts.
 
-    `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` the entries of ncclprobe.toml.
+    `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
     `pictures`: whether topology and NCCL's choices are to be in the report.
     """
 
@@ -65,7 +65,7 @@ class Question:
     checks: tuple[Check, ...]
     left_out: tuple[str, ...]
     ignore: tuple[str, ...]
-    accepted: tuple[suppressions.Ignore, ...]
+    accepted: suppressions.Accepted
     fail_on: str
     job: Job
     pictures: bool
@@ -129,7 +129,8 @@ def diagnose(
     job = question.job if run is None else measured.job_of(run, question.job)
     verdicts = judge(snapshots, question.checks, job, run)
     verdicts, suppressed = suppress(verdicts, question.ignore)
-    verdicts, lived_with = suppressions.suppress(verdicts, question.accepted)
+    verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
+    notes = (*question.accepted.announce(lived_with), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)

@@ -219,6 +219,8 @@ def notes(run: Facts) -> Iterator[str]:
     for each in _rows(run, Skipped):
         if each.cause == "small":
             yield f"{each.op} was skipped: {each.why}"
+        if each.cause == "time":
+            yield f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''} was left out: {each.why}"
     yield from imprecise(rows)
     if isinstance(asked, Asked):
         yield from _judged_by(asked, rows)

@@ -9,8 +9,13 @@
 
 A finding that is left out is still said, with the reason. Nothing else may stand in the file: a misspelt key would
 otherwise ignore, or spare, something without a word.
+
+The file of the working directory is read unasked, so the report announces it, and root, who may stand in any user's
+folder, takes only its own.
 """
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +30,10 @@ from ncclprobe.model.findings import Suppression, Verdict
 from ncclprobe.model.rules import Check
 
 NAME = "ncclprobe.toml"
+NO_FILE = Path(os.devnull)
+"""What --no-config stores in place of a path."""
 _MOST_BYTES = 1 << 20
+_MOST_NAMED = 3
 _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
 
@@ -40,21 +48,55 @@ class Ignore:
     where: str
 
 
-def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> tuple[Ignore, ...]:
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The entries of a project file. `found`: its path where it was read because it lies there, not on request."""
+
+    entries: tuple[Ignore, ...] = ()
+    found: str = ""
+
+    def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
+        """What the report says of a file that was read unasked: which, how many entries, and what they suppressed."""
+        if not self.found:
+            return ()
+        names = ", ".join(f"{each.id} on {each.subject}" for each in left_out[:_MOST_NAMED])
+        more = f" and {len(left_out) - _MOST_NAMED} more" if left_out[_MOST_NAMED:] else ""
+        number = f"{len(self.entries)} {'entry' if len(self.entries) == 1 else 'entries'}"
+        did = f"suppressed {names}{more}" if left_out else "suppressed nothing"
+        return (f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",)
+
+
+def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> Accepted:
     """The entries of the project file: of `path`, or of ncclprobe.toml in the working directory, if there is one.
 
-    Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has, which are
-    asked for only where there is a file.
+    NO_FILE: of none. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
+    which are asked for only where there is a file; and as root for a file of the working directory that another user
+    owns or may write.
     """
-    if path is None and not Path(NAME).is_file():
-        return ()
+    if path == NO_FILE or (path is None and not Path(NAME).is_file()):
+        return Accepted()
     chosen = path or Path(NAME)
-    entries = parse(files.read(chosen, limit=_MOST_BYTES), str(chosen))
+    text = files.read(chosen, limit=_MOST_BYTES, refuse=(lambda _: None) if path else _refuse_foreign)
+    entries = parse(text, str(chosen))
     known = tuple(checks())
     for entry in entries:
         if not selected(known, [entry.check]):
             raise UsageError(f"{entry.where}: check {entry.check!r} matches none; `ncclprobe checks` lists them")
-    return entries
+    return Accepted(entries, "" if path else str(Path.cwd() / NAME))
+
+
+def _refuse_foreign(found: os.stat_result) -> None:
+    """Raises UsageError where root would take the word of another user, who may have left the file on purpose."""
+    if os.geteuid() != 0:
+        return
+    why = f"uid {found.st_uid} owns it" if found.st_uid else ""
+    writers = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0)
+    if not why and found.st_mode & writers:
+        why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write it"
+    if why:
+        raise UsageError(
+            f"{Path.cwd() / NAME}: not read as root, because {why}: pass --no-config, or --config ./{NAME} to trust it"
+        )
 
 
 def parse(text: str, path: str) -> tuple[Ignore, ...]:

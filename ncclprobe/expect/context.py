@@ -6,8 +6,8 @@ from typing import Any
 
 from ncclprobe.expect.observed import Facts, system_of
 from ncclprobe.expect.recognise import recognise, seen, should_be
-from ncclprobe.expect.system import System, Version
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.system import NcclVersion, NodeSystem
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
@@ -42,10 +42,10 @@ class Situation:
     NCCL would read there.
     """
 
-    system: System | Absent
-    machine: Machine | None = None
+    system: NodeSystem | Absent
+    machine: MachineType | None = None
     why: str = ""
-    nccl: Version | None = None
+    nccl: NcclVersion | None = None
     settings: Settings = field(default_factory=Settings)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ncclprobe.expect.network import Confidence
-from ncclprobe.expect.system import System
+from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
 
 _NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth, README"
@@ -81,7 +81,7 @@ def c2c_copy(gpus_per_host: int, compute_capability: int) -> Expectation | None:
     return Expectation(value, low, "GB/s", "published", why, source, "medium")
 
 
-def nvlink_copy(system: System) -> Expectation | None:
+def nvlink_copy(system: NodeSystem) -> Expectation | None:
     """A copy by the copy engine from one GPU to another over all their NVLinks, one direction.
 
     In a mesh a pair of GPUs has only its share of the links. None without NVLink, or of an unknown generation.

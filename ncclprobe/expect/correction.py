@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 
 Where = Literal["nvlink", "pcie", "host", "nvls", "nvls-8", "network"]
 """The classes that differ in what is missing: rings and trees over NVLink, over PCIe, and through host memory (which
@@ -57,7 +57,7 @@ CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
 _BOARD, _SHARES = 8, (2, 28, 0)
 
 
-def where(system: System, shape: Shape, algorithm: str, version: Version, *, crosses_network: bool) -> Where:
+def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
     """The class of one prediction."""
     if crosses_network:
         return "network"

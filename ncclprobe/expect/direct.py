@@ -7,7 +7,7 @@ published run reaches of it, and the time before the first byte that of one kern
 from dataclasses import dataclass
 
 from ncclprobe.expect.network import Confidence, domains
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.p2p import links
 
 OPS = ("all_to_all", "sendrecv", "gather", "scatter")
@@ -40,7 +40,7 @@ PARTS = {"nvlink": "NVLink", "pcie": "PCIe", "inter-socket": "inter-socket", "lo
 """Kinds of link (:mod:`.p2p`) in the field's words."""
 
 
-def direct(system: System, shape: Shape, version: Version) -> Direct:
+def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> Direct:
     """What pairs of ranks of one node (or NVLink domain) reach."""
     latency = _IN_NODE_US if domains(system, shape).count < 2 else _BETWEEN_US
     have = links(system, shape, version)

@@ -8,8 +8,8 @@ from typing import Any
 from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, expectation
 from ncclprobe.expect.site.bands import judged
-from ncclprobe.expect.system import Shape, System, Version
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Measurement
 from ncclprobe.units import size
@@ -27,12 +27,12 @@ class Setup:
     data in its summary, an error); empty: it does not.
     """
 
-    system: System
-    machine: Machine | None
+    system: NodeSystem
+    machine: MachineType | None
     nodes: int | None
     settings: Pinned
     failed: str = ""
-    version: Version | None = None
+    version: NcclVersion | None = None
 
 
 def environment(text: str) -> dict[str, str | None]:
@@ -83,7 +83,7 @@ def shape_of(row: Measurement, place: Setup) -> Shape | None:
     return Shape((row.ranks // nodes,) * nodes)
 
 
-def _version(text: str) -> Version:
+def _version(text: str) -> NcclVersion:
     found = _VERSION.match(text)
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
 

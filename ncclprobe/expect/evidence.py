@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from ncclprobe.expect import direct
 from ncclprobe.expect.network import domains
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.units import size
 
@@ -73,7 +73,7 @@ def enough(sources: int, rows: int) -> bool:
     return sources >= FEWEST_SOURCES and rows >= FEWEST_ROWS
 
 
-def path_of(system: System, shape: Shape, op: str) -> str:
+def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
     """The class of path of one call: ``rdma``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
     found: str = _path(system, shape)
     if found == "nvlink":
@@ -81,7 +81,7 @@ def path_of(system: System, shape: Shape, op: str) -> str:
     return f"{found} pairs" if op in direct.OPS else found
 
 
-def _path(system: System, shape: Shape) -> PathClass:
+def _path(system: NodeSystem, shape: Shape) -> PathClass:
     if domains(system, shape).count > 1:
         if system.domain_gpus > system.gpus:
             return "racks"
@@ -114,7 +114,7 @@ def _cell(row: Mapping[str, str]) -> ErrorCell:
 
 def weighed(
     found: Expectation,
-    system: System,
+    system: NodeSystem,
     shape: Shape,
     op: str,
     nbytes: int,

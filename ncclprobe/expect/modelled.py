@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ncclprobe.expect.network import Confidence
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, table
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import graphs
@@ -34,11 +34,11 @@ class Modelled:
 
 
 def modelled(
-    system: System,
+    system: NodeSystem,
     shape: Shape,
     op: str,
     nbytes: int,
-    version: Version,
+    version: NcclVersion,
     forced: Forced | None = None,
     told: Graphs | None = None,
 ) -> Modelled | None:
@@ -67,7 +67,7 @@ def modelled(
 
 
 @lru_cache(maxsize=256)
-def _graphs(system: System, shape: Shape, version: Version) -> Graphs | Absent:
+def _graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | Absent:
     found = graphs(system, shape, version)
     if isinstance(found, Absent) or system.network != "efa":
         return found

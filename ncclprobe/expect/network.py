@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
-from ncclprobe.expect.system import Network, Shape, System
+from ncclprobe.expect.system import Network, NodeSystem, Shape
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -102,7 +102,7 @@ class Domains:
 
 
 @lru_cache(maxsize=256)
-def domains(system: System, shape: Shape) -> Domains:
+def domains(system: NodeSystem, shape: Shape) -> Domains:
     """How `shape` falls apart into groups that only the network joins."""
     together = max(1, system.domain_gpus // system.gpus) if system.gpus else 1
     groups = [shape.gpus[at : at + together] for at in range(0, shape.nodes, together)]
@@ -112,14 +112,16 @@ def domains(system: System, shape: Shape) -> Domains:
     return Domains(len(groups), min(sizes), max(sizes), lines[poorest], lines[poorest] / max(1, sizes[poorest]))
 
 
-def _line_GBps(system: System, gpus: int) -> float:
+def _line_GBps(system: NodeSystem, gpus: int) -> float:
     """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
     nics = system.nics * min(1.0, gpus / system.gpus)
     line = nics * system.nic_gbps / 8
     return min(line, gpus * system.pcie_GBps * _PCIE_PAYLOAD) if system.gdr else line
 
 
-def limit(system: System, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False) -> Limit | None:
+def limit(
+    system: NodeSystem, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False
+) -> Limit | None:
     """What the network of `system` allows `op`; None where it has no part in it, or where nothing is known of it.
 
     `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: NCCL is held to rings.
@@ -139,7 +141,7 @@ def limit(system: System, shape: Shape, op: str, node_GBps: float | None = None,
     return _within(_slowed(found, system), node_GBps, "rack" if system.domain_gpus > system.gpus else "node")
 
 
-def _takes_tree(system: System) -> bool:
+def _takes_tree(system: NodeSystem) -> bool:
     """Whether two nodes reduce in a tree: an A100 stays on rings (187 to 192 of 200 GB/s), but for EFA's own tuner."""
     return system.compute_capability // 10 != 8 or system.network == "efa"
 
@@ -168,7 +170,7 @@ def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:
     return Limit(hard, hard * share.value, "all to all", why, share.source, share.confidence)
 
 
-def _one_nic(system: System, share: Fraction) -> Limit:
+def _one_nic(system: NodeSystem, share: Fraction) -> Limit:
     nic = system.nic_gbps / 8
     why = f"one NIC of {nic:g} GB/s, of which 0.30 to 0.97 is published"
     return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)
@@ -179,7 +181,7 @@ def crossing(shape: Shape, parts: Domains) -> float:
     return (shape.ranks - 1) / (shape.ranks - parts.fewest)
 
 
-def _slowed(found: Limit, system: System) -> Limit:
+def _slowed(found: Limit, system: NodeSystem) -> Limit:
     """Where the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by other means than GPUDirect RDMA."""
     if system.gdr or system.network not in _NEEDS_GDR:
         return found

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclprobe.expect.system import Fabric as Joined
-from ncclprobe.expect.system import Network, NicPath, Processor, System
+from ncclprobe.expect.system import Network, NicPath, NodeSystem, Processor
+from ncclprobe.expect.system import NvlinkFabric as Joined
 from ncclprobe.expect.tables import gpus as gpu_table
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
@@ -61,7 +61,7 @@ class Nics:
     idle: int = 0
 
 
-def system_of(facts: Facts, name: str = "this machine") -> System | Absent:
+def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
     """This machine as the cost model sees it; Absent where its GPUs are not known or not all of one kind.
 
     A GPU that reaches its CPU by C2C is as near to the NICs of that CPU as below one switch (NCCL's P2C).
@@ -78,7 +78,7 @@ def system_of(facts: Facts, name: str = "this machine") -> System | Absent:
         return capability
     joined, links, domain = nvlink_fabric(facts)
     nics, assumed = nics_of(facts), _assumed(facts, product)
-    return System(
+    return NodeSystem(
         name=name,
         gpu=present[0].name,
         compute_capability=capability,
@@ -101,13 +101,13 @@ def system_of(facts: Facts, name: str = "this machine") -> System | Absent:
     )
 
 
-def _capability(gpu: Gpu, product: gpu_table.Gpu | None) -> int | Absent:
+def _capability(gpu: Gpu, product: gpu_table.GpuProduct | None) -> int | Absent:
     if isinstance(gpu.compute, tuple):
         return gpu.compute[0] * 10 + gpu.compute[1]
     return product.compute_capability if product else Absent(f"compute capability of {gpu.name}: {gpu.compute.why}")
 
 
-def _assumed(facts: Facts, product: gpu_table.Gpu | None) -> list[str]:
+def _assumed(facts: Facts, product: gpu_table.GpuProduct | None) -> list[str]:
     """What a missing fact made us assume."""
     missing = {"NVLinks": facts.nvlinks, "RDMA devices": facts.fabric, "processor": facts.cpus, "P2P": facts.peers}
     assumed = [name for name, fact in missing.items() if isinstance(fact, Absent)]
@@ -152,7 +152,7 @@ def _up(facts: Facts) -> list[list[NvLink]]:
     return [[] if isinstance(row, Absent) else [link for link in row if link.state == "active"] for row in rows]
 
 
-def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.Gpu | None, link_GBps: float) -> float:
+def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.GpuProduct | None, link_GBps: float) -> float:
     """The slowest GPU's way to its CPU as NCCL counts it: C2C, NVLink on a POWER9, or a PCIe slot.
 
     Of a slot the best generation, because an idle GPU lowers the present one, and the present width.
@@ -171,13 +171,13 @@ def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.Gpu | None, l
     return min(slots, default=by_name)
 
 
-def _p2p(peers: PeerAccess | Absent, product: gpu_table.Gpu | None) -> bool:
+def _p2p(peers: PeerAccess | Absent, product: gpu_table.GpuProduct | None) -> bool:
     if isinstance(peers, PeerAccess) and peers.read:
         return all(peers.read[pair] == "OK" and peers.write.get(pair) == "OK" for pair in peers.read)
     return product is None or product.p2p is not False or product.c2c_GBps is not None
 
 
-def _processor(facts: Facts, product: gpu_table.Gpu | None) -> Processor:
+def _processor(facts: Facts, product: gpu_table.GpuProduct | None) -> Processor:
     """By its name; /proc/cpuinfo gives none on Arm, but whatever a GPU reaches by C2C is one."""
     if product and product.c2c_GBps:
         return "arm"

@@ -12,7 +12,7 @@ from typing import Any
 from ncclprobe.expect.context import situation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import LATEST, expectation
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.model.snapshot import Absent
@@ -29,10 +29,10 @@ class Described:
     NCCL less to choose.
     """
 
-    system: System | None
+    system: NodeSystem | None
     machine: str | None = None
     why: str = ""
-    nccl: Version | None = None
+    nccl: NcclVersion | None = None
     settings: Pinned = NOTHING
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ncclprobe.expect.system import System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
 from ncclprobe.facts.nccl_conf import Settings
@@ -78,7 +78,7 @@ class Pinned:
         words = PROTOCOLS if protocols is None else tuple(name for name in PROTOCOLS if name in protocols)
         return Forced(frozenset(names), frozenset(words))
 
-    def applied(self, system: System) -> System:
+    def applied(self, system: NodeSystem) -> NodeSystem:
         """`system` without the links that are turned off."""
         found = replace(system, nvls=system.nvls and not self.nvls)
         if self.mnnvl:
@@ -91,7 +91,7 @@ class Pinned:
 NOTHING = Pinned()
 
 
-def pinned(settings: Settings, version: Version) -> Pinned:
+def pinned(settings: Settings, version: NcclVersion) -> Pinned:
     """What of `settings` matters to this release."""
     algo, proto = settings.get("NCCL_ALGO") or "", settings.get("NCCL_PROTO") or ""
     return Pinned(
@@ -110,7 +110,7 @@ def _off(settings: Settings, name: str) -> str:
     return f"{name}={settings.get(name)}" if switched_on(settings, name, 2) == 0 else ""
 
 
-def _no_p2p(settings: Settings, version: Version) -> str:
+def _no_p2p(settings: Settings, version: NcclVersion) -> str:
     if switched_on(settings, "NCCL_P2P_DISABLE", 0) == 1:
         return f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}"
     level = user_level(settings, "NCCL_P2P_LEVEL", version)

@@ -18,15 +18,15 @@ from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, correcte
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.pinned import NOTHING, Pinned
-from ncclprobe.expect.system import Shape, System, Version
-from ncclprobe.expect.tables.machine_types import Latency, Machine, Published
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tables.machine_types import Latency, MachineType, Published
 from ncclprobe.expect.tuner.cost import Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
 
-LATEST: Version = (2, 30, 7)
+LATEST: NcclVersion = (2, 30, 7)
 SATURATED, LATENT = 0.9, 0.25
 """Shares of the time that bytes take: above the first, bandwidth is judged, below the second, time; both between."""
 
@@ -81,11 +81,11 @@ class Prediction:
 
 
 def predict(
-    system: System,
+    system: NodeSystem,
     shape: Shape,
     op: str,
     nbytes: int,
-    version: Version = LATEST,
+    version: NcclVersion = LATEST,
     algorithm: str | None = None,
     graphs: Graphs | None = None,
     left: Forced | None = None,
@@ -113,7 +113,7 @@ def predict(
 
 
 def _whole(
-    found: Modelled, system: System, shape: Shape, op: str, nbytes: int, bound: Limit | None, version: Version
+    found: Modelled, system: NodeSystem, shape: Shape, op: str, nbytes: int, bound: Limit | None, version: NcclVersion
 ) -> Prediction:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
@@ -146,7 +146,7 @@ def _whole(
 
 
 @lru_cache(maxsize=256)
-def _alone_GBps(system: System, shape: Shape, op: str, version: Version, ring: bool) -> float | None:
+def _alone_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
     """What the fullest NVLink domain of the job reaches alone; None where it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
@@ -157,7 +157,7 @@ def _alone_GBps(system: System, shape: Shape, op: str, version: Version, ring: b
 
 
 def _bottleneck(
-    found: Modelled, share: float, system: System, shape: Shape, bound: Limit | None, version: Version
+    found: Modelled, share: float, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion
 ) -> str:
     if share < 0.5:
         return "launch" if bound is None and found.base_us > _LAUNCH_SHARE * found.latency_us else "latency"
@@ -168,18 +168,18 @@ def _bottleneck(
     return _link(system, shape, version)
 
 
-def _link(system: System, shape: Shape, version: Version) -> str:
+def _link(system: NodeSystem, shape: Shape, version: NcclVersion) -> str:
     """Which link within a node is the slowest that a ring must cross."""
     return direct.PARTS[links(system, shape, version).kind]
 
 
-def _wire(system: System) -> float:
+def _wire(system: NodeSystem) -> float:
     """What the links of one GPU carry in one direction, by their datasheet: no ring is faster."""
     links = 25.0 * (2 if system.compute_capability >= 100 else 1)
     return system.nvlinks * links if system.nvlinks else system.pcie_GBps * 1.3
 
 
-def _why(found: Modelled, system: System, shape: Shape, bound: Limit | None, judged_by: str) -> str:
+def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, judged_by: str) -> str:
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
     if bound:
@@ -192,7 +192,7 @@ def _why(found: Modelled, system: System, shape: Shape, bound: Limit | None, jud
     return f"{links}, {how}, {ranks}{time}"
 
 
-def _of_pairs(system: System, shape: Shape, op: str, nbytes: int, version: Version) -> Prediction | None:
+def _of_pairs(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> Prediction | None:
     inside = direct.direct(system, shape, version)
     limit = network.limit(system, shape, op, inside.busbw_GBps)
     crosses = network.domains(system, shape).count > 1
@@ -233,10 +233,10 @@ def expectation(
     op: str,
     nbytes: int,
     shape: Shape,
-    system: System | None,
+    system: NodeSystem | None,
     *,
-    machine: Machine | None = None,
-    version: Version = LATEST,
+    machine: MachineType | None = None,
+    version: NcclVersion = LATEST,
     given: Sequence[Band] = (),
     graphs: Graphs | None = None,
     settings: Pinned = NOTHING,
@@ -252,7 +252,7 @@ def expectation(
         return stated
     if system is None and machine is None:
         return None
-    whole = system or cast(Machine, machine).system()
+    whole = system or cast(MachineType, machine).system()
     call = Call(settings.applied(whole), shape, op, nbytes, version, settings, graphs)
     own = call.predicted()
     same = not settings or _same(own, predict(whole, shape, op, nbytes, version, graphs=graphs))
@@ -270,11 +270,11 @@ def expectation(
 class Call:
     """One call on `system`, which has no links but those that `settings` leave it."""
 
-    system: System
+    system: NodeSystem
     shape: Shape
     op: str
     nbytes: int
-    version: Version
+    version: NcclVersion
     settings: Pinned = NOTHING
     graphs: Graphs | None = None
 
@@ -296,7 +296,7 @@ def _same(own: Prediction | None, default: Prediction | None) -> bool:
     )
 
 
-def _unknown(call: Call, whole: System, own: Prediction | None, *, same: bool) -> str:
+def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: bool) -> str:
     """Which setting makes of this call something that is not published; empty: none."""
     settings, what = call.settings, ""
     if settings.refused:
@@ -359,12 +359,14 @@ def _over_tcp(call: Call) -> Expectation | None:
     tcp = system.network == "sockets" and network.domains(system, call.shape).count > 1
     if not tcp or not system.nic_gbps or call.nbytes < sockets.LARGE_NBYTES:
         return None
-    link = sockets.Link(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported")
+    link = sockets.SocketLink(system.nic_gbps * max(1, system.nics), "the NICs of a node", "reported")
     found = sockets.nccl(call.op, link)
     return _weighed((found, False), call) if found else None
 
 
-def _published(machine: Machine, call: Call, own: Prediction | None, *, same: bool) -> tuple[Expectation, bool] | None:
+def _published(
+    machine: MachineType, call: Call, own: Prediction | None, *, same: bool
+) -> tuple[Expectation, bool] | None:
     """What was measured on this machine type, with as many GPUs and nodes, at such a size; whether it is of a time.
 
     `same`: settings change nothing of this call. Else only a number counts that names the algorithm now chosen.
@@ -385,7 +387,7 @@ def _names(row: Published, own: Prediction | None) -> bool:
     return own is not None and row.algorithm == own.algorithm.lower()
 
 
-def _as_rate(machine: Machine, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
+def _as_rate(machine: MachineType, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     normal = f", up to {row.high_us:.3g} normal by its source" if row.high_us else ""
     why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us{normal}"

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ncclprobe.expect.observed import Facts, nics_of, nvlink_fabric
-from ncclprobe.expect.system import System
-from ncclprobe.expect.tables.machine_types import Machine, Match
+from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.tables.machine_types import MachineType, Match
 from ncclprobe.expect.tables.machines import table
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine as Firmware
@@ -47,7 +47,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TypeDifference:
     """One thing that is not as the type has it. `seen` None: not known."""
 
     what: str
@@ -67,9 +67,9 @@ class Recognised:
     `differs`: how this machine differs from the type (a NIC that fell out). `why` is one sentence for a reader.
     """
 
-    machine: Machine | None
+    machine: MachineType | None
     candidates: tuple[str, ...] = ()
-    differs: tuple[Difference, ...] = ()
+    differs: tuple[TypeDifference, ...] = ()
     why: str = ""
 
     @property
@@ -106,7 +106,7 @@ def _gpus(facts: Facts) -> int | None:
     return max((count for count in (by_nvml, by_pci) if count is not None), default=None)
 
 
-def ideal(machine: Machine) -> Seen:
+def ideal(machine: MachineType) -> Seen:
     """What a machine of this type shows when nothing is wrong with it."""
     match, links = machine.match, machine.links
     return Seen(
@@ -122,7 +122,7 @@ def ideal(machine: Machine) -> Seen:
     )
 
 
-def recognise(facts: Seen, types: Iterable[Machine] | None = None) -> Recognised:
+def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recognised:
     """The type that fits, of `types` or all that come with ncclprobe."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
@@ -141,7 +141,7 @@ def recognise(facts: Seen, types: Iterable[Machine] | None = None) -> Recognised
     return Recognised(fitting[0], (fitting[0].name,), differs, why)
 
 
-def should_be(found: Recognised, here: System | Absent) -> System | Absent:
+def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Absent:
     """The machine as it should be: as its type, but for what no source states of the type; that is as `here` seen.
 
     Of a board of any maker the NICs are the maker's choice, so they are those that are here.
@@ -179,31 +179,31 @@ def _begins(product: str, words: str) -> bool:
     return product.split()[: len(wanted)] == wanted
 
 
-def differences(machine: Machine, facts: Seen) -> tuple[Difference, ...]:
+def differences(machine: MachineType, facts: Seen) -> tuple[TypeDifference, ...]:
     """How a machine differs from a type. What no source states of the type is not compared."""
     links, match = machine.links, machine.match
     found = []
     if facts.gpu_names and not set(facts.gpu_names) <= set(match.gpu_names):
-        found.append(Difference("GPUs", ", ".join(facts.gpu_names), " or ".join(match.gpu_names)))
+        found.append(TypeDifference("GPUs", ", ".join(facts.gpu_names), " or ".join(match.gpu_names)))
     if facts.gpus != links.gpus:
-        found.append(Difference("GPUs", facts.gpus, links.gpus))
+        found.append(TypeDifference("GPUs", facts.gpus, links.gpus))
     if facts.nvlinks is not None and facts.nvlinks != links.nvlinks and _alike(machine, facts):
-        found.append(Difference(_NVLINKS, facts.nvlinks, links.nvlinks))
+        found.append(TypeDifference(_NVLINKS, facts.nvlinks, links.nvlinks))
     if links.nics is not None and links.network not in _NO_RDMA and "nics" not in links.unverified:
         if facts.nics != links.nics:
             rate = f" of {links.nic_gbps:g} Gb/s" if links.nic_gbps else ""
-            found.append(Difference(f"NICs{rate}", facts.nics, links.nics))
+            found.append(TypeDifference(f"NICs{rate}", facts.nics, links.nics))
         if links.nic_gbps is not None and facts.nic_gbps is not None and facts.nic_gbps != links.nic_gbps:
-            found.append(Difference("Gb/s of a NIC", facts.nic_gbps, links.nic_gbps))
+            found.append(TypeDifference("Gb/s of a NIC", facts.nic_gbps, links.nic_gbps))
     return tuple(found)
 
 
-def _alike(machine: Machine, facts: Seen) -> bool:
+def _alike(machine: MachineType, facts: Seen) -> bool:
     """Whether the GPUs seen are the type's; the links of another product are another matter."""
     return bool(facts.gpu_names) and set(facts.gpu_names) <= set(machine.match.gpu_names)
 
 
-def _bearable(machine: Machine, differs: Iterable[Difference]) -> bool:
+def _bearable(machine: MachineType, differs: Iterable[TypeDifference]) -> bool:
     """Whether these differences are this type with something wrong, not another type."""
     match = machine.match
     if match.products:
@@ -211,14 +211,14 @@ def _bearable(machine: Machine, differs: Iterable[Difference]) -> bool:
     return all(_lost(d) and (match.cloud or d.what == _NVLINKS) for d in differs)
 
 
-def _lost(difference: Difference) -> bool:
+def _lost(difference: TypeDifference) -> bool:
     seen, expected = difference.seen, difference.expected
     if isinstance(seen, str) or isinstance(expected, str) or difference.what == "Gb/s of a NIC":
         return False
     return seen is None or expected / 2 < seen < expected
 
 
-def _nearest(judged: Iterable[tuple[Machine, tuple[Difference, ...]]], most: int = 3) -> str:
+def _nearest(judged: Iterable[tuple[MachineType, tuple[TypeDifference, ...]]], most: int = 3) -> str:
     """The types that differ least, each with how."""
     ranked = sorted(judged, key=lambda pair: (_far(pair[1]), pair[0].name))
     least = [pair for pair in ranked if _far(pair[1]) == _far(ranked[0][1])]
@@ -226,11 +226,11 @@ def _nearest(judged: Iterable[tuple[Machine, tuple[Difference, ...]]], most: int
     return f"no machine type fits; nearest: {', '.join(told)}" + (", …" if len(least) > most else "")
 
 
-def _far(differs: Iterable[Difference]) -> float:
+def _far(differs: Iterable[TypeDifference]) -> float:
     return sum(map(_distance, differs))
 
 
-def _distance(difference: Difference) -> float:
+def _distance(difference: TypeDifference) -> float:
     """How far two things are apart: 1 plus the share by which they differ, 2 for names and what is not known."""
     seen, expected = difference.seen, difference.expected
     if isinstance(seen, str) or isinstance(expected, str) or seen is None:

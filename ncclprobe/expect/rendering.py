@@ -6,11 +6,11 @@ from itertools import groupby
 from typing import Any
 
 from ncclprobe.expect.context import Situation
-from ncclprobe.expect.system import System
+from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
-from ncclprobe.expect.tables.links import Link
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tables.links import LinkKind
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.units import size
 
 _BAR = 24
@@ -74,7 +74,7 @@ def links(asked: TableRequest) -> str:
     return ", ".join(parts)
 
 
-def _inside(system: System) -> str:
+def _inside(system: NodeSystem) -> str:
     if system.nvlinks:
         return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({system.fabric})"
     return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
@@ -185,12 +185,12 @@ _MODEL = ("time_us", "busbw_GBps", "model_GBps", "latency_us", "transfer_us", "a
           "channels", "judged_by", "wire_GBps", "confidence")  # fmt: skip
 
 
-def listing(known: Iterable[Machine]) -> str:
+def listing(known: Iterable[MachineType]) -> str:
     """A line per machine type."""
     return "\n".join(_type(machine) for machine in known)
 
 
-def _type(machine: Machine) -> str:
+def _type(machine: MachineType) -> str:
     nics = machine.links.nics
     rate = f"{machine.links.nic_gbps:g}" if machine.links.nic_gbps else "?"
     network = f"{nics} x {rate} Gb/s {machine.links.network or ''}" if nics else ""
@@ -215,13 +215,13 @@ def beliefs_json(told: Sequence[Belief]) -> dict[str, Any]:
     return {"beliefs": [asdict(each) for each in told]}
 
 
-def links_text(known: Iterable[Link]) -> str:
+def links_text(known: Iterable[LinkKind]) -> str:
     """A line per kind of link, GB/s in one direction: by its standard, as NCCL counts, and what healthy ones reach."""
     heads = f"{'GB/s, one direction':<44} {'line':>8} {'NCCL':>8} {'reached':>16}  source"
     return "\n".join([heads, *map(_one_link, known)])
 
 
-def _one_link(link: Link) -> str:
+def _one_link(link: LinkKind) -> str:
     reached = "-" if link.low_GBps is None else f"{link.low_GBps:g}"
     if link.high_GBps is not None and link.high_GBps != link.low_GBps:
         reached = f"{link.low_GBps or 0:g} to {link.high_GBps:g}"
@@ -229,6 +229,6 @@ def _one_link(link: Link) -> str:
     return f"{link.name:<44} {line:>8} {nccl:>8} {reached:>16}  {link.source}"
 
 
-def links_json(known: Iterable[Link]) -> dict[str, Any]:
+def links_json(known: Iterable[LinkKind]) -> dict[str, Any]:
     """The same as data."""
     return {"links": [asdict(each) for each in known]}

@@ -43,7 +43,7 @@ Speed = Literal["reported", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SocketLink:
     """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
 
     gbps: float
@@ -52,7 +52,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class SocketInterface:
     """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
 
     node: str
@@ -61,7 +61,7 @@ class Road:
     virtual: bool | None = False
 
 
-def slowest(roads: Sequence[Road]) -> Link | None:
+def slowest(roads: Sequence[SocketInterface]) -> SocketLink | None:
     """The slowest of `roads` by what their interfaces report; None where one of them is virtual or says nothing.
 
     One that is not known may be the slowest, so then nothing can be expected of the whole.
@@ -69,10 +69,10 @@ def slowest(roads: Sequence[Road]) -> Link | None:
     if not roads or any(road.virtual is not False or not road.gbps for road in roads):
         return None
     least = min(roads, key=lambda road: road.gbps or 0.0)
-    return Link(least.gbps or 0.0, f"{least.interface} of {least.node}", "reported")
+    return SocketLink(least.gbps or 0.0, f"{least.interface} of {least.node}", "reported")
 
 
-def typical(rates_gbps: Sequence[float]) -> Link | None:
+def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
     """What a path of this job carries: the median of measured streams. None below three: then none is an outlier.
 
     The median and not the least, which would make the norm of the very path that is sick.
@@ -80,10 +80,10 @@ def typical(rates_gbps: Sequence[float]) -> Link | None:
     known = [rate for rate in rates_gbps if rate > 0]
     if len(known) < 3:
         return None
-    return Link(statistics.median(known), f"the median of {len(known)} paths between nodes", "measured")
+    return SocketLink(statistics.median(known), f"the median of {len(known)} paths between nodes", "measured")
 
 
-def gloo(op: str, nbytes: int, link: Link) -> Expectation | None:
+def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
     """Bus bandwidth of gloo over `link`; None for what cannot be held to it (:data:`GLOO_OPS`), or is small."""
     if op not in GLOO_OPS or nbytes < LEAST_NBYTES:
         return None
@@ -99,7 +99,7 @@ def gloo(op: str, nbytes: int, link: Link) -> Expectation | None:
     return Expectation(value, 0.0, "GB/s", "datasheet", why, source, "low", worst="unjudged", known=_REPORTED)
 
 
-def nccl(op: str, link: Link) -> Expectation | None:
+def nccl(op: str, link: SocketLink) -> Expectation | None:
     """Bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
 
     What it may decide is :mod:`.evidence`'s to say.

@@ -29,7 +29,7 @@ _MOST_NUMBER = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class KeySchema:
     """What a key must hold. A number is above zero, or at `least` that much."""
 
     kind: Kind
@@ -38,7 +38,7 @@ class Key:
     among: tuple[str, ...] = ()
 
 
-Keys = Mapping[str, Key]
+Keys = Mapping[str, KeySchema]
 
 
 def document(text: str, path: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _hint(name: str, keys: Keys) -> str:
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(keys)}"
 
 
-def _checked(value: object, key: Key, where: str) -> Any:
+def _checked(value: object, key: KeySchema, where: str) -> Any:
     if key.kind == "size":
         return size(value, where)
     if key.kind in ("number", "whole"):
@@ -99,7 +99,7 @@ def _refuse_entries(value: list[object], where: str) -> None:
         raise UsageError(f"{where} must be tables, {MOST_ENTRIES} at most")
 
 
-def _text(value: object, key: Key, where: str) -> str:
+def _text(value: object, key: KeySchema, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{where} must be a non-empty text")
     if key.among and value not in key.among:
@@ -107,7 +107,7 @@ def _text(value: object, key: Key, where: str) -> str:
     return value
 
 
-def _texts(value: object, key: Key, where: str) -> tuple[str, ...]:
+def _texts(value: object, key: KeySchema, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or len(value) > MOST_ENTRIES:
         raise UsageError(f"{where} must be a list of texts")
     texts = tuple(_text(entry, key, where) for entry in value)
@@ -116,7 +116,7 @@ def _texts(value: object, key: Key, where: str) -> tuple[str, ...]:
     return texts
 
 
-def _number(value: object, key: Key, where: str) -> float | int:
+def _number(value: object, key: KeySchema, where: str) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{where} must be a number, without quotes")
     if key.kind == "whole" and not isinstance(value, int):

@@ -8,19 +8,19 @@ are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL
 from dataclasses import dataclass
 from typing import Literal
 
-Fabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
+NvlinkFabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
 """How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
 Network = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "sockets"]
 Processor = Literal["bdw", "skl", "spr", "emr", "amd", "arm", "power9", "zhaoxin", "yongfeng", "unknown"]
 """The class of processor by which NCCL takes the speed between sockets; the first four are Intel's."""
 NicPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 """What lies between a GPU and its nearest NIC, as `nvidia-smi topo -m` spells it."""
-Version = tuple[int, int, int]
+NcclVersion = tuple[int, int, int]
 """Of NCCL: (2, 28, 9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class NodeSystem:
     """One node. `gpu` is NVML's name, `compute_capability` 90 for 9.0, `gpus` how many the node has.
 
     `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
@@ -35,7 +35,7 @@ class System:
     gpus: int
     nvlinks: int = 0
     nvlink_GBps: float = 0.0
-    fabric: Fabric = "none"
+    fabric: NvlinkFabric = "none"
     domain_gpus: int = 0
     nvls: bool = False
     pcie_GBps: float

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, Call, Prediction, expectation, predict
-from ncclprobe.expect.system import Shape, System, Version
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.whatif import NOTHING, Change, changed
+from ncclprobe.expect.whatif import NOTHING, WhatIf, changed
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
 
@@ -44,14 +44,14 @@ class Line:
 class TableRequest:
     """For what numbers are asked: links, as many of them, what of, and what if."""
 
-    system: System
+    system: NodeSystem
     shape: Shape
     ops: tuple[str, ...]
     sizes: tuple[int, ...]
-    machine: Machine | None = None
-    version: Version = LATEST
-    change: Change = NOTHING
-    changed_version: Version | None = None
+    machine: MachineType | None = None
+    version: NcclVersion = LATEST
+    change: WhatIf = NOTHING
+    changed_version: NcclVersion | None = None
     graphs: Graphs | None = None
     settings: Pinned = NOT_SET
 

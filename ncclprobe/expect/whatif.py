@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.system import System
+from ncclprobe.expect.system import NodeSystem
 
 _FASTEST_GBPS = 1e5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class WhatIf:
     """What is to be different; None and False: as it is. `nic_gbps` is 1e9 bits per second of each NIC."""
 
     nic_gbps: float | None = None
@@ -43,10 +43,10 @@ class Change:
             yield f"NCCL_ALGO={self.algorithm}"
 
 
-NOTHING = Change()
+NOTHING = WhatIf()
 
 
-def changed(system: System, change: Change) -> System:
+def changed(system: NodeSystem, change: WhatIf) -> NodeSystem:
     """`system` with `change`. Raises UsageError for one that it cannot have."""
     if change.nics is not None and not 0 < change.nics <= 64:
         raise UsageError(f"--nics {change.nics}: a node has 1 to 64")

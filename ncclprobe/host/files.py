@@ -4,17 +4,19 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
 
 
-def read(path: Path, *, limit: int) -> str:
+def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
     """Return the text of the regular file `path`, at most `limit` bytes of UTF-8. Raises UsageError naming it.
 
-    A pipe or a device is refused: it could keep its reader waiting, or never end.
+    A pipe or a device is refused: it could keep its reader waiting, or never end. `refuse` may raise for a file of the
+    wrong owner or mode: it sees the file that is open, which no rename can replace.
     """
-    data = _bytes(path, limit + 1)
+    data = _bytes(path, limit + 1, refuse)
     if len(data) > limit:
         raise UsageError(f"{path}: larger than {limit >> 10} KiB: not a file of this kind")
     try:
@@ -28,12 +30,13 @@ def read_start(path: Path, *, limit: int) -> str:
     return _bytes(path, limit).decode(errors="replace")
 
 
-def _bytes(path: Path, most: int) -> bytes:
+def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise UsageError(f"{path}: cannot be read: not a regular file")
+            refuse(os.fstat(handle))
             return file.read(most)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -81,15 +81,17 @@ class FirstCall:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """What was asked for and not measured, and why. `nbytes` is the size asked for; null: no size was.
+    """What was asked for and not measured, and why: `op`, or a part of the run, such as pairs.
+
+    `nbytes` is the size asked for; null: no size was.
 
     `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
-    (`small`), or no room (`memory`).
+    (`small`), no room (`memory`), or no time (`time`).
     """
 
     op: str
     nbytes: int | None
-    cause: Literal["refused", "small", "memory"]
+    cause: Literal["refused", "small", "memory", "time"]
     why: str
 
 
@@ -122,10 +124,12 @@ class Disturbance:
     """Something else that slowed this run down while it measured: `what` in words, with the host.
 
     `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
+    `falsifies`: under it no number of the run tells how fast the machine is, neither a slow nor a fast one.
     """
 
     what: str
     left: float
+    falsifies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

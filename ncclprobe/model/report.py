@@ -26,8 +26,9 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """How the ranks were started: torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand),
-    options (--nnodes …), self (--nproc) or single."""
+    """How the ranks were started: torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand), options
+    (--nnodes …), self (--nproc) or single.
+    """
 
     kind: str = "single"
     nnodes: int | None = None

@@ -49,8 +49,9 @@ class Plan:
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
     messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
-    made as it takes within `budget_s` per row. `rounds`: at most so many scheduled starts per row
-    (probes.arrival_skew). Names and numbers are what the command line has let pass.
+    made as it takes within `budget_s` per row, and what is predicted to take longer than `longest_s` is left out (null:
+    nothing is). `rounds`: at most so many scheduled starts per row (probes.arrival_skew). Names and numbers are what
+    the command line has let pass.
     """
 
     ops: tuple[str, ...]
@@ -67,6 +68,7 @@ class Plan:
     batches: int = 5
     precision: float | None = None
     budget_s: float = 2.0
+    longest_s: float | None = None
     rounds: int = ROUNDS
     mode: Mode = "queued"
     verify: bool = True

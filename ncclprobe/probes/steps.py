@@ -100,7 +100,7 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phas
     need = workload.memory_bytes(asked.strategy, asked.model)
     if room is not None and need > room:
         raise UsageError(
-            f"--workload {asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
+            f"{asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
             f"{units.size(room)} free; give fewer --params or more --layers"
         )
     device = torch.device(plan.device)
@@ -148,9 +148,7 @@ def _views(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], BufferVie
     shapes = {(call.op, call.nbytes): OPS[call.op].shape(call.nbytes, plan.ranks, itemsize) for call in calls}
     for (name, nbytes), shape in shapes.items():
         if not shape.nbytes:
-            raise UsageError(
-                f"--workload: {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share"
-            )
+            raise UsageError(f"a step's {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share")
     largest = max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values())
     buffers: Buffers = allocate(-(-largest // 512) * 512, getattr(torch, plan.dtype), torch.device(plan.device))
     found = {}

@@ -7,13 +7,13 @@ back with nothing between them. Every rank makes the same steps in the same orde
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
-from ncclprobe import units
+from ncclprobe import stats, units
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, SkippedRow
@@ -26,6 +26,10 @@ from ncclprobe.probes.data import pattern
 from ncclprobe.probes.plan import PLACES, Exchange, Plan, SetPhase, SweepContext, first_line, phase
 from ncclprobe.probes.row import measure
 
+_PREDICTS = 1 << 20
+"""From so many bytes on, a message of twice the size takes about twice as long."""
+_BESIDE = 2
+"""Calls of a row beside its warm-up and its batches: an untimed one, and the one whose data is verified."""
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 
@@ -98,7 +102,10 @@ def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement 
     if refusal:
         yield SkippedRow(op.name, None, "refused", refusal)
         return
-    _warm_up(context, op, probe, min(measurable), max(measurable))
+    for nbytes, row_s in _warm_up(context, op, probe, sorted(measurable)).items():
+        why = f"a row of it would take {row_s:.3g} s, and may take {plan.longest_s:.3g}"
+        yield SkippedRow(op.name, nbytes, "time", why)
+        del measurable[nbytes]
     recv = context.buffers.recv
     data = pattern(recv.dtype, plan.redop if op.reduces else None, plan.ranks, recv.device)
     for shape in measurable.values():
@@ -139,14 +146,50 @@ def _attempt(context: SweepContext, call: Call) -> str:
     return ""
 
 
-def _warm_up(context: SweepContext, op: Op, probe: Probe, smallest: int, largest: int) -> None:
-    """Let connections, algorithms and caches settle: every size class once, doubling whatever -f says."""
-    nbytes = smallest
-    while nbytes <= largest:
+def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) -> dict[int, float]:
+    """Let connections, algorithms and caches settle: every size class once, doubling whatever -f says.
+
+    Returns those of the sizes `asked`, in rising order, that would take too long, with a row's predicted seconds.
+    """
+    nbytes = asked[0]
+    while nbytes <= asked[-1]:
         with context.phase(f"{op.name} {units.size(nbytes)} warm-up"):
             shape = op.shape(nbytes, context.plan.ranks, DTYPES[context.plan.dtype])
-            call = probe.run(context.views(shape, op.places[0])[0])
-            for _ in range(context.plan.warmup):
-                call()
-            context.clock.synchronise()
+            call_s = _settled(context, probe.run(context.views(shape, op.places[0])[0]))
+        larger = [each for each in asked if each > nbytes]
+        if larger and (late := _too_long(context, f"{op.name} {units.size(nbytes)}", nbytes, larger, call_s)):
+            return late
         nbytes *= 2
+    return {}
+
+
+def _settled(context: SweepContext, call: Call) -> float:
+    """Make the warm-up calls. Returns the seconds of the last one, when what is made once is made, where times are
+    predicted; else 0.
+    """
+    clock, plan = context.clock, context.plan
+    predicts = plan.target is not None and plan.longest_s is not None and plan.warmup > 0
+    for _ in range(plan.warmup - predicts):
+        call()
+    clock.synchronise()
+    if not predicts:
+        return 0.0
+    started = clock.now()
+    call()
+    clock.synchronise()
+    return clock.now() - started
+
+
+def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:
+    """Those of the `larger` sizes whose rows would take too long, once the next class would; the same on all ranks."""
+    plan = context.plan
+    if plan.target is None or plan.longest_s is None or nbytes < _PREDICTS:
+        return {}
+    context.set_phase(f"{what} decide")
+    told = context.exchange.collect(call_s)
+    slowest_s = float(context.exchange.share(max(told) if told else None))
+    calls = plan.warmup + stats.MIN_SAMPLES + _BESIDE
+    rows_s = {each: slowest_s * calls * each / nbytes for each in larger}
+    if slowest_s * calls * 2 <= plan.longest_s:
+        return {}
+    return {each: row_s for each, row_s in rows_s.items() if row_s > plan.longest_s}

@@ -19,6 +19,9 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"
 """What ``--markdown`` takes instead of a path: the job summary of GitHub Actions, with annotations."""
 
+_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+"""Set by the launchers of MPI, one of them at least."""
+
 FORMATS = ("json", "junit", "markdown", "html", "prometheus")
 """Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
 
@@ -129,7 +132,7 @@ def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bo
 
 def _style(no_color: bool) -> as_text.Style:
     """Colour on a terminal that wants it and where the extra `terminal` is installed."""
-    if no_color or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+    if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _on_terminal()):
         return as_text.unstyled
     try:
         from rich.style import Style
@@ -137,3 +140,21 @@ def _style(no_color: bool) -> as_text.Style:
         return as_text.unstyled
     colours = {"fail": "bold red", "warn": "bold yellow", "unknown": "bold magenta", "pass": "bold green"}
     return lambda text, status: Style.parse(colours.get(status, "bold")).render(text)
+
+
+def _on_terminal() -> bool:
+    """Whether standard output is a terminal that a person looks at.
+
+    Open MPI gives every rank a pseudo-terminal and forwards what comes out of it, perhaps to a file. Under an MPI
+    launcher a terminal therefore counts only where it is this process's controlling one, as `srun --pty` makes it:
+    tcgetpgrp(3) fails for any other.
+    """
+    if not sys.stdout.isatty():
+        return False
+    if not any(name in os.environ for name in _MPI):
+        return True
+    try:
+        os.tcgetpgrp(sys.stdout.fileno())
+    except OSError:
+        return False
+    return True

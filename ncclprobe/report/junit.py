@@ -34,7 +34,8 @@ def render(report: Report) -> str:
     from junitparser import JUnitXml
 
     xml = JUnitXml(report.tool.name)
-    suites = [_suite(report, "run", [_run(report)]), *_suites(report), *_row_suites(report)]
+    headline = [("headline", verdict_line(report))]
+    suites = [_suite(report, "run", [_run(report)], properties=headline), *_suites(report), *_row_suites(report)]
     if report.copies:
         suites.append(_suite(report, "measured copies", map(_copy, report.copies)))
     xml.extend(suites)

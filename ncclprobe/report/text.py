@@ -58,11 +58,25 @@ def render(
 
 
 def verdict_line(report: Report) -> str:
-    """The run in one line of at most 80 characters: status, the first problem or the counts, exit code."""
+    """The run in one line of at most 80 characters: status, the counts, exit code.
+
+    Numbers that nothing judged are the headline: a PASS in front of them would be taken for theirs.
+    """
     counts = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST if report.coverage.get(s))
+    if unjudged := none_judged(report):
+        lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
+        loud = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST[:-1] if report.coverage.get(s))
+        return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
     rows = f"; {_plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
+
+
+def none_judged(report: Report) -> str:
+    """How many rows were measured where none of them was judged; empty where one was, or none was measured."""
+    rows = report.measurements
+    none = rows and all(row.status == "unjudged" for row in rows)
+    return f"{_plural(len(rows), 'row')} measured, none judged" if none else ""
 
 
 def quiet(report: Report) -> str:
@@ -155,9 +169,13 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+_STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
+
+
 def _headline(report: Report) -> str:
     launch = report.launch
-    ranks = f", {_plural(launch.world_size, 'rank')} by {launch.kind}" if launch.world_size else ""
+    by = _STARTED.get(launch.kind, f" by {launch.kind}")
+    ranks = f", {_plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
     if launch.kind == "options":
         ranks = f", {_plural(launch.nnodes or 1, 'node')} by the command line"
     nodes = fold(node.name for node in report.nodes)

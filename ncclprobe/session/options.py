@@ -3,52 +3,44 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclprobe import stats
+from ncclprobe.facts.run.asked import What
 from ncclprobe.model.measurement import Mode
 from ncclprobe.ops import DTYPES
-from ncclprobe.session.measure import intra_node, training
+from ncclprobe.session.measure.training import Training
 from ncclprobe.session.ranks.identity import Backend
+
+LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
+"""Bytes of the largest message where the command line does not say, by backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
 
-    `sizes` are the bytes that -b, -e and -f lead to, `notes` what the reader must know of how they were understood.
-    `pairs` are the rounds of pairs to measure instead of collectives: 0 for all of them, None for no pairs; `training`
-    is what of real training to play instead, if anything; `aside` what to measure within nodes instead, `road` whether
-    to find out which way the bytes went.
+    `what` are the parts of the run in the order in which they are measured. What a command has no option for keeps its
+    default here.
+
+    `sizes` are the bytes of collectives in the order in which they are measured; with `open_end` nothing was said of
+    the largest, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones
+    that can be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's where it was said; `rounds`
+    of pairs, null: as many as it takes. `training` is what of real training to play. `transport`: whether to find out
+    which way the bytes went.
+    `gloo_ranks`: how many to start with gloo where nothing says how many.
     `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
     """
 
     command: str
     argv: tuple[str, ...]
-    ops: tuple[str, ...]
-    sizes: tuple[int, ...]
-    iters: int
-    warmup: int
-    batches: int
-    precision: float | None
-    budget_s: float
-    dtype: str
-    redop: str
-    mode: Mode | None
-    backend: Backend | None
-    pairs: int | None
-    training: training.Training | None
-    aside: intra_node.Aside | None
-    road: bool
+    what: tuple[What, ...]
     nproc: int | None
-    expect: str | None
-    baseline: str | None
-    repeat: int
-    tolerance: float
-    require_judged: bool
+    backend: Backend | None
+    timeout_s: float
+    phase_timeout_s: float
     select: tuple[str, ...]
     ignore: tuple[str, ...]
     config: Path | None
     keep: Path | None
-    timeout_s: float
-    phase_timeout_s: float
     json: str | None
     junit: str | None
     markdown: str | None
@@ -59,7 +51,34 @@ class Options:
     quiet: bool
     verbose: bool
     no_color: bool
-    notes: tuple[str, ...]
+    ops: tuple[str, ...] = ("all_reduce",)
+    sizes: tuple[int, ...] = ()
+    open_end: bool = False
+    only_judged: bool = False
+    pair_sizes: tuple[int, ...] = (8,)
+    rounds: int | None = None
+    training: Training | None = None
+    transport: bool = False
+    iters: int = 20
+    warmup: int = 5
+    batches: int = stats.MIN_SAMPLES
+    precision: float | None = 0.02
+    budget_s: float = 2.0
+    dtype: str = "float32"
+    redop: str = "sum"
+    mode: Mode | None = None
+    expect: str | None = None
+    baseline: str | None = None
+    repeat: int = 0
+    tolerance: float = 0.1
+    require_judged: bool = False
+    gloo_ranks: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def sizes_for(self, backend: str) -> tuple[int, ...]:
+        """The sizes to be measured with `backend`."""
+        fitting = tuple(nbytes for nbytes in self.sizes if nbytes <= LARGEST[backend])
+        return (fitting or (min(self.sizes),)) if self.open_end else self.sizes
 
     @property
     def itemsize(self) -> int:

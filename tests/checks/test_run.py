@@ -140,7 +140,7 @@ def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     assert [f.subject for f in ranks.straggler.run(Rows((row,)), two)] == ["rank 0"]
 
 
-PAIRS = Asked(what="pairs", require_judged=True)
+PAIRS = Asked(what=("pairs",), require_judged=True)
 
 
 def said_of(found: Localisation) -> list[Finding]:
@@ -193,7 +193,7 @@ def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> N
 
 def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() -> None:
     two = Localised(replace(_NOBODY, nodes=2))
-    assert said(of_pairs.pairs, two, asked=Asked(what="pairs")).status is Status.PASS
+    assert said(of_pairs.pairs, two, asked=Asked(what=("pairs",))).status is Status.PASS
 
 
 def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.search import graphs
 
-LATEST: Version = (2, 30, 7)
-H100 = System(
+LATEST: NcclVersion = (2, 30, 7)
+H100 = NodeSystem(
     name="H100",
     gpu="NVIDIA H100 80GB HBM3",
     compute_capability=90,
@@ -46,7 +46,7 @@ MESH = replace(A100, name="mesh", gpus=4, domain_gpus=4, fabric="mesh")
 SOCKETS = replace(PLAIN, name="TCP", gpus=1, sockets=1, network="sockets", gdr=False, nic_path="PHB")
 
 
-def found(system: System, shape: Shape, version: Version = LATEST) -> Graphs:
+def found(system: NodeSystem, shape: Shape, version: NcclVersion = LATEST) -> Graphs:
     """What the search finds, which must be something."""
     answer = graphs(system, shape, version)
     assert isinstance(answer, Graphs), answer

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.expect import copies, sockets
-from ncclprobe.expect.sockets import Link, Road
-from ncclprobe.expect.system import System
+from ncclprobe.expect.sockets import SocketInterface, SocketLink
+from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
 
 from .test_network import A100, H100
@@ -44,7 +44,7 @@ def test_two_gpus_of_one_grace_share_its_link_and_that_is_normal() -> None:
 
 
 @pytest.mark.parametrize(("links", "system", "GBps"), [(12, A100, 276), (18, H100, 396)])
-def test_a_published_copy_over_nvlink_is_in_the_band(links: int, system: System, GBps: float) -> None:
+def test_a_published_copy_over_nvlink_is_in_the_band(links: int, system: NodeSystem, GBps: float) -> None:
     found = copies.nvlink_copy(replace(system, nvlinks=links))
     assert _low(found) <= GBps <= 1.02 * _value(found)
 
@@ -62,15 +62,20 @@ def test_a_published_copy_between_gpus_over_pcie_is_in_the_band(same_socket: boo
 
 
 def test_the_slowest_interface_of_all_nodes_decides() -> None:
-    roads = [Road("a", "eth0", 25), Road("b", "eth1", 10), Road("c", "eth0", 25)]
-    assert sockets.slowest(roads) == Link(10, "eth1 of b", "reported")
+    roads = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
+    assert sockets.slowest(roads) == SocketLink(10, "eth1 of b", "reported")
 
 
 @pytest.mark.parametrize(
-    "road", [Road("b", "veth1", 10, virtual=True), Road("b", "eth0", None), Road("b", "x", 1, None)]
+    "road",
+    [
+        SocketInterface("b", "veth1", 10, virtual=True),
+        SocketInterface("b", "eth0", None),
+        SocketInterface("b", "x", 1, None),
+    ],
 )
-def test_an_interface_whose_speed_is_not_known_leaves_the_whole_unknown(road: Road) -> None:
-    assert sockets.slowest([Road("a", "eth0", 25), road]) is None
+def test_an_interface_whose_speed_is_not_known_leaves_the_whole_unknown(road: SocketInterface) -> None:
+    assert sockets.slowest([SocketInterface("a", "eth0", 25), road]) is None
     assert sockets.slowest([]) is None
 
 
@@ -82,13 +87,13 @@ def test_the_norm_of_measured_paths_is_not_the_sick_one() -> None:
 
 
 def test_gloo_over_a_path_at_a_tenth_of_what_the_others_carry_fails_and_a_healthy_one_passes() -> None:
-    found = sockets.gloo("all_reduce", 64 << 20, Link(1, "the median of 6 paths", "measured"))
+    found = sockets.gloo("all_reduce", 64 << 20, SocketLink(1, "the median of 6 paths", "measured"))
     assert 0.0125 < _low(found) < 0.11
     assert (found or pytest.fail("nothing expected")).worst == "fail"
 
 
 def test_what_an_interface_reports_of_itself_judges_no_run_of_gloo() -> None:
-    found = sockets.gloo("all_reduce", 64 << 20, Link(1, "eth0 of a", "reported"))
+    found = sockets.gloo("all_reduce", 64 << 20, SocketLink(1, "eth0 of a", "reported"))
     assert (_low(found), _value(found)) == (0.0, pytest.approx(0.11))
     assert found is not None
     assert found.worst == "unjudged"
@@ -97,21 +102,21 @@ def test_what_an_interface_reports_of_itself_judges_no_run_of_gloo() -> None:
 
 @pytest.mark.parametrize("op", ["reduce_scatter", "all_gather", "all_to_all", "gather"])
 def test_gloos_other_collectives_are_not_held_to_its_all_reduce(op: str) -> None:
-    assert sockets.gloo(op, 64 << 20, Link(10, "eth0", "reported")) is None
+    assert sockets.gloo(op, 64 << 20, SocketLink(10, "eth0", "reported")) is None
 
 
 def test_nothing_is_expected_of_small_messages_over_tcp() -> None:
-    assert sockets.gloo("all_reduce", 4096, Link(10, "eth0", "reported")) is None
+    assert sockets.gloo("all_reduce", 4096, SocketLink(10, "eth0", "reported")) is None
 
 
 @pytest.mark.parametrize(("gbps", "GBps"), [(100, 4.5), (100, 5.2), (32, 2.4), (10, 0.96), (200, 3.2)])
 def test_a_published_run_of_nccl_over_tcp_is_within_a_factor_of_two(gbps: float, GBps: float) -> None:
-    found = sockets.nccl("all_reduce", Link(gbps, "eth0", "reported"))
+    found = sockets.nccl("all_reduce", SocketLink(gbps, "eth0", "reported"))
     assert 0.5 * _value(found) <= GBps <= 1.25 * _value(found)
 
 
 def test_an_all_to_all_over_tcp_is_not_judged() -> None:
-    assert sockets.nccl("all_to_all", Link(100, "eth0", "reported")) is None
+    assert sockets.nccl("all_to_all", SocketLink(100, "eth0", "reported")) is None
 
 
 def _low(found: Expectation | None) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from expect.boxes import A100, B200, H100, LATEST, SOCKETS, found
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner import cost, search
 from ncclprobe.expect.tuner.cost import Forced
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
@@ -30,7 +30,7 @@ PRINTED = {
 """AllReduce as NCCL 2.29.7 printed it: 2 ranks on 2 nodes, sm120, Socket (nccl_log_grammar.md, tuning-row)."""
 
 
-def busbw(system: System, shape: Shape, op: str, nbytes: int, version: Version = LATEST) -> float:
+def busbw(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion = LATEST) -> float:
     best = cost.best(found(system, shape, version), system, shape, op, nbytes, version)
     assert best is not None
     return best.busbw_GBps
@@ -67,7 +67,7 @@ def test_a_small_broadcast_takes_ring_ll_as_the_log_says() -> None:
         (A100, "all_reduce", 240),
     ],
 )
-def test_the_peak_of_a_box_is_the_models(system: System, op: str, expected: float) -> None:
+def test_the_peak_of_a_box_is_the_models(system: NodeSystem, op: str, expected: float) -> None:
     assert busbw(system, Shape((8,)), op, 16 * GIB) == pytest.approx(expected, rel=0.003)
 
 
@@ -169,7 +169,7 @@ _VERSIONS = [(2, minor, 0) for minor in range(18, 31)]
     version=st.sampled_from(_VERSIONS),
 )
 def test_a_cost_is_finite_and_every_byte_costs(
-    system: System, nodes: int, op: str, power: int, version: Version
+    system: NodeSystem, nodes: int, op: str, power: int, version: NcclVersion
 ) -> None:
     shape = Shape((system.gpus,) * nodes)
     searched = search.graphs(system, shape, version)

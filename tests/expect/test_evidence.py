@@ -7,7 +7,7 @@ import pytest
 from ncclprobe.expect import evidence
 from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
 from ncclprobe.expect.site.verdict import once
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 
 from .boxes import A100, B200, H100, PLAIN, SOCKETS, V100
@@ -16,7 +16,7 @@ NODE, PAIR, GIB = Shape((8,)), Shape((8, 8)), 1 << 30
 NUMBER = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
 
 
-def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
+def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
     key = ("model", path_of(system, shape, "all_reduce"), evidence.decade(nbytes))
     cells = {key: ErrorCell(*key, 5, 60, 0.03, 0.08, mark)}
     return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
@@ -38,7 +38,7 @@ def with_cell(system: System, shape: Shape, nbytes: int, mark: float | None, by_
         (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 36), "all_reduce", "racks"),
     ],
 )
-def test_the_path_of_the_bytes_is_a_class_of_its_own(system: System, shape: Shape, op: str, path: str) -> None:
+def test_the_path_of_the_bytes_is_a_class_of_its_own(system: NodeSystem, shape: Shape, op: str, path: str) -> None:
     assert path_of(system, shape, op) == path
 
 
@@ -68,7 +68,7 @@ def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) ->
     ],
 )
 def test_what_may_be_a_wrong_table_warns_at_most(
-    system: System, shape: Shape, nbytes: int, mark: float, by_time: bool
+    system: NodeSystem, shape: Shape, nbytes: int, mark: float, by_time: bool
 ) -> None:
     found = with_cell(system, shape, nbytes, mark, by_time)
     assert found.worst == "warn"

@@ -14,7 +14,7 @@ every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.
 
 
 @every_gpu
-def test_every_gpu_has_a_source_and_a_place_on_some_bus(gpu: gpus.Gpu) -> None:
+def test_every_gpu_has_a_source_and_a_place_on_some_bus(gpu: gpus.GpuProduct) -> None:
     assert gpu.source
     assert gpu.pcie_generation or gpu.c2c_GBps or gpu.name == "NVIDIA GB10"
     assert (gpu.wiring is None) == (not gpu.nvlink_source)
@@ -22,7 +22,7 @@ def test_every_gpu_has_a_source_and_a_place_on_some_bus(gpu: gpus.Gpu) -> None:
 
 
 @every_gpu
-def test_a_link_counts_for_nccl_as_the_architecture_says(gpu: gpus.Gpu) -> None:
+def test_a_link_counts_for_nccl_as_the_architecture_says(gpu: gpus.GpuProduct) -> None:
     if gpu.nvlinks:
         assert gpu.nccl_nvlink_GBps == nccl_link_GBps(gpu.compute_capability)
         assert 0.7 < gpu.nccl_nvlink_GBps / gpu.nvlink_GBps < 0.9

@@ -8,7 +8,7 @@ every_link = pytest.mark.parametrize("link", links.table().values(), ids=lambda 
 
 
 @every_link
-def test_a_link_has_a_source_and_carries_no_more_than_its_line(link: links.Link) -> None:
+def test_a_link_has_a_source_and_carries_no_more_than_its_line(link: links.LinkKind) -> None:
     assert link.source
     if link.high_GBps is not None and link.line_GBps is not None and "NVLS" not in link.name:
         assert 0 < link.high_GBps <= link.line_GBps

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import most_GBps
-from ncclprobe.expect.tables.machine_types import Machine
+from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.expect.tables.machines import by_name, find, from_toml, table
 from ncclprobe.ops import OPS
 
@@ -219,7 +219,7 @@ def test_an_absurd_file_takes_no_memory() -> None:
 
 
 @every_type
-def test_a_type_is_whole_and_every_number_has_its_source(machine: Machine) -> None:
+def test_a_type_is_whole_and_every_number_has_its_source(machine: MachineType) -> None:
     system = machine.system()
     assert machine.links.source
     assert system.gpu in gpus.table()

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.expect.network import FRACTIONS, domains, limit
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 
-H100 = System(
+H100 = NodeSystem(
     name="8x H100",
     gpu="NVIDIA H100 80GB HBM3",
     compute_capability=90,
@@ -140,7 +140,7 @@ def test_every_fraction_is_a_share_and_has_a_source() -> None:
     st.lists(st.integers(1, 4), min_size=2, max_size=40),
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "gather"]),
 )
-def test_what_is_normal_is_below_the_hard_limit(system: System, gpus: list[int], op: str) -> None:
+def test_what_is_normal_is_below_the_hard_limit(system: NodeSystem, gpus: list[int], op: str) -> None:
     found = limit(system, Shape(tuple(gpus)), op)
     if found is not None:
         assert 0 < found.value_GBps <= found.hard_GBps

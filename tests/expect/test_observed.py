@@ -7,14 +7,14 @@ import pytest
 
 from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.observed import nics_of, processor, system_of
-from ncclprobe.expect.system import System
+from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import find
 from ncclprobe.model.snapshot import Absent
 
 
-def seen(name: str) -> System:
+def seen(name: str) -> NodeSystem:
     system = system_of(named(name)[0])
-    assert isinstance(system, System)
+    assert isinstance(system, NodeSystem)
     return system
 
 
@@ -26,7 +26,7 @@ def test_every_capture_is_a_system_or_says_why_not(path: Path) -> None:
         assert isinstance(system, Absent)
         assert system.why
     else:
-        assert isinstance(system, System)
+        assert isinstance(system, NodeSystem)
         assert system.gpus > 0
         assert system.pcie_GBps > 0
         assert (system.fabric == "none") == (system.nvlinks == 0) == (system.nvlink_GBps == 0)
@@ -77,7 +77,7 @@ def test_bridges_and_a_cpu_with_nvlink_are_told_from_switches() -> None:
 def test_what_was_assumed_is_said() -> None:
     facts = replace(named("hgx-h100")[0], nvlinks=Absent("no"), cpus=Absent("no"))
     system = system_of(facts)
-    assert isinstance(system, System)
+    assert isinstance(system, NodeSystem)
     assert (system.fabric, system.processor) == ("none", "unknown")
     assert "assumed: NVLinks, processor" in system.source
 

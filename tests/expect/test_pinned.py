@@ -5,7 +5,7 @@ import pytest
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import expectation, predict
 from ncclprobe.expect.site.verdict import once
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -21,7 +21,7 @@ def set_to(**variables: str) -> Pinned:
     return pinned(merge(Environment(variables), ()), LATEST)
 
 
-def expected(settings: Pinned, system: System = H100, op: str = "all_reduce", shape: Shape = NODE) -> Expectation:
+def expected(settings: Pinned, system: NodeSystem = H100, op: str = "all_reduce", shape: Shape = NODE) -> Expectation:
     found = expectation(op, 8 * GIB, shape, system, machine=DGX, settings=settings)
     assert found is not None
     return found

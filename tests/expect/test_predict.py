@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, where
 from ncclprobe.expect.predict import LATEST, expectation, predict
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import OPS
@@ -37,7 +37,7 @@ TCP = replace(H100, name="TCP", network="sockets", nics=1, nic_gbps=100, gdr=Fal
     ],
 )
 def test_a_published_peak_of_a_healthy_machine_is_expected_and_does_not_fail(
-    system: System, shape: Shape, op: str, busbw: float
+    system: NodeSystem, shape: Shape, op: str, busbw: float
 ) -> None:
     found, band = predict(system, shape, op, 8 * GIB), expectation(op, 8 * GIB, shape, system)
     assert found is not None
@@ -176,7 +176,7 @@ def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str
     st.integers(1, 16 * GIB),
 )
 def test_whatever_is_expected_is_positive_and_its_threshold_below_it_or_missing(
-    system: System, gpus: list[int], op: str, nbytes: int
+    system: NodeSystem, gpus: list[int], op: str, nbytes: int
 ) -> None:
     shape = Shape(tuple(min(each, system.gpus) for each in gpus))
     found = expectation(op, nbytes, shape, system)

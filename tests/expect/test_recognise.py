@@ -8,8 +8,8 @@ import pytest
 from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.observed import system_of
 from ncclprobe.expect.recognise import Recognised, Seen, ideal, recognise, seen, should_be
-from ncclprobe.expect.system import System
-from ncclprobe.expect.tables.machine_types import Machine, Match
+from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.tables.machine_types import MachineType, Match
 from ncclprobe.expect.tables.machines import find, table
 from ncclprobe.model.snapshot import Absent
 
@@ -33,7 +33,7 @@ def of(name: str) -> Recognised:
 
 
 @every_type
-def test_a_types_own_facts_recognise_it_and_only_it(machine: Machine) -> None:
+def test_a_types_own_facts_recognise_it_and_only_it(machine: MachineType) -> None:
     """Two types that fit are an error here, unless each names the other as its twin."""
     found = recognise(ideal(machine))
     if machine.match.by_name_only:
@@ -154,8 +154,8 @@ def test_a_machine_should_be_as_its_type_and_a_board_has_the_nics_that_are_here(
     assert lost == find("DGX H100").system()
     here = system_of(named("hgx-h200")[0])
     board = should_be(of("hgx-h200"), here)
-    assert isinstance(here, System)
-    assert isinstance(board, System)
+    assert isinstance(here, NodeSystem)
+    assert isinstance(board, NodeSystem)
     assert (board.name, board.nics, board.nic_gbps) == ("HGX H200", here.nics, here.nic_gbps)
     assert should_be(of("l40s-8"), here) is here
     assert should_be(of("dgx-b200"), Absent("no")) == find("DGX B200").system()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expect.boxes import A100, B200, H100, LATEST, MESH, PLAIN, SOCKETS, V100, found
-from ncclprobe.expect.system import Shape, System
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.search import graphs, islands
@@ -31,7 +31,9 @@ from ncclprobe.model.snapshot import Absent
         (replace(H100, nics=32, nic_gbps=100), Shape((8, 8)), 32, 12),
     ],
 )
-def test_the_ring_is_the_one_of_the_worked_example(system: System, shape: Shape, channels: int, speed: float) -> None:
+def test_the_ring_is_the_one_of_the_worked_example(
+    system: NodeSystem, shape: Shape, channels: int, speed: float
+) -> None:
     ring = found(system, shape).ring
     assert (ring.channels, ring.bw_intra, ring.bw_inter) == (channels, speed, speed)
 
@@ -91,7 +93,7 @@ def test_an_older_release_counts_slower_links() -> None:
         (replace(PLAIN, pcie_GBps=0.0), Shape((2,)), "slots"),
     ],
 )
-def test_what_is_irregular_is_not_guessed(system: System, shape: Shape, why: str) -> None:
+def test_what_is_irregular_is_not_guessed(system: NodeSystem, shape: Shape, why: str) -> None:
     answer = graphs(system, shape, LATEST)
     assert isinstance(answer, Absent)
     assert why in answer.why
@@ -113,7 +115,7 @@ def test_every_known_machine_is_searched_or_says_why_not() -> None:
     gpus=st.integers(1, 8),
     system=st.sampled_from([A100, H100, B200]),
 )
-def test_no_search_reserves_more_than_the_nics_have(nics: int, gbps: int, gpus: int, system: System) -> None:
+def test_no_search_reserves_more_than_the_nics_have(nics: int, gbps: int, gpus: int, system: NodeSystem) -> None:
     answer = graphs(replace(system, nics=nics, nic_gbps=gbps), Shape((gpus,) * 2), LATEST)
     if isinstance(answer, Graphs):
         assert answer.ring.channels * answer.ring.bw_inter <= max(1, nics) * gbps / 8 + 1e-6

@@ -159,4 +159,4 @@ def test_the_rows_asked_for_are_those_of_every_place_with_something_to_move() ->
     assert asked.rows(4) == {
         ("all_reduce", 8, "in"), ("all_reduce", 64, "in"), ("all_gather", 64, "in"), ("all_gather", 64, "out"),
     }  # fmt: skip
-    assert replace(asked, what="pairs").rows(4) == frozenset()
+    assert replace(asked, what=("pairs",)).rows(4) == frozenset()

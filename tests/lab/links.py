@@ -14,7 +14,7 @@ from ncclprobe.model.report import Report
 from . import faults
 from .hosts import Lab, why_not
 from .processes import LabError
-from .ranks import bandwidth
+from .ranks import measured
 
 NBYTES = {100: 4 << 20, 500: 16 << 20, 1000: 32 << 20}
 """Bytes of a message by Mbit/s: a third of a second on the wire, far beyond what the shaper lets through at once."""
@@ -105,7 +105,7 @@ def ours(lab: Lab, mbits: int) -> dict[str, float]:
     size = str(NBYTES.get(mbits, mbits * 40_000))
     path = lab.folder / "report.json"
     few = ["--budget", f"{SECONDS:g}", "-w", "1", "--phase-timeout", "60"]
-    rows = bandwidth(lab, path, "--op", "all_reduce,sendrecv", "-b", size, "-e", size, *few).told.measurements
-    paired = bandwidth(lab, path, "--pairs", "-e", size).told
+    rows = measured(lab, path, "--op", "all_reduce,sendrecv", "-b", size, "-e", size, *few).told.measurements
+    paired = measured(lab, path, "-e", size, command="pairs").told
     found = {op: bus_mbits(rows, op) for op in OURS[:2]}
     return found | {name: pair_mbits(paired, both) for name, both in zip(OURS[2:], (False, True), strict=True)}

@@ -65,9 +65,9 @@ def wait(jobs: Sequence[Running], deadline_s: float) -> list[Completed]:
     return [done[str(rank)] for rank in range(len(jobs))]
 
 
-def begin(lab: Lab, path: Path, *options: str, cards: int = 1) -> list[Running]:
-    """`ncclprobe bandwidth` over gloo on every host; rank 0 writes its report to `path`."""
-    own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--no-color", "--json", str(path)]
+def begin(lab: Lab, path: Path, *options: str, cards: int = 1, command: str = "bandwidth") -> list[Running]:
+    """`ncclprobe bandwidth`, or another `command`, over gloo on every host; rank 0 writes its report to `path`."""
+    own = ["-m", "ncclprobe", command, "--backend", "gloo", "--no-color", "--json", str(path)]
     return start(lab, [*own, *options], cards=cards)
 
 
@@ -78,7 +78,9 @@ def finish(jobs: Sequence[Running], path: Path, deadline_s: float) -> Ended:
     return Ended(tuple(done), report, max(each.seconds for each in done))
 
 
-def bandwidth(lab: Lab, path: Path, *options: str, cards: int = 1, deadline_s: float = 120.0) -> Ended:
+def measured(
+    lab: Lab, path: Path, *options: str, cards: int = 1, deadline_s: float = 120.0, command: str = "bandwidth"
+) -> Ended:
     """Both."""
     path.unlink(missing_ok=True)
-    return finish(begin(lab, path, *options, cards=cards), path, deadline_s)
+    return finish(begin(lab, path, *options, cards=cards, command=command), path, deadline_s)

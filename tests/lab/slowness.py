@@ -32,7 +32,7 @@ STARVED_SHARE = 0.1
 """Of one processor, by slices of a tenth of a second: what a container's limit does."""
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
-PAIRS = ("--pairs", "-e", "1M")
+PAIRS = ("-e", "1M")
 SWEEP = ("--op", "all_reduce", "-b", "1K", "-e", "1M", "-f", "32", "-n", "5")
 DEADLINE_S = 180.0
 LONG = ("--timeout", "150", "--phase-timeout", "60")
@@ -69,9 +69,14 @@ class Plant:
     starve: "Callable[[Lab, Sequence[Running], ExitStack], None] | None" = None
 
     @property
+    def command(self) -> str:
+        """Which command looks for it."""
+        return "pairs" if self.options == PAIRS else "bandwidth"
+
+    @property
     def how(self) -> str:
         """By what it is looked for."""
-        return "--pairs" if self.options == PAIRS else "all_reduce"
+        return "pairs" if self.options == PAIRS else "all_reduce"
 
 
 Verdict = Literal["named", "placed", "nobody", "others", "quiet"]
@@ -115,12 +120,12 @@ def play(plant: Plant, path: Path, *more: str) -> tuple[Play, Ended]:
     path.unlink(missing_ok=True)
     with Lab(hosts=HOSTS, nics=plant.cards) as lab, ExitStack() as stack:
         plant.make(lab, stack)
-        jobs = begin(lab, path, *plant.options, *LONG, *more, cards=plant.cards)
+        jobs = begin(lab, path, *plant.options, *LONG, *more, cards=plant.cards, command=plant.command)
         if plant.starve:
             until_connected(lab[VICTIM], timeout_s=60.0)
             plant.starve(lab, jobs, stack)
         over = finish(jobs, path, DEADLINE_S)
-    if "--pairs" in plant.options and over.told.localisation is None:
+    if plant.command == "pairs" and over.told.localisation is None:
         raise LabError(f"no pairs were measured: exit codes {over.codes}, {over.ranks[0].err.strip()[-200:]}")
     return Play(blames(over.told, plant.cards), over.codes, over.seconds), over
 

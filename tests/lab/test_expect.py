@@ -8,7 +8,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 
 from . import Lab, faults, why_not
-from .ranks import bandwidth
+from .ranks import measured
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 
@@ -21,7 +21,7 @@ def play(tmp_path: Path, slow_mbits: float) -> tuple[list[int], Report]:
     with Lab(hosts=HOSTS) as lab:
         shapes = [faults.shaped(host, slow_mbits if host.name == "n1" else LINK_MBITS) for host in lab.hosts]
         with shapes[0], shapes[1], shapes[2]:
-            done = bandwidth(lab, tmp_path / "report.json", *SHORT)
+            done = measured(lab, tmp_path / "report.json", *SHORT)
     assert done.report
     return [each.code for each in done.ranks], done.report
 

@@ -11,7 +11,7 @@ from ncclprobe.model.findings import Status
 
 from . import Lab, why_not
 from .hosts import Host
-from .ranks import Ended, bandwidth
+from .ranks import Ended, measured
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 
@@ -43,7 +43,7 @@ def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> Non
     with Lab(hosts=2, nics=2) as lab, ExitStack() as faults:
         faults.enter_context(detour(lab["n0"], lab["n1"]))
         faults.enter_context(detour(lab["n1"], lab["n0"]))
-        done = bandwidth(lab, tmp_path / "report.json", *SIZE)
+        done = measured(lab, tmp_path / "report.json", *SIZE)
     (road,) = done.told.nic_traffic
     assert road.stray == ("n0 eth1", "n1 eth1")
     assert sorted(strays(done)) == [("n0 eth1", ("n0",)), ("n1 eth1", ("n1",))]
@@ -53,7 +53,7 @@ def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> Non
 def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: Path) -> None:
     """As where two cards are in one subnet: what n0 sends leaves over eth1, what comes back does not."""
     with Lab(hosts=2, nics=2) as lab, detour(lab["n0"], lab["n1"]):
-        done = bandwidth(lab, tmp_path / "report.json", *SIZE)
+        done = measured(lab, tmp_path / "report.json", *SIZE)
     (road,) = done.told.nic_traffic
     assert "n0 eth1" in road.stray
 
@@ -62,7 +62,7 @@ def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_pa
     """Which connection goes over which card is decided by who called whom: three quarters to one, as measured."""
     with Lab(hosts=2, nics=2) as lab:
         before = sent_bytes(lab["n0"])
-        done = bandwidth(lab, tmp_path / "report.json", "--op", "all_to_all", *SIZE, cards=2)
+        done = measured(lab, tmp_path / "report.json", "--op", "all_to_all", *SIZE, cards=2)
         after = sent_bytes(lab["n0"])
     (road,) = done.told.nic_traffic
     whole = {name: after[name] - before[name] for name in before}

@@ -8,12 +8,12 @@ from ncclprobe.model.traffic import GroupRow, StepRow
 
 from . import faults
 from .hosts import Lab
-from .ranks import bandwidth
+from .ranks import measured
 
 MODEL = ("--params", "500K", "--layers", "4", "--tokens", "64", "--micro-batches", "2", "--bucket", "512K")
 COMPUTE_S = 0.1
 """Of a step: about what its calls take over 500 Mbit/s, so that there is something to hide and somewhere to hide it."""
-ASKED = " ".join(("--workload", "all", *MODEL, "--compute", f"{COMPUTE_S:g}"))
+ASKED = " ".join(("all", *MODEL, "--compute", f"{COMPUTE_S:g}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,10 @@ class Steps:
 def play(hosts: int, mbits: int) -> Steps:
     """All strategies once. Raises LabError where a run writes no report."""
     with _shaped(hosts, mbits) as lab:
-        asked = ("--workload", "all", *MODEL, "--compute", f"{COMPUTE_S:g}")
-        told = bandwidth(lab, lab.folder / "report.json", *asked, *_ONLY, deadline_s=_DEADLINE_S).told
+        asked = ("all", *MODEL, "--compute", f"{COMPUTE_S:g}")
+        told = measured(
+            lab, lab.folder / "report.json", *asked, *_ONLY, deadline_s=_DEADLINE_S, command="workload"
+        ).told
     return Steps(hosts, mbits, told.steps)
 
 
@@ -37,7 +39,9 @@ def grouped(mbits: int) -> tuple[GroupRow, ...]:
     """``tp=2,dp=2`` on two hosts of two cards: apart, and together."""
     with _shaped(2, mbits, nics=2) as lab:
         asked = ("--groups", "tp=2,dp=2", "-e", "1M")
-        return bandwidth(lab, lab.folder / "report.json", *asked, *_ONLY, cards=2, deadline_s=_DEADLINE_S).told.groups
+        return measured(
+            lab, lab.folder / "report.json", *asked, *_ONLY, cards=2, deadline_s=_DEADLINE_S, command="workload"
+        ).told.groups
 
 
 _DEADLINE_S = 260.0

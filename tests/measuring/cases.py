@@ -39,6 +39,7 @@ class Case:
     hit: Hit | None = None
     bands: str = ""
     free: tuple[str, ...] = ()
+    command: str = "bandwidth"
 
 
 def band(op: str, nbytes: str, low: str) -> str:
@@ -62,11 +63,11 @@ WHOLE = (
          "avg"]),
     Case("nothing-judges-under-torchrun", "torchrun", TINY),
     Case("report-only-under-mpirun", "mpirun", TINY),
-    Case("pairs", "self", ["--pairs", "-e", "64K"], ranks=3, free=("run.pairs",)),
-    Case("copies", "one", ["--copies"]),
-    Case("affinity", "hand", ["--affinity", "-b", "1K", "-e", "4K"]),
-    Case("groups-report-only", "hand", ["--groups", "tp=2", "-e", "64K"]),
-    Case("training-step", "self", ["--workload", "ddp", *STEP]),
+    Case("pairs", "self", ["-e", "64K"], ranks=3, free=("run.pairs",), command="pairs"),
+    Case("copies", "one", [], command="copies"),
+    Case("affinity", "hand", ["-e", "4K"], command="affinity"),
+    Case("groups-report-only", "hand", ["--groups", "tp=2", "-e", "64K"], command="workload"),
+    Case("training-step", "self", ["ddp", *STEP], command="workload"),
 )  # fmt: skip
 
 KILL, STOP, TERM, INT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT
@@ -90,7 +91,7 @@ BROKEN = (
 WRONG = (
     Case("wrong-operation", "self", ["--op", "allreduce"]),
     Case("wrong-sizes", "self", ["-b", "1G", "-e", "1M"]),
-    Case("pairs-of-one-rank", "one", ["--pairs"]),
+    Case("pairs-of-one-rank", "one", [], command="pairs"),
     Case("one-rank", "one", []),
     Case("broken-bands", "self", TINY, bands="[[expect]\n"),
     Case("wrong-under-mpirun", "mpirun", ["--redop", "median"]),

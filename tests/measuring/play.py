@@ -40,7 +40,12 @@ def played(case: Case, launcher: Launcher) -> dict[str, Any]:
         codes = []
     if case.kind == "mpirun" and any(codes):
         codes = ["not 0"]  # which, depends on its version
-    return {"argv": " ".join(case.argv), "exit_codes": codes, "stderr": _said(started, own), "report": report}
+    return {
+        "argv": " ".join((case.command, *case.argv)),
+        "exit_codes": codes,
+        "stderr": _said(started, own),
+        "report": report,
+    }
 
 
 def _document(launcher: Launcher) -> dict[str, Any] | None:
@@ -61,7 +66,7 @@ def _start(case: Case, launcher: Launcher) -> list[Process]:
     if case.bands:
         (launcher.folder / BANDS).write_text(case.bands)
         argv += ["--expect", str(launcher.folder / BANDS)]
-    command, module = ["-m", "ncclprobe", "bandwidth"], ["-m", "ncclprobe.bandwidth"]
+    command, module = ["-m", "ncclprobe", case.command], ["-m", f"ncclprobe.{case.command}"]
     count = str(case.ranks)
     if case.kind == "hand":
         seats = by_hand(free_port(), case.ranks)

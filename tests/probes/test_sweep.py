@@ -266,6 +266,30 @@ def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
 
 
+def slow_link(monkeypatch: pytest.MonkeyPatch, **changes: object) -> list[Measurement | SkippedRow]:
+    """Sizes of 1 and 4 MiB over a link on which a call of the larger takes a second."""
+    link = Link(0.0, bytes_per_s=4 << 20)
+    monkeypatch.setattr(dist, "all_reduce", link.all_reduce)
+    return measured(plan(**{"sizes": (4 << 20, 1 << 20), "precision": 0.02, "budget_s": 1.0, **changes}), link)
+
+
+def test_a_size_that_would_take_too_long_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out, row = slow_link(monkeypatch, longest_s=5.0)
+    assert isinstance(left_out, SkippedRow)
+    assert (left_out.op, left_out.nbytes, left_out.cause) == ("all_reduce", 4 << 20, "time")
+    assert left_out.why == "a row of it would take 12 s, and may take 5"
+    assert isinstance(row, Measurement)
+    assert row.nbytes == 1 << 20
+
+
+@pytest.mark.parametrize("changes", [{"longest_s": 60.0}, {"longest_s": None}, {"longest_s": 5.0, "precision": None}])
+def test_no_size_is_left_out_that_has_time_or_whose_number_of_calls_is_fixed(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    rows = slow_link(monkeypatch, **changes)
+    assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [4 << 20, 1 << 20]
+
+
 def tallied(rows: dict[int, RankResult], batches: int = 1) -> Measurement:
     """A row for an all_reduce of 1 MB between as many ranks as there are rows."""
     op = OPS["all_reduce"]

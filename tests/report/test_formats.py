@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.commands import measuring as bandwidth
-from ncclprobe.commands import report
+from ncclprobe.commands import bandwidth, report
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.ranks import Participants

@@ -78,8 +78,8 @@ def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, cod
 def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) -> None:
     import argparse
 
+    from ncclprobe.commands import bandwidth as options
     from ncclprobe.commands import doctor
-    from ncclprobe.commands import measuring as options
 
     known = {
         flag for action in (*doctor._parser()._actions, *options._parser()._actions) for flag in action.option_strings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.commands import measuring as options
+from ncclprobe.commands import bandwidth as options
 from ncclprobe.commands import report
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.facts.run.ranks import Participants

@@ -184,9 +184,9 @@ def test_runs_are_counted_by_what_they_are_worth_and_one_that_failed_says_why() 
     quiet = slowness.PLANTS[0]
     lines = list(measure.slow_report([(planted, named), (planted, named), (planted, missed), (quiet, "no tbf here")]))
     counted = "| 3 | 2 | 0 | 1 | 0 | – | 0, 4 | 10.0 | rail: n2 rail 1 (2) / nobody (1) |"
-    assert f"| {planted.name} | --pairs {counted}" in lines
-    assert "| nothing | --pairs | 0 | – | – | – | 0 | 0 |  | – |  |" in lines
-    assert "Not run: nothing, --pairs: no tbf here" in lines
+    assert f"| {planted.name} | pairs {counted}" in lines
+    assert "| nothing | pairs | 0 | – | – | – | 0 | 0 |  | – |  |" in lines
+    assert "Not run: nothing, pairs: no tbf here" in lines
 
 
 def test_every_plant_is_of_hosts_that_there_are_and_told_apart() -> None:

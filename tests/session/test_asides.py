@@ -1,7 +1,7 @@
 """Copies are judged by their link, an affinity by rounds in turn; what nobody expected anything of stays unjudged."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,9 @@ import pytest
 import rank_lab
 from conftest import answers
 
-from ncclprobe.commands import measuring as options
+from ncclprobe.commands import affinity as affinity_command
+from ncclprobe.commands import bandwidth, pairs, workload
+from ncclprobe.commands import copies as copies_command
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.copies import host_copy
 from ncclprobe.model.traffic import CopyRow
@@ -123,14 +125,28 @@ def test_what_taskset_took_away_a_process_may_have_back() -> None:
     assert os.sched_getaffinity(0) == set(CPUS)
 
 
-@pytest.mark.parametrize("more", [["--pairs"], ["--groups", "tp=2"], ["--workload", "ddp"]])
-def test_one_thing_at_a_time(more: list[str]) -> None:
-    with pytest.raises(UsageError, match="give one at a time"):
-        options.parse(["--copies", *more])
+@pytest.mark.parametrize(
+    ("parse", "option"),
+    [
+        (bandwidth.parse, "--pairs"),
+        (bandwidth.parse, "--copies"),
+        (bandwidth.parse, "--groups=tp=2"),
+        (bandwidth.parse, "--params=7B"),
+        (pairs.parse, "--op=all_gather"),
+        (pairs.parse, "--precision=2"),
+        (copies_command.parse, "-e=1M"),
+        (copies_command.parse, "--expect=bands.toml"),
+        (affinity_command.parse, "--require-judged"),
+        (workload.parse, "--redop=max"),
+    ],
+)
+def test_an_option_that_does_not_apply_is_refused(parse: Callable[[list[str]], object], option: str) -> None:
+    with pytest.raises(UsageError, match="unrecognized arguments"):
+        parse([option])
 
 
 def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.Lab) -> None:
-    own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies"]
+    own = ["-m", "ncclprobe", "copies", "--backend", "gloo"]
     run = lab.start([*own, "--json", str(lab.report_path)])
     assert run.wait() == 0, run.err
     rows = lab.report().copies
@@ -140,7 +156,7 @@ def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.L
 
 
 def test_copies_that_nothing_judged_are_no_pass_where_they_must_be_judged(lab: rank_lab.Lab) -> None:
-    run = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--copies", "--require-judged"])
+    run = lab.start(["-m", "ncclprobe", "copies", "--backend", "gloo", "--require-judged"])
     assert run.wait() == 3, run.err
     assert "nothing is known of what copies reach on this machine" in " ".join(run.out.split())
 
@@ -155,7 +171,7 @@ runpy.run_module("ncclprobe", run_name="__main__")
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs two processors, to be pinned to one of them")
 def test_ranks_pinned_to_a_busy_processor_are_compared_with_free_ones(lab: rank_lab.Lab) -> None:
     lab.start(["-c", f"import os\nos.sched_setaffinity(0, [{CPUS[0]}])\nwhile True: pass"])
-    own = ["bandwidth", "--backend", "gloo", "--nproc", "2", "--affinity", "-e", "64K", "--json", str(lab.report_path)]
+    own = ["affinity", "--backend", "gloo", "--nproc", "2", "-e", "64K", "--json", str(lab.report_path)]
     run = lab.start(["-c", PINNED, *own])
     assert run.wait() == 4, run.err  # the machine's own check says why, and it is the job's doing
     report = lab.report()

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from ncclprobe.commands.measuring import parse
+from ncclprobe.commands import pairs
+from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.expect import of_run
 from ncclprobe.expect.of_run import Expecting
@@ -74,9 +75,13 @@ def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is expected" in found.note
 
 
-@pytest.mark.parametrize("argv", [("--expect", "bands.toml"), ("--pairs",)])
-def test_a_file_or_pairs_leave_nothing_to_expect(monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]) -> None:
-    assert judged_by(monkeypatch, "hgx-h100", *argv) == Expecting()
+def test_a_file_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged_by(monkeypatch, "hgx-h100", "--expect", "bands.toml") == Expecting()
+
+
+def test_of_pairs_nothing_is_expected() -> None:
+    asked, none = pairs.parse(["--nproc", "8"]), cast(Any, None)
+    assert expecting(asked, Terms("nccl", 1), none, SEAT, none, Look("node"), HERE) == Expecting()
 
 
 def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands.measuring import parse as options
+from ncclprobe.commands.bandwidth import parse as options
 from ncclprobe.engine.diagnose import MEASURED, ask
-from ncclprobe.engine.measured import rows_of
+from ncclprobe.engine.measured import notes, rows_of
+from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
-from ncclprobe.session.measure.interference import Reading, of_processors, parse, together
+from ncclprobe.session.measure.interference import Reading, falsifying, of_processors, of_settings, parse, together
 from ncclprobe.session.measure.recorder import Recorder
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
@@ -64,3 +66,57 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     record.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
     assert record.failing(9) == []
     assert "GPU3 of n0" in rows_of(record.facts())[0].inconclusive_why
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "names"),
+    [
+        ("gloo", {"TORCH_DISTRIBUTED_DEBUG": "detail"}, ["TORCH_DISTRIBUTED_DEBUG"]),
+        ("nccl", {"TORCH_DISTRIBUTED_DEBUG": "INFO", "NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "0"}, []),
+        ("nccl", {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "trace"}, ["CUDA_LAUNCH_BLOCKING", "NCCL_DEBUG"]),
+        ("nccl", {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ALL"}, ["NCCL_DEBUG_SUBSYS"]),
+        ("nccl", {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}, []),
+        ("nccl", {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}, []),
+        ("gloo", {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "TRACE"}, []),
+        ("nccl", {}, []),
+    ],
+)
+def test_a_setting_that_changes_what_is_timed_is_known_by_its_backend(
+    backend: str, variables: dict[str, str], names: list[str]
+) -> None:
+    assert list(falsifying(backend, variables)) == names
+
+
+def test_each_setting_is_named_once_with_its_ranks() -> None:
+    detail, blocking = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert of_settings([{}, {}]) == []
+    every, some, one = of_settings([detail, detail | blocking, detail | blocking | {"NCCL_DEBUG": "TRACE"}])
+    assert every.what.startswith("TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank: torch compares")
+    assert some.what.startswith("CUDA_LAUNCH_BLOCKING=1 on 2 of 3 ranks, 1 first: ")
+    assert one.what.startswith("NCCL_DEBUG=TRACE on rank 2: ")
+    assert every.falsifies
+    assert some.falsifies
+    assert of_settings([{"OTHER": "1"}]) == []  # of another version of ncclprobe on another node
+
+
+def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
+    band = Band("all_reduce", 1, 1 << 21, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
+    asked = options([])
+    record = Recorder(asked, ask(asked, (), Job(), MEASURED), Participants("none", 8, ("n0",) * 8, "nccl"), (band,))
+    record.disturbed(of_settings([{"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}] * 8))
+    for busbw, nbytes in ((60.0, 1 << 20), (1000.0, 1 << 20), (60.0, 1 << 24)):
+        record.add(replace(ROW, nbytes=nbytes, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(19.8, 20.2)))
+    assert record.failing(9) == []
+    slow, fast, without = rows_of(record.facts())
+    assert (slow.status, fast.status, without.status) == ("inconclusive", "inconclusive", "unjudged")
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank" in slow.inconclusive_why
+    assert slow.inconclusive_why == fast.inconclusive_why
+    (told,) = [text for text in notes(record.facts()) if "TORCH_DISTRIBUTED_DEBUG" in text]
+    assert told.endswith("keep no baseline of this run, unset it and measure again")
+
+
+def test_what_merely_slows_a_run_down_excuses_no_row_that_passes() -> None:
+    band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
+    rows = Rows((replace(ROW, busbw_GBps=100.0),), disturbances=(Disturbance("a busy host", 0.5),))
+    (row,) = judge_rows(rows, Expected((band,)))
+    assert row.status == "pass"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.commands import measuring as command_line
+from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
@@ -36,7 +36,7 @@ def bands(low: float) -> tuple[Band, ...]:
 
 def recorder(path: Path | str, expected: tuple[Band, ...] = (), met: bool = True, **options: Any) -> Recorder:
     """The record of two ranks that were to measure all_reduce of 1 MiB."""
-    given = {"json": str(path), "quiet": True, "road": False, **options}
+    given = {"json": str(path), "quiet": True, "transport": False, **options}
     asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), **given)
     question = ask(asked, ("bandwidth",), Job("gloo"), MEASURED)
     found = Recorder(asked, question, Participants("environment", 2, ("h0", "h1"), "gloo"), expected)

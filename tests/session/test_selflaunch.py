@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands import measuring as command_line
+from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.ranks import Participants
@@ -31,7 +31,7 @@ class Run:
         self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
         for own in self.trails:
             own.phase("all_reduce 1 MiB in place batch 2 of 5")
-        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, road=False)
+        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, transport=False)
         self.environment = monkeypatch
         with monkeypatch.context() as patch:
             patch.setenv(rank_files.FOLDER, str(self.folder))
@@ -48,7 +48,7 @@ class Run:
             self.zero.close()
 
     def settles(self, end: End = ENDED) -> RunLog | int:
-        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options))
+        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options, "gloo"))
 
     def settle(self, end: End = ENDED) -> Report:
         log = self.settles(end)

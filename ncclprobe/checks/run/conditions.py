@@ -8,25 +8,25 @@ from ncclprobe.model.registry import applies
 @applies
 def collectives(asked: Asked) -> bool:
     """where collectives were to be measured."""
-    return asked.what == "collectives"
+    return "collectives" in asked.what
 
 
 @applies
 def pairs_of_ranks(asked: Asked) -> bool:
     """where pairs of ranks were to be measured."""
-    return asked.what == "pairs"
+    return "pairs" in asked.what
 
 
 @applies
 def copies_within_nodes(asked: Asked) -> bool:
     """where copies within nodes were to be measured."""
-    return asked.what == "copies"
+    return "copies" in asked.what
 
 
 @applies
 def affinity_of_ranks(asked: Asked) -> bool:
     """where the ranks' processors were to be compared with others."""
-    return asked.what == "affinity"
+    return "affinity" in asked.what
 
 
 @applies

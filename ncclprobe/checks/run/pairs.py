@@ -25,7 +25,7 @@ _FEWEST_NODES = 3
 
 
 def _said(found: Localisation) -> tuple[Localised, Asked]:
-    return Localised(found), Asked(what="pairs")
+    return Localised(found), Asked(what=("pairs",))
 
 
 @check(

@@ -26,7 +26,7 @@ def _with(skew: Skew) -> tuple[Rows, Participants]:
 @applies
 def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
     """where collectives short enough for it were measured with a scheduled start."""
-    return asked.what == "collectives" and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
+    return "collectives" in asked.what and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
 
 @check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL), _with(_ALL_LATE)], applies=arrivals_noted)

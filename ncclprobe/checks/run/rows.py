@@ -106,7 +106,7 @@ def _refuse_gaps(asked: frozenset[tuple[str, int, str]], skipped: Skipped, rows:
 
 
 def why_left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
-    """What a run lacks because the backend refused an operation, or a size had no room."""
+    """What a run lacks because the backend refused an operation, or a size had no room or no time."""
     refused = [each for each in rows if each.cause == "refused"]
     for each in refused:
         yield f"{each.op} was skipped: {each.why}"
@@ -114,6 +114,9 @@ def why_left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
         yield f"{len(refused)} operations were skipped"
     for nbytes, each in {each.nbytes: each for each in rows if each.cause == "memory"}.items():
         yield f"{size(nbytes or 0)} was left out: {each.why}"
+    for each in rows:
+        if each.cause == "time" and each.nbytes is not None:
+            yield f"{each.op} {size(each.nbytes)} was left out: {each.why}"
 
 
 def _shown(row: Measurement) -> Iterator[str]:
@@ -133,7 +136,7 @@ _EXPECTED = Expected((Band("all_reduce", 1 << 20, 1 << 20, BAND),))
 @applies
 def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
     """where collectives were to be measured, and their numbers are judged or must be."""
-    if asked.what != "collectives":
+    if "collectives" not in asked.what:
         return False
     must = asked.require_judged or asked.expect is not None or asked.baseline is not None
     judged = isinstance(rows, Absent) or any(row.status != "unjudged" for row in judge_rows(rows, expected))

@@ -95,7 +95,7 @@ _SLOW_COPY = CopyRow(
 )
 _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
 _UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, threshold_GBps=None, status="unjudged")
-_JUDGED = Asked(what="copies", require_judged=True)
+_JUDGED = Asked(what=("copies",), require_judged=True)
 _KINDS = {
     "h2d": "from the host to it",
     "d2h": "from it to the host",
@@ -107,7 +107,7 @@ _KINDS = {
 
 @check(
     bad=lambda: [(Copies((_SLOW_COPY,)), _JUDGED)],
-    good=lambda: [(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what="copies"))],
+    good=lambda: [(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what=("copies",)))],
     required=True,
     applies=copies_within_nodes,
 )
@@ -119,7 +119,7 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
     under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
     way.
     Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
-    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see --affinity).
+    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see `ncclprobe affinity`).
     """
     for row in measured.rows:
         if row.status == "fail" and row.threshold_GBps is not None:

@@ -14,8 +14,8 @@ from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.baselines import Site
 from ncclprobe.model.measurement import Conditions, Measurement, conditions
 
-Change = Literal["slower", "faster", "same", "unsure"]
-Key = tuple[str, int, Conditions]
+Trend = Literal["slower", "faster", "same", "unsure"]
+RowKey = tuple[str, int, Conditions]
 TOLERANCE = 0.1
 """What a single run may differ from another without anything being different."""
 _BLIND = 2.0
@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """One row on both sides. `share` is new / old - 1, and lies between `low` and `high`."""
 
     op: str
@@ -48,19 +48,19 @@ class Difference:
     share: float
     low: float
     high: float
-    change: Change
+    change: Trend
 
 
-def of_rows(rows: Iterable[Measurement]) -> dict[Key, Point]:
+def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     """The points of measured rows; those of one key are runs of the same thing. Wrong data counts for nothing."""
-    found: dict[Key, list[Measurement]] = {}
+    found: dict[RowKey, list[Measurement]] = {}
     for row in rows:
         if row.busbw_GBps > 0 and not row.wrong:
             found.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
     return {key: _point(alike) for key, alike in found.items()}
 
 
-def of_site(site: Site) -> dict[Key, Point]:
+def of_site(site: Site) -> dict[RowKey, Point]:
     """The points of a baseline."""
     return {
         (row.op, row.nbytes, row.conditions()): Point(
@@ -81,22 +81,22 @@ def _point(rows: Sequence[Measurement]) -> Point:
     return Point(rates[0], row.busbw_GBps * row.time_us.mean / slow, row.busbw_GBps * row.time_us.mean / fast)
 
 
-def differences(old: Mapping[Key, Point], new: Mapping[Key, Point], tolerance: float) -> Iterator[Difference]:
+def differences(old: Mapping[RowKey, Point], new: Mapping[RowKey, Point], tolerance: float) -> Iterator[RowDifference]:
     """Every row that both sides have, in the order of `new`."""
     for key, point in new.items():
         if key in old:
             yield _difference(key, old[key], point, tolerance)
 
 
-def _difference(key: Key, old: Point, new: Point, tolerance: float) -> Difference:
+def _difference(key: RowKey, old: Point, new: Point, tolerance: float) -> RowDifference:
     low, high = new.low / old.high - 1, new.high / old.low - 1
     share = new.value / old.value - 1
     due = 0.0 if old.settled or new.settled else tolerance * (_BLIND if old.blind or new.blind else 1.0)
     own = [1 - each.low / each.value for each in (old, new) if each.settled]
-    return Difference(*key, old, new, share, low, high, _change(share, low, high, due, max(own, default=due)))
+    return RowDifference(*key, old, new, share, low, high, _change(share, low, high, due, max(own, default=due)))
 
 
-def _change(share: float, low: float, high: float, due: float, usual: float) -> Change:
+def _change(share: float, low: float, high: float, due: float, usual: float) -> Trend:
     """Slower where even the best case is, beyond what is `due` to chance besides; unsure where only the middle is.
 
     `usual`: how far the middle may be off without anybody asking.

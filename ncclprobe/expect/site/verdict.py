@@ -4,6 +4,8 @@ A row is judged alone: an average over sizes or places hides the size that is sl
 
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
+falsified
+    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: noise.
 too few samples
     Without an interval it is not known where the median lies: inconclusive.
 straddles
@@ -27,7 +29,7 @@ from typing import Literal
 
 from ncclprobe.model.measurement import Disturbance, Expectation, Measurement, Retest
 
-Verdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
+RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _FAINT = 0.5
@@ -38,7 +40,7 @@ _FAINT = 0.5
 class Judgement:
     """`status` and, where it is inconclusive, why."""
 
-    status: Verdict
+    status: RowVerdict
     why: str = ""
 
 
@@ -51,6 +53,9 @@ def judge(
 ) -> Judgement:
     """What `row` is worth. `retest`: it measured a second time; `disturbances` were seen while it was measured."""
     first = once(_ends(row), expected)
+    falsified = "; ".join(each.what for each in disturbances if each.falsifies)
+    if falsified and first.status != "unjudged":
+        return Judgement("inconclusive", f"measured under a setting that falsifies it: {falsified}")
     if first.status != "fail":
         return first
     ends = _ends(row) or (row.busbw_GBps, row.busbw_GBps)

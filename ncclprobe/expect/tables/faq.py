@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["true", "misleading", "wrong", "unsupported"]
+ClaimVerdict = Literal["true", "misleading", "wrong", "unsupported"]
 _STAS = "https://github.com/stas00/ml-engineering/blob/744d01e18b79/network/README.md"
 _GOLDEN = "https://github.com/microsoft/superbench-results/blob/5e77aa785ea8/v0.4.0/Azure-NDv4-A100/baseline.json"
 _GOOGLE = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
@@ -26,7 +26,7 @@ class Belief:
 
     id: str
     claim: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     truth: str
     numbers: tuple[Number, ...]
     sources: tuple[str, ...]

@@ -13,14 +13,14 @@ from types import MappingProxyType
 from typing import Literal, cast, get_args
 
 Wiring = Literal["board", "bridge", "system", "rack"]
-Confidence = Literal["high", "medium", "low"]
+DataConfidence = Literal["high", "medium", "low"]
 
 NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 / 16, 6: 96 / 16}
 """What NCCL counts per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuProduct:
     """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
 
     `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how
@@ -50,7 +50,7 @@ class Gpu:
     nvls: bool
     source: str
     note: str
-    confidence: Confidence
+    confidence: DataConfidence
 
     @property
     def nccl_pcie_GBps(self) -> float | None:
@@ -66,7 +66,7 @@ def nccl_pcie_GBps(generation: int, width: int) -> float:
 
 
 @cache
-def table() -> Mapping[str, Gpu]:
+def table() -> Mapping[str, GpuProduct]:
     """Every product, by NVML's name and by each alias of it."""
     gpus = products()
     named = {gpu.name: gpu for gpu in gpus}
@@ -79,7 +79,7 @@ def table() -> Mapping[str, Gpu]:
 
 
 @cache
-def products() -> tuple[Gpu, ...]:
+def products() -> tuple[GpuProduct, ...]:
     """Every product once, as the table orders them."""
     data = pkgutil.get_data(__package__, "gpus.csv") or b""
     gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
@@ -88,11 +88,11 @@ def products() -> tuple[Gpu, ...]:
     return gpus
 
 
-def _gpu(row: Mapping[str, str]) -> Gpu:
+def _gpu(row: Mapping[str, str]) -> GpuProduct:
     name = row["name"]
-    if row["wiring"] not in ("", *get_args(Wiring)) or row["confidence"] not in get_args(Confidence):
+    if row["wiring"] not in ("", *get_args(Wiring)) or row["confidence"] not in get_args(DataConfidence):
         raise ValueError(f"gpus.csv: {name}: wiring {row['wiring']!r}, confidence {row['confidence']!r}")
-    return Gpu(
+    return GpuProduct(
         name=name,
         aliases=_words(row["aliases"]),
         pci_ids=_words(row["pci_ids"]),
@@ -113,7 +113,7 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         nvls={"yes": True, "no": False}[row["nvls"]],
         source=row["source"],
         note=row["note"],
-        confidence=cast(Confidence, row["confidence"]),
+        confidence=cast(DataConfidence, row["confidence"]),
     )
 
 

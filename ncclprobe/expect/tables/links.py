@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkKind:
     """One kind of link. None is not known.
 
     `line_GBps` is what the standard gives after its coding, `nccl_GBps` what NCCL counts, `low_GBps` to `high_GBps`
@@ -34,7 +34,7 @@ class Link:
 
 
 @cache
-def table() -> Mapping[str, Link]:
+def table() -> Mapping[str, LinkKind]:
     """Every link by its name."""
     data = pkgutil.get_data(__package__, "links.csv") or b""
     rows = [_link(row) for row in csv.DictReader(data.decode().splitlines())]
@@ -44,22 +44,22 @@ def table() -> Mapping[str, Link]:
     return MappingProxyType(links)
 
 
-def pcie(generation: int, width: int) -> Link | None:
+def pcie(generation: int, width: int) -> LinkKind | None:
     """The PCIe link of this generation and width, where the table has it."""
     return table().get(f"PCIe Gen{generation} x{width}")
 
 
-def infiniband(generation: str, lanes: int = 4) -> Link | None:
+def infiniband(generation: str, lanes: int = 4) -> LinkKind | None:
     """The InfiniBand link of a generation as sysfs spells it (``NDR``)."""
     return table().get(f"InfiniBand {lanes}x {generation}")
 
 
-def _link(row: Mapping[str, str]) -> Link:
+def _link(row: Mapping[str, str]) -> LinkKind:
     line, low, high = _number(row["line_GBps"]), _number(row["low_GBps"]), _number(row["high_GBps"])
     if low is not None and high is not None and low > high:
         raise ValueError(f"links.csv: {row['name']}: {low} to {high}")
     first, last = _number(row["latency_low_us"]), _number(row["latency_high_us"])
-    return Link(
+    return LinkKind(
         name=row["name"],
         category=row["category"],
         generation=row["generation"],

@@ -5,78 +5,78 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.strict import Key, document, table
-from ncclprobe.expect.system import Fabric, Network, NicPath, Processor
+from ncclprobe.expect.strict import KeySchema, document, table
+from ncclprobe.expect.system import Network, NicPath, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus
-from ncclprobe.expect.tables.gpus import Gpu
-from ncclprobe.expect.tables.machine_types import ALGORITHMS, Latency, Links, Machine, Match, Published
+from ncclprobe.expect.tables.gpus import GpuProduct
+from ncclprobe.expect.tables.machine_types import ALGORITHMS, Latency, MachineType, Match, NodeLinks, Published
 from ncclprobe.ops import OPS
 
-_TEXT = Key("text", required=True)
+_TEXT = KeySchema("text", required=True)
 _MACHINE = {
     "name": _TEXT,
     "vendor": _TEXT,
-    "board": Key("text"),
-    "title": Key("text"),
-    "note": Key("text"),
-    "match": Key("table", required=True),
-    "links": Key("table", required=True),
-    "published": Key("tables"),
-    "latency": Key("tables"),
+    "board": KeySchema("text"),
+    "title": KeySchema("text"),
+    "note": KeySchema("text"),
+    "match": KeySchema("table", required=True),
+    "links": KeySchema("table", required=True),
+    "published": KeySchema("tables"),
+    "latency": KeySchema("tables"),
 }
 _MATCH = {
-    "gpu_names": Key("texts", required=True),
-    "cloud": Key("text", among=("aws", "azure", "gcp", "oracle")),
-    "vendor": Key("text"),
-    "products": Key("texts"),
-    "cpus": Key("texts"),
-    "elsewhere": Key("flag"),
-    "twins": Key("texts"),
-    "by_name_only": Key("text"),
+    "gpu_names": KeySchema("texts", required=True),
+    "cloud": KeySchema("text", among=("aws", "azure", "gcp", "oracle")),
+    "vendor": KeySchema("text"),
+    "products": KeySchema("texts"),
+    "cpus": KeySchema("texts"),
+    "elsewhere": KeySchema("flag"),
+    "twins": KeySchema("texts"),
+    "by_name_only": KeySchema("text"),
 }
 _LINKS = {
-    "gpus": Key("whole", required=True),
-    "fabric": Key("text", required=True, among=get_args(Fabric)),
+    "gpus": KeySchema("whole", required=True),
+    "fabric": KeySchema("text", required=True, among=get_args(NvlinkFabric)),
     "source": _TEXT,
-    "nvlinks": Key("whole"),
-    "domain_gpus": Key("whole"),
-    "nvls": Key("flag"),
-    "pcie_GBps": Key("number"),
-    "p2p": Key("flag"),
-    "nics": Key("whole"),
-    "nic_gbps": Key("number"),
-    "network": Key("text", among=get_args(Network)),
-    "gdr": Key("flag"),
-    "nic_path": Key("text", among=get_args(NicPath)),
-    "processor": Key("text", among=get_args(Processor)),
-    "sockets": Key("whole"),
-    "network_total_gbps": Key("number"),
-    "unverified": Key("texts"),
+    "nvlinks": KeySchema("whole"),
+    "domain_gpus": KeySchema("whole"),
+    "nvls": KeySchema("flag"),
+    "pcie_GBps": KeySchema("number"),
+    "p2p": KeySchema("flag"),
+    "nics": KeySchema("whole"),
+    "nic_gbps": KeySchema("number"),
+    "network": KeySchema("text", among=get_args(Network)),
+    "gdr": KeySchema("flag"),
+    "nic_path": KeySchema("text", among=get_args(NicPath)),
+    "processor": KeySchema("text", among=get_args(Processor)),
+    "sockets": KeySchema("whole"),
+    "network_total_gbps": KeySchema("number"),
+    "unverified": KeySchema("texts"),
 }
 _RUN = {
-    "op": Key("text", required=True, among=tuple(OPS)),
-    "gpus": Key("whole", required=True),
-    "nodes": Key("whole", required=True),
+    "op": KeySchema("text", required=True, among=tuple(OPS)),
+    "gpus": KeySchema("whole", required=True),
+    "nodes": KeySchema("whole", required=True),
     "source": _TEXT,
     "why": _TEXT,
 }
 _PUBLISHED = _RUN | {
-    "min_bytes": Key("size", required=True),
-    "below_bytes": Key("size"),
-    "busbw_GBps": Key("number", required=True),
-    "threshold_GBps": Key("number"),
-    "algorithm": Key("text", among=ALGORITHMS),
+    "min_bytes": KeySchema("size", required=True),
+    "below_bytes": KeySchema("size"),
+    "busbw_GBps": KeySchema("number", required=True),
+    "threshold_GBps": KeySchema("number"),
+    "algorithm": KeySchema("text", among=ALGORITHMS),
 }
 _LATENCY = _RUN | {
-    "max_bytes": Key("size", required=True),
-    "time_us": Key("number", required=True),
-    "high_us": Key("number"),
+    "max_bytes": KeySchema("size", required=True),
+    "time_us": KeySchema("number", required=True),
+    "high_us": KeySchema("number"),
 }
 _LINE_OVER_NCCL = 63.0 / 48.0
 """A PCIe slot's line rate over what NCCL counts it for (Gen5 x16)."""
 
 
-def from_toml(text: str, path: str) -> Machine:
+def from_toml(text: str, path: str) -> MachineType:
     """One type. Raises UsageError naming `path`, the key and the reason."""
     said = table(document(text, path), _MACHINE, path)
     match = _match(said["match"], f"{path}: match")
@@ -86,7 +86,7 @@ def from_toml(text: str, path: str) -> Machine:
             raise UsageError(f"{path}: match: gpu_names: {name!r} is not in the table of GPUs")
     gpu = known[match.gpu_names[0]]
     links = _links(said["links"], gpu, f"{path}: links")
-    machine = Machine(
+    machine = MachineType(
         name=said["name"],
         vendor=said["vendor"],
         gpu=gpu.name,
@@ -117,7 +117,7 @@ def _match(entry: Mapping[str, Any], where: str) -> Match:
     return Match(**said)
 
 
-def _links(entry: Mapping[str, Any], gpu: Gpu, where: str) -> Links:
+def _links(entry: Mapping[str, Any], gpu: GpuProduct, where: str) -> NodeLinks:
     said = table(entry, _LINKS, where)
     fabric, count = said["fabric"], said["gpus"]
     nvlinks = said.pop("nvlinks", gpu.nvlinks if fabric != "none" else 0)
@@ -134,7 +134,7 @@ def _links(entry: Mapping[str, Any], gpu: Gpu, where: str) -> Links:
     domain = said.pop("domain_gpus", {"none": 0, "pairs": 2}.get(fabric, count))
     if fabric != "none" and domain < (2 if fabric == "pairs" else count):
         raise UsageError(f"{where}: domain_gpus {domain} is less than one machine's")
-    return Links(
+    return NodeLinks(
         nvlinks=nvlinks,
         domain_gpus=domain,
         nvls=said.pop("nvls", gpu.nvls and fabric == "nvswitch"),
@@ -152,7 +152,7 @@ def _fields(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     return names
 
 
-def _published(entry: Mapping[str, Any], links: Links, gpu: Gpu, where: str) -> Published:
+def _published(entry: Mapping[str, Any], links: NodeLinks, gpu: GpuProduct, where: str) -> Published:
     said = table(entry, _PUBLISHED, where)
     row = Published(max_bytes=said.pop("below_bytes", sys.maxsize) - 1, **said)
     _refuse_ranks(row.gpus, row.ranks, links, where)
@@ -167,7 +167,7 @@ def _published(entry: Mapping[str, Any], links: Links, gpu: Gpu, where: str) -> 
     return row
 
 
-def _latency(entry: Mapping[str, Any], links: Links, where: str) -> Latency:
+def _latency(entry: Mapping[str, Any], links: NodeLinks, where: str) -> Latency:
     row = Latency(**table(entry, _LATENCY, where))
     _refuse_ranks(row.gpus, row.gpus * row.nodes, links, where)
     if row.high_us is not None and row.high_us < row.time_us:
@@ -175,14 +175,14 @@ def _latency(entry: Mapping[str, Any], links: Links, where: str) -> Latency:
     return row
 
 
-def _refuse_ranks(per_node: int, ranks: int, links: Links, where: str) -> None:
+def _refuse_ranks(per_node: int, ranks: int, links: NodeLinks, where: str) -> None:
     if per_node > links.gpus:
         raise UsageError(f"{where}: gpus {per_node}: the machine has {links.gpus}")
     if ranks < 2:
         raise UsageError(f"{where}: one rank has nobody to talk to")
 
 
-def most_GBps(row: Published, links: Links, gpu: Gpu) -> float:
+def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:
     """The bus bandwidth that no healthy machine exceeds in `row`'s case.
 
     Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers where the ring

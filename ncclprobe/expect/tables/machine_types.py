@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ncclprobe.expect.system import Fabric, Network, NicPath, Processor, System
+from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvlstree", "sharp")
@@ -28,14 +28,14 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """What a node is made of: see :class:`~ncclprobe.expect.system.System` for each name; None: not known.
+class NodeLinks:
+    """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
     `network_total_gbps` counts the host's own NIC too. `unverified` are names of fields that no source states.
     """
 
     gpus: int
-    fabric: Fabric
+    fabric: NvlinkFabric
     source: str
     nvlinks: int
     domain_gpus: int
@@ -98,7 +98,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineType:
     """One type of machine. `gpu` is NVML's name of the product that it is described with.
 
     `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; where both
@@ -109,17 +109,17 @@ class Machine:
     vendor: str
     gpu: str
     match: Match
-    links: Links
+    links: NodeLinks
     board: str = ""
     published: tuple[Published, ...] = ()
     latencies: tuple[Latency, ...] = ()
     title: str = ""
     note: str = ""
 
-    def system(self) -> System:
+    def system(self) -> NodeSystem:
         """The machine as the cost model sees it."""
         gpu, links = gpus.table()[self.gpu], self.links
-        return System(
+        return NodeSystem(
             name=self.name,
             gpu=gpu.name,
             compute_capability=gpu.compute_capability,

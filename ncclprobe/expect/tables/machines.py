@@ -46,15 +46,15 @@ from types import MappingProxyType
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import from_toml
-from ncclprobe.expect.tables.machine_types import Latency, Links, Machine, Match, Published
+from ncclprobe.expect.tables.machine_types import Latency, MachineType, Match, Published
 
-__all__ = ["Latency", "Links", "Machine", "Match", "Published", "by_name", "find", "from_toml", "table"]
+__all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "from_toml", "table"]
 
 _FOLDER = "machines"
 
 
 @cache
-def table() -> Mapping[str, Machine]:
+def table() -> Mapping[str, MachineType]:
     """Every type that comes with ncclprobe, by name."""
     folder = resources.files("ncclprobe.expect.tables").joinpath(_FOLDER)
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
@@ -62,12 +62,12 @@ def table() -> Mapping[str, Machine]:
     return by_name(found)
 
 
-def by_name(found: Iterable[Machine]) -> Mapping[str, Machine]:
+def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     """The types by name, with what their boards add.
 
     Raises UsageError for a name that comes twice, a twin that does not name its twin, and a board that is none.
     """
-    named: dict[str, Machine] = {}
+    named: dict[str, MachineType] = {}
     for machine in found:
         if machine.name in named:
             raise UsageError(f"two machine types are called {machine.name}")
@@ -79,7 +79,7 @@ def by_name(found: Iterable[Machine]) -> Mapping[str, Machine]:
     return MappingProxyType({name: _with_board(machine, named) for name, machine in named.items()})
 
 
-def _with_board(machine: Machine, named: Mapping[str, Machine]) -> Machine:
+def _with_board(machine: MachineType, named: Mapping[str, MachineType]) -> MachineType:
     if not machine.board:
         return machine
     board = named.get(machine.board)
@@ -98,13 +98,13 @@ def _with_board(machine: Machine, named: Mapping[str, Machine]) -> Machine:
     )
 
 
-def _inside(machine: Machine) -> tuple[object, ...]:
+def _inside(machine: MachineType) -> tuple[object, ...]:
     """What must be equal for numbers of one node to be."""
     links = machine.links
     return gpus.table()[machine.gpu].nccl_nvlink_GBps, links.gpus, links.fabric, links.nvlinks, links.nvls
 
 
-def find(name: str) -> Machine:
+def find(name: str) -> MachineType:
     """The type of this name, whatever its case and hyphens. Raises UsageError with those of similar names."""
     machines = table()
     folded = {_folded(known): known for known in machines}

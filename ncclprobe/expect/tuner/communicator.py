@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import MOST_CHANNELS
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import islands
@@ -17,10 +17,10 @@ class Communicator:
     """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
 
     graphs: Graphs
-    system: System
+    system: NodeSystem
     ranks: int
     nodes: int
-    version: Version
+    version: NcclVersion
 
     @property
     def tuning(self) -> Tuning:
@@ -64,6 +64,6 @@ class Communicator:
         return 2 * count if fast and self.nodes > 1 else count
 
 
-def communicator(graphs: Graphs, system: System, shape: Shape, version: Version) -> Communicator:
+def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> Communicator:
     """That of all ranks of `shape`."""
     return Communicator(graphs, system, shape.ranks, len(islands(system, shape, version)), version)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from ncclprobe.expect.system import Processor, Version
+from ncclprobe.expect.system import NcclVersion, Processor
 
 LOCAL_GBps: Final = 5000.0
 """Between a GPU and itself."""
@@ -38,15 +38,15 @@ _SOCKETS: Final[Mapping[Processor, float]] = MappingProxyType(
     }
 )
 """Between two sockets; an unknown processor is taken as Skylake, the middle of them."""
-_SOCKETS_BEFORE: Final[tuple[tuple[Version, Mapping[Processor, float]], ...]] = (
+_SOCKETS_BEFORE: Final[tuple[tuple[NcclVersion, Mapping[Processor, float]], ...]] = (
     ((2, 26, 0), MappingProxyType({"spr": 10.0, "emr": 10.0})),
     ((2, 19, 0), MappingProxyType({"amd": LOCAL_GBps})),
 )
-_NVLINK_BEFORE: Final[tuple[tuple[Version, int, float], ...]] = (((2, 27, 0), 100, 40.0), ((2, 20, 0), 90, 20.0))
+_NVLINK_BEFORE: Final[tuple[tuple[NcclVersion, int, float], ...]] = (((2, 27, 0), 100, 40.0), ((2, 20, 0), 90, 20.0))
 """Up to this version a link of this generation counted for that."""
 
 
-def between_sockets_GBps(processor: Processor, version: Version) -> float:
+def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
     """What NCCL takes the link between two sockets to carry."""
     speed = _SOCKETS[processor]
     for since, before in _SOCKETS_BEFORE:
@@ -54,7 +54,7 @@ def between_sockets_GBps(processor: Processor, version: Version) -> float:
     return speed
 
 
-def nvlink_GBps(compute_capability: int, link_GBps: float, version: Version) -> float:
+def nvlink_GBps(compute_capability: int, link_GBps: float, version: NcclVersion) -> float:
     """One NVLink as `version` counts it, where the newest counts `link_GBps`."""
     for since, generation, speed in _NVLINK_BEFORE:
         if version < since and compute_capability // 10 == generation // 10:
@@ -70,7 +70,7 @@ _INTER_90: Final[Speeds] = (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 
 _INTRA_100: Final[Speeds] = (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18)
 _INTER_100: Final[Speeds] = (96, 86, 80, *(48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12))
 
-_STEPS: Final[tuple[tuple[Version, int, Speeds, Speeds], ...]] = (
+_STEPS: Final[tuple[tuple[NcclVersion, int, Speeds, Speeds], ...]] = (
     ((2, 25, 0), 100, _INTRA_100, _INTER_100),
     ((2, 24, 0), 90, _INTRA_90, _INTER_90),
     ((2, 19, 0), 90, (60, 50, 40, 30, 24, 20, 15, 12, 6, 3), _INTER_90),
@@ -85,7 +85,7 @@ _STEPS: Final[tuple[tuple[Version, int, Speeds, Speeds], ...]] = (
 """Since which version, from which compute capability on: the speeds tried within a node, and with a network."""
 
 
-def speeds(compute_capability: int, version: Version, *, network: bool) -> Speeds:
+def speeds(compute_capability: int, version: NcclVersion, *, network: bool) -> Speeds:
     """The speeds of a channel that the search tries, fastest first."""
     for since, least, intra, inter in _STEPS:
         if version >= since and compute_capability >= least:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import cast
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.system import Processor, Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Processor, Shape
 from ncclprobe.expect.tuner.communicator import Communicator, Function, communicator
 from ncclprobe.expect.tuner.constants import PCI_GBps
 from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
@@ -81,11 +81,11 @@ class Cell:
 
 def table(
     graphs: Graphs,
-    system: System,
+    system: NodeSystem,
     shape: Shape,
     op: str,
     nbytes: int,
-    version: Version,
+    version: NcclVersion,
     forced: Forced | None = None,
 ) -> tuple[Cost, ...]:
     """Every algorithm and protocol that NCCL may take for `op` of `nbytes` (as nccl-tests prints it), in its order.
@@ -103,11 +103,11 @@ def table(
 
 def best(
     graphs: Graphs,
-    system: System,
+    system: NodeSystem,
     shape: Shape,
     op: str,
     nbytes: int,
-    version: Version,
+    version: NcclVersion,
     forced: Forced | None = None,
 ) -> Cost | None:
     """What NCCL chooses: the first of the shortest times. None where `forced` leaves nothing."""
@@ -125,7 +125,7 @@ def only(algorithm: str | None) -> Forced | None:
     return Forced(frozenset({cast(Algorithm, algorithm)})) if algorithm else None
 
 
-def channels(graphs: Graphs, system: System, shape: Shape, version: Version) -> int:
+def channels(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> int:
     """The communicator's: twice the search's, and twice more on Hopper's fast rings between nodes.
 
     Source: src/graph/connect.cc:460 (v2.30.7).
@@ -134,7 +134,7 @@ def channels(graphs: Graphs, system: System, shape: Shape, version: Version) -> 
 
 
 @lru_cache(maxsize=1024)
-def cells(graphs: Graphs, system: System, shape: Shape, op: str, version: Version) -> tuple[Cell, ...]:
+def cells(graphs: Graphs, system: NodeSystem, shape: Shape, op: str, version: NcclVersion) -> tuple[Cell, ...]:
     """The table that NCCL prints at TUNING for `op`, in its order. Raises UsageError as :func:`table` does."""
     function = FUNCTIONS.get(op)
     if function is None:

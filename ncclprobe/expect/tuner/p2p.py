@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import LOCAL_GBps, between_sockets_GBps, nvlink_GBps
 from ncclprobe.expect.tuner.search import islands
 
@@ -11,7 +11,7 @@ _NARROW = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class RankLinks:
     """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
 
     `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than the NICs beside it.
@@ -22,21 +22,21 @@ class Links:
     gate: str
 
 
-def links(system: System, shape: Shape, version: Version) -> Links:
+def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
     """The links of one rank of `shape`."""
     largest = max(islands(system, shape, version))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
     slot = system.pcie_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8
     kind, inside = _inside(system, largest, version)
-    return Links(
+    return RankLinks(
         kind=kind,
         inside_GBps=inside,
         gate="pcie" if slot < _NARROW * nic * max(1.0, per_gpu) else "nic",
     )
 
 
-def _inside(system: System, gpus: int, version: Version) -> tuple[str, float]:
+def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> tuple[str, float]:
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
     fabric = system.fabric
     if gpus == 1:

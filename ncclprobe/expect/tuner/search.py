@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ncclprobe.expect.system import Shape, System, Version
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import (
     INTEL,
     INTEL_OVERHEAD,
@@ -30,9 +30,9 @@ from ncclprobe.expect.tuner.constants import (
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
 from ncclprobe.model.snapshot import Absent
 
-_MNNVL: Version = (2, 20, 0)
-_NVLS: Version = (2, 17, 0)
-_NVLS_BETWEEN_HOSTS: Version = (2, 21, 0)
+_MNNVL: NcclVersion = (2, 20, 0)
+_NVLS: NcclVersion = (2, 17, 0)
+_NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
 _ENOUGH = 0.49
 """A speed below that share of the best is not tried any more."""
 _DUPLICATED = 25.0
@@ -40,7 +40,7 @@ _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
 
 
-def islands(system: System, shape: Shape, version: Version) -> tuple[int, ...]:
+def islands(system: NodeSystem, shape: Shape, version: NcclVersion) -> tuple[int, ...]:
     """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL, since 2.20) are one."""
     together = system.domain_gpus // system.gpus if system.gpus and version >= _MNNVL else 1
     if together <= 1:
@@ -48,7 +48,7 @@ def islands(system: System, shape: Shape, version: Version) -> tuple[int, ...]:
     return tuple(sum(shape.gpus[at : at + together]) for at in range(0, len(shape.gpus), together))
 
 
-def graphs(system: System, shape: Shape, version: Version) -> Graphs | Absent:
+def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | Absent:
     """What NCCL's search finds for `shape` on nodes like `system`; Absent with the reason where it cannot be told.
 
     Nodes with different numbers of GPUs end on the least of channels and speeds, as NCCL agrees on them.
@@ -84,7 +84,7 @@ class _Island:
 
 
 @lru_cache(maxsize=4096)
-def _one_island(system: System, gpus: int, network: bool, version: Version) -> Graphs | Absent:
+def _one_island(system: NodeSystem, gpus: int, network: bool, version: NcclVersion) -> Graphs | Absent:
     inside = _inside(system, gpus, version)
     if isinstance(inside, Absent):
         return inside
@@ -100,7 +100,7 @@ def _one_island(system: System, gpus: int, network: bool, version: Version) -> G
     return Graphs(ring=ring, tree=tree, nvls=nvls, source=f"search over the links of {system.name}")
 
 
-def _inside(system: System, gpus: int, version: Version) -> _Island | Absent:
+def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> _Island | Absent:
     """The links within a node, by how they are laid."""
     if gpus == 1:
         return _Island(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
@@ -126,7 +126,7 @@ def _fit(capacity: float, speed: float) -> int:
     return math.floor(round(capacity / speed, 6))
 
 
-def _mesh(system: System, gpus: int, link: float) -> _Island | Absent:
+def _mesh(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
     """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
     others = system.gpus - 1
     if system.nvlinks % others:
@@ -140,7 +140,7 @@ def _mesh(system: System, gpus: int, link: float) -> _Island | Absent:
     return _Island(gpus=gpus, kind="NVL", fastest=pair, total=pair * (gpus - 1), ring=ring)
 
 
-def _uneven(system: System, gpus: int, link: float) -> _Island | Absent:
+def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
     """Four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some ring."""
     if (system.gpus, system.nvlinks) != (4, 4):
         return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
@@ -150,7 +150,7 @@ def _uneven(system: System, gpus: int, link: float) -> _Island | Absent:
     return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: _fit(total, speed))
 
 
-def _cube(system: System, gpus: int, link: float) -> _Island | Absent:
+def _cube(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
     """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular."""
     if system.gpus != 8 or gpus not in (4, 8):
         return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
@@ -159,7 +159,7 @@ def _cube(system: System, gpus: int, link: float) -> _Island | Absent:
     return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: links * _fit(link, speed))
 
 
-def _slots(system: System, gpus: int, version: Version, link: float) -> _Island:
+def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Island:
     """GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
@@ -192,7 +192,7 @@ class _Nics:
     kind: PathWord
 
     @classmethod
-    def of(cls, system: System, gpus: int) -> "_Nics":
+    def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
         charged = path == "PHB" and system.processor in INTEL
         return cls(
@@ -222,7 +222,7 @@ class _Best:
     speed: float
 
 
-def _ring(system: System, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
     fits = _ring_fits(inside, nics)
     fastest = nics.fastest if nics else inside.fastest
     best = _descend(fits, steps, fastest, inside.total, inside.least)
@@ -314,7 +314,7 @@ def _tree(ring: Graph, inside: _Island, nics: _Nics | None, steps: Speeds) -> Gr
     )
 
 
-def _nvls(system: System, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _nvls(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
     """One channel per GPU that pulls; its own links carry it twice, those of the others once."""
     most = min(MOST_NVLS, inside.gpus)
     heads = most if nics is None else min(most, nics.count)

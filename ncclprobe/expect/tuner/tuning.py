@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from ncclprobe.expect.system import Version
+from ncclprobe.expect.system import NcclVersion
 
 Algorithm = Literal["Tree", "Ring", "NVLS", "NVLSTree", "PAT"]
 Protocol = Literal["LL", "LL128", "Simple"]
@@ -117,7 +117,7 @@ class Tuning:
         return {"NVLINK": self.nvlink, "PCI": self.pci, "NET": self.net}[kind]
 
 
-BEFORE: Final[tuple[tuple[Version, Mapping[str, Any]], ...]] = (
+BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
     ((2, 30, 0), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
     ((2, 29, 7), {"ring_ll128": _row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
     (
@@ -186,7 +186,7 @@ BEFORE: Final[tuple[tuple[Version, Mapping[str, Any]], ...]] = (
 
 
 @cache
-def tuning(version: Version) -> Tuning:
+def tuning(version: NcclVersion) -> Tuning:
     """The constants of `version`."""
     found = Tuning()
     for since, differences in BEFORE:

@@ -16,13 +16,14 @@ What = Literal["collectives", "pairs", "copies", "affinity", "training"]
 class Asked:
     """What this run was asked for; the first sample of every run log.
 
+    `what`: the parts of the run, in the order in which they are measured.
     `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
     and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null where the
     user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
     enough. `notes`: how the request was understood.
     """
 
-    what: What = "collectives"
+    what: tuple[What, ...] = ("collectives",)
     ops: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     itemsize: int = 4
@@ -37,7 +38,7 @@ class Asked:
 
     def rows(self, ranks: int) -> frozenset[tuple[str, int, str]]:
         """The rows to be measured with so many ranks: operation, printed size, place."""
-        if self.what != "collectives":
+        if "collectives" not in self.what:
             return frozenset()
         shapes = ((op, OPS[op].shape(nbytes, ranks, self.itemsize).nbytes) for op in self.ops for nbytes in self.sizes)
         return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)

@@ -13,11 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
 from ncclprobe.report.html.legible import breaks, folded, micros, plural, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
+from ncclprobe.report.text import none_judged
 from ncclprobe.units import size
 
 HERE = Path(__file__).resolve().parent
@@ -92,14 +92,11 @@ _NOTHING = {
 }
 
 
-def _judged(row: Measurement) -> bool:
-    return row.status not in ("unjudged", "inconclusive")
-
-
 def _verdict(report: Report, found: Sequence[Row]) -> str:
     """The run in one sentence, with how much of the fleet is concerned."""
-    if report.status is Status.PASS and report.measurements and not any(map(_judged, report.measurements)):
-        return "Nothing fails, and no number was judged."
+    unjudged = none_judged(report)
+    if unjudged and report.status is Status.PASS:
+        return f"{unjudged}."
     failing = [row for row in found if row.kind == "fail"]
     bad, sick = {row.id for row in failing}, {name for row in failing for name in row.nodes}
     if report.status is not Status.FAIL or not bad:

@@ -1,4 +1,4 @@
-"""``--affinity``: what it costs that ranks run where they run, and the words that put them where they should.
+"""``ncclprobe affinity``: what it costs that ranks run where they run, and the words that put them where they should.
 
 A rank with a GPU should run on the processors of the GPU's NUMA node, one without on those of a node of its own share,
 and any of them will do: pinning to one processor is only as good as the guess that nothing else runs there.

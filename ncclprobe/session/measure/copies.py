@@ -1,4 +1,4 @@
-"""``--copies``: what a node's own links carry, GPU after GPU and all together; without a GPU, what its memory does.
+"""``ncclprobe copies``: what a node's own links carry, GPU after GPU and all together; without a GPU, its memory.
 
 Ranks of one node take turns, those of other nodes do the same meanwhile; then all copy at once. Judged by what the slot
 or the NVLinks of this machine carry (:mod:`ncclprobe.expect.copies`), from the GPU's own NUMA node and alone; for the

@@ -25,9 +25,9 @@ def expecting(
 ) -> Expecting:
     """The bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing where a file says what to expect, and for pairs.
+    Nothing where a file says what to expect, and where no collectives are measured.
     """
-    if options.expect or options.pairs is not None:
+    if options.expect or "collectives" not in options.what:
         return Expecting()
     if terms.backend == "nccl":
         return _of_nccl(options, exchange, look, hosts)
@@ -57,15 +57,26 @@ def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Seq
         if each is not None
     }
     shape = Shape(tuple(Counter(hosts).values()))
-    return of_run.expecting(options.ops, options.sizes, options.itemsize, shape, nodes)
+    return of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
     """One band per operation and printed size of which anything is expected."""
     for op in options.ops:
         itemsize = DTYPES[options.dtype]
-        printed = dict.fromkeys(OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in options.sizes)
+        printed = dict.fromkeys(OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in options.sizes_for("gloo"))
         for nbytes in printed:
             found = expected(op, nbytes) if nbytes else None
             if found:
                 yield Band(op, nbytes, nbytes, found)
+
+
+def judgeable(sizes: Sequence[int], bands: Sequence[Band], backend: str) -> tuple[int, ...]:
+    """Those of `sizes` that `bands` judge, in their order, or else two that say most; and the smallest."""
+    judged = [band for band in bands if band.expectation.worst != "unjudged"]
+    chosen = {nbytes for nbytes in sizes if any(band.low_bytes <= nbytes <= band.high_bytes for band in judged)}
+    return tuple(n for n in sizes if n in (chosen or {USUAL_NBYTES[backend], max(sizes)}) or n == min(sizes))
+
+
+USUAL_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
+"""Bytes of a message that is no longer bound by latency, by backend."""

@@ -1,11 +1,12 @@
 """What else was going on while a run measured: throttled or shared GPUs, processors busy with other work. Cheap facts.
 
-They are read once before and once after, never in between. What they explain is bounded: a run cannot be ten times
-slower because a third of the processors was busy, so each says which share of the usual speed may be left under it.
+Settings that change what is timed are read of every rank before anything is measured. The rest is read once before and
+once after, never in between. What it explains is bounded: a run cannot be ten times slower because a third of the
+processors was busy, so each says which share of the usual speed may be left under it.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclprobe.engine.collect import collect
@@ -22,6 +23,8 @@ _LEAST_LEFT = 0.25
 """However busy a host, this much of the speed is left: what is slower has another cause."""
 _SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
 """NVML's reasons for lower clocks that are no choice of the user's, and no idling."""
+_MOST_CHARACTERS = 64
+"""Of a setting's value."""
 _HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
 
 
@@ -96,3 +99,51 @@ def together(told: Sequence[tuple[str, Reading | None, Reading | None]]) -> list
             own = (after.own_s - before.own_s for before, after in pairs)
             found.append(of_processors(host, *pairs[0], own))
     return [each for each in found if each]
+
+
+_DETAIL = "torch compares the shapes of every call over gloo before it makes it"
+_BLOCKING = "every launch waits for its own end, so no two calls overlap"
+_LINES = "NCCL writes a line for every call"
+_EFFECTS = {
+    "TORCH_DISTRIBUTED_DEBUG": _DETAIL,
+    "CUDA_LAUNCH_BLOCKING": _BLOCKING,
+    "NCCL_DEBUG": _LINES,
+    "NCCL_DEBUG_SUBSYS": _LINES,
+}
+
+
+def falsifying(backend: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The settings in `variables` that change what is timed with `backend`, by name.
+
+    torch and NCCL take the words in any case (torch csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
+    """
+    level = variables.get("NCCL_DEBUG", "").upper()
+    systems = variables.get("NCCL_DEBUG_SUBSYS", "").upper().split(",")
+    nccl = backend == "nccl"
+    found = {
+        "TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+        "CUDA_LAUNCH_BLOCKING": nccl and variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+        "NCCL_DEBUG": nccl and level == "TRACE",
+        "NCCL_DEBUG_SUBSYS": nccl and level in ("INFO", "ABORT") and "ALL" in systems,
+    }
+    return {name: variables[name][:_MOST_CHARACTERS] for name, is_set in found.items() if is_set}
+
+
+def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
+    """What the settings of all ranks, in their order, falsify: each setting once, with its ranks."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, settings in enumerate(by_rank):
+        for setting in settings.items():
+            ranks.setdefault(setting, []).append(rank)
+    return [
+        Disturbance(f"{name}={value} on {_whose(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
+        for (name, value), found in ranks.items()
+        if name in _EFFECTS
+    ]
+
+
+def _whose(ranks: Sequence[int], of: int) -> str:
+    """Which of so many ranks."""
+    if len(ranks) == of:
+        return "every rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {of} ranks, {ranks[0]} first"

@@ -42,7 +42,7 @@ class Party:
 def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Watch) -> bool:
     """This rank's part; whether the group is fit to be closed in good order. Every rank must call this."""
     options, seat, device = party.options, party.seat, torch.device(party.device)
-    asked = options.sizes
+    asked = options.pair_sizes
     sizes = (asked[0], asked[1] if len(asked) > 1 else DEFAULT_NBYTES[party.backend])
     watch.beat("pairs, NICs")
     cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, party.look))
@@ -57,9 +57,7 @@ def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Wat
         fit = run_worker(context)
     else:
         own = {"intra_node_all_reduce": rows, "intra_node": slow, "intra_node_note": note}
-        fit = _lead(
-            context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.pairs or None
-        )
+        fit = _lead(context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.rounds)
     watch.tolerant = False
     return fit and not endpoint.lost
 

@@ -9,7 +9,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
-from ncclprobe.report import delivery
+from ncclprobe.report import accepted, delivery
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.session.options import Options
@@ -61,6 +61,8 @@ class Publisher:
             self._print(lambda: print(flush=True))
         rows = not self.shows_rows
         self._print(lambda: delivery.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=rows))
+        if o.command == "accept" and not o.quiet:
+            self._print(lambda: print(f"\n{accepted.line(report)}", flush=True))
         return True
 
     def _print(self, show: Callable[[], None]) -> bool:

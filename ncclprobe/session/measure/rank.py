@@ -16,14 +16,15 @@ from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import HostError, ProbeError, UsageError
+from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.measurement import Band
+from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.session.measure import intra_node, training
+from ncclprobe.session.measure import interference, intra_node, training
 from ncclprobe.session.measure.baseline import know
-from ncclprobe.session.measure.expectations import expecting
+from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.intra_node import Aside
 from ncclprobe.session.measure.look import Look, pack, replayed_nodes, unpack, write_captures
 from ncclprobe.session.measure.nic_traffic import TransportDetection
@@ -38,8 +39,13 @@ from ncclprobe.session.ranks.agreement import Card, Terms, agree
 from ncclprobe.session.ranks.identity import Backend, Devices, Seat, choose_backend, device_index
 from ncclprobe.session.ranks.rank_files import Trail
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
+from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.watchdog import Ending, Limits, Voices, Watch, leave
 
+_LEAST_SHARE = 0.2
+"""Of --timeout, which one of several parts must have before it, or it is not begun."""
+_LONGEST_BUDGETS = 4.0
+"""A row of a size that nobody asked for takes no longer than so many budgets."""
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
 
@@ -81,6 +87,15 @@ def _kind(seat: Seat) -> str:
     return "self" if rank_files.FOLDER in os.environ else seat.kind
 
 
+def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
+    """What is to be said of a part for which so much of the `whole_s` seconds is left; null: it may begin."""
+    least_s = _LEAST_SHARE * whole_s
+    if left_s >= least_s:
+        return None
+    why = f"{max(0.0, left_s):.0f} s were left of {whole_s:g}, and it is given {least_s:.0f} or more"
+    return SkippedRow(part, None, "time", why)
+
+
 class Rank:
     """This process in a run: `run` is all of it."""
 
@@ -91,6 +106,7 @@ class Rank:
         self._hostname = socket.gethostname()
         self._backend: Backend | None = None  # once its group is made
         self._gpu: str | None = None  # the identity of the GPU that it measures with
+        self._sizes: tuple[int, ...] = ()  # of collectives, where it is chosen by what can be judged
         self._broken = False  # whether this rank's part of the group hangs on a lost pair
         self._progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         self._trail = _trail(seat.rank, self._hostname)
@@ -103,7 +119,8 @@ class Rank:
             self._recorder = Recorder(options, question, party, expected, self._progress)
             self._recorder.snapshots = self._snapshots
         spent = time.time() - float(os.environ.get(rank_files.STARTED, time.time()))
-        limits = Limits(time.monotonic() + options.timeout_s - spent, options.phase_timeout_s)
+        self._deadline = time.monotonic() + options.timeout_s - spent
+        limits = Limits(self._deadline, options.phase_timeout_s)
         words = self._trail.words if self._trail else None
         save = self._recorder.keep if self._recorder else lambda ending: None
         voices = Voices(self._conclude, save, self._show_phase, words, self._abort)
@@ -151,14 +168,9 @@ class Rank:
         group_s = self._open_group(terms.backend)
         device = f"cuda:{self._device}" if terms.backend == "nccl" else "cpu"
         self._first_calls(group_s, exchange, device)
-        if self._options.training is not None:
-            self._train(self._options.training, exchange, terms, device)
-        elif self._options.aside is not None:
-            self._aside(self._options.aside, exchange, terms, device)
-        elif self._options.pairs is None:
-            self._sweep(exchange, terms, device)
-        else:
-            self._pairs(exchange, terms, device)
+        for part in self._options.what:
+            if self._in_time(part, exchange):
+                self._part(part, exchange, terms, device)
         self._watch.beat("close the process group")
         if self._broken:
             self._abort()  # to close it in good order would wait for the pair that is lost
@@ -169,9 +181,33 @@ class Rank:
         self._watch.beat("verdict")
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
+        if not self._recorder:
+            explain_exit(int(code), fail_on=self._options.fail_on)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watch.dismiss(code)
         return int(code)
+
+    def _in_time(self, part: What, exchange: Exchange) -> bool:
+        """Whether `part` is to be measured, by rank 0's clock: of several, one that comes too late is left out."""
+        if len(self._options.what) < 2:
+            return True
+        late = too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        begins = bool(exchange.share(late is None))
+        if late and self._recorder:
+            self._recorder.skip(late)
+        return begins
+
+    def _part(self, part: What, exchange: Exchange, terms: Terms, device: str) -> None:
+        """One of the things that were asked for. Every rank must call this."""
+        if part == "training":
+            assert self._options.training
+            self._train(self._options.training, exchange, terms, device)
+        elif part == "pairs":
+            self._pairs(exchange, terms, device)
+        elif part == "collectives":
+            self._sweep(exchange, terms, device)
+        else:
+            self._inside(part, exchange, terms, device)
 
     def _torch(self) -> Any:
         self._watch.prepare("import torch")
@@ -213,6 +249,7 @@ class Rank:
             )
         )
         self._recorder.meet()
+        self._recorder.disturbed(interference.of_settings([card.falsifying for card in cards]))
 
     def _expect(self, exchange: Exchange, terms: Terms) -> None:
         """Learn what to judge the rows by, where no file says it."""
@@ -224,6 +261,11 @@ class Rank:
             self._recorder.expect(found.bands)
             if found.note:
                 self._recorder.note(found.note)
+        if self._options.only_judged:
+            chosen = judgeable(self._options.sizes_for(terms.backend), found.bands, terms.backend)
+            self._sizes = tuple(exchange.share(chosen))
+            if self._recorder:
+                self._recorder.ask_for(self._sizes)
 
     def _hosts(self) -> tuple[str, ...]:
         """The host of each rank on rank 0; elsewhere this one's."""
@@ -246,13 +288,27 @@ class Rank:
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
-        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, gpu_index=index)
+        false = interference.falsifying(backend, os.environ)
+        return Card(self._hostname, self._plan_digest(), versions, backend, self._gpu, remark, "", index, false)
 
     def _plan_digest(self) -> int:
         """Ranks started with different options would wait for each other for ever."""
         o = self._options
         calls = (o.iters, o.warmup, o.batches, o.precision, o.budget_s)
-        plan = (o.ops, o.sizes, calls, o.dtype, o.redop, o.mode, o.pairs, o.training, o.aside, o.road)
+        plan = (
+            o.ops,
+            o.sizes,
+            o.open_end,
+            calls,
+            o.dtype,
+            o.redop,
+            o.mode,
+            o.what,
+            o.training,
+            o.pair_sizes,
+            o.rounds,
+            o.transport,
+        )
         return zlib.crc32(repr(plan).encode())
 
     def _open_group(self, backend: Backend) -> float:
@@ -280,6 +336,7 @@ class Rank:
         code = self._recorder.close(ending) if self._recorder else int(ending.code)
         if self._survivor:
             self._survivor.dismiss()
+        explain_exit(code, fail_on=self._options.fail_on)
         return code
 
     def _snapshots(self) -> list[Snapshot]:
@@ -335,7 +392,7 @@ class Rank:
             if self._recorder:
                 self._recorder.add_trained(row)
 
-    def _aside(self, asked: Aside, exchange: Exchange, terms: Terms, device: str) -> None:
+    def _inside(self, asked: Aside, exchange: Exchange, terms: Terms, device: str) -> None:
         """What is measured within nodes, instead of collectives."""
         plan, look = self._plan(terms, device), self._look or Look(self._hostname)
         intra_node.play(asked, plan, self._seat, look, self._host, exchange, self._watch.beat, self._recorder)
@@ -346,7 +403,7 @@ class Rank:
         options = self._options
         return Plan(
             ops=options.ops,
-            sizes=options.sizes,
+            sizes=self._sizes or options.sizes_for(terms.backend),
             rank=self._seat.rank,
             ranks=self._seat.ranks,
             nodes=terms.nodes,
@@ -359,6 +416,7 @@ class Rank:
             batches=options.batches,
             precision=options.precision,
             budget_s=options.budget_s,
+            longest_s=_LONGEST_BUDGETS * options.budget_s if options.open_end else options.phase_timeout_s / 2,
             mode=options.mode or "queued",
         )
 
@@ -368,12 +426,12 @@ class Rank:
         plan, options, beat = self._plan(terms, device), self._options, self._watch.beat
         look = self._look or Look(self._hostname)
         detection = TransportDetection(self._seat, self._host, exchange, beat, terms.backend, look, self._hosts())
-        if options.road:
+        if options.transport:
             detection.ahead(plan, options.phase_timeout_s / 2)
             if self._recorder:
                 self._recorder.with_transport = detection.told
         retest.sweep(plan, exchange, beat, self._host, self._recorder, options.repeat)
-        if options.road:
+        if options.transport:
             counted = detection.count(plan)
             if self._recorder and len(set(self._hosts())) > 1:
                 self._recorder.add_traffic(counted)

@@ -16,7 +16,7 @@ from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import judge_rows, judged
+from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
@@ -46,18 +46,17 @@ def log_path(options: Options, folder: str | Path | None) -> Path | None:
     return Path(chosen, FILE) if chosen else None
 
 
-def asked(options: Options) -> Asked:
-    """What `options` ask to be measured, as the first sample of the log."""
-    training = options.training
-    what = "training" if training else options.aside or ("pairs" if options.pairs is not None else "collectives")
+def asked(options: Options, backend: str) -> Asked:
+    """What `options` ask to be measured with `backend`, as the first sample of the log."""
+    training, collectives = options.training, "collectives" in options.what
     return Asked(
-        what=what,
-        ops=options.ops,
-        sizes=options.sizes,
+        what=options.what,
+        ops=options.ops if collectives else (),
+        sizes=options.sizes_for(backend) if collectives else options.sizes,
         itemsize=options.itemsize,
         groups=bool(training and training.grid),
         steps=tuple(training.strategies) if training else (),
-        nic_traffic=options.road and what == "collectives",
+        nic_traffic=options.transport and collectives,
         backend=options.backend,
         expect=options.expect,
         baseline=options.baseline,
@@ -92,10 +91,15 @@ class Recorder:
         """A row with its transport, as far as it is known."""
         self.so_far: Callable[[], Localisation] | None = None
         """What can be said of the pairs if the run ends before all are measured."""
-        self._log.add("asked", _plain(asked(options)))
+        self._log.add("asked", _plain(asked(options, participants.backend)))
         self.participants = participants
         self.take_part(participants)
         self.expect(bands)
+
+    def ask_for(self, sizes: Sequence[int]) -> None:
+        """Say that collectives of these sizes are to be measured, now that it is known what can be."""
+        asked_so_far = asked(self._options, self.participants.backend)
+        self._log.add("asked", _plain(replace(asked_so_far, sizes=tuple(sizes))))
 
     def take_part(self, participants: Participants) -> None:
         """Say who measures, as far as it is known by now."""
@@ -137,7 +141,7 @@ class Recorder:
             row = self.with_transport(row)
             self._rows = replace(self._rows, measured=(*self._rows.measured, row))
             self._log.add("row", _unjudged(row))
-            self._publisher.row(judged(row, self._expected.bands))
+            self._publisher.row(judge_rows(replace(self._rows, measured=(row,)), self._expected)[0])
 
     def failing(self, most: int) -> list[tuple[str, int]]:
         """The operations and sizes that fail so far, at most so many, the largest first."""
@@ -157,6 +161,8 @@ class Recorder:
             self._rows = replace(self._rows, disturbances=(*self._rows.disturbances, *found))
             for each in found:
                 self._log.add("disturbance", _plain(each))
+                if each.falsifies:
+                    self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
     def add_pair(self, row: PairRow) -> None:
         """Keep one direction of a pair."""

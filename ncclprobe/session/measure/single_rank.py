@@ -65,7 +65,7 @@ def _measure(recorder: Recorder, seat: Seat, look: Look, host: Host, progress: P
     except ImportError as error:
         raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
     if backend == "nccl" and not torch.cuda.is_available():
-        raise UsageError("--copies needs a GPU that torch can use, or --backend gloo for the host's own memory")
+        raise UsageError("copies need a GPU that torch can use, or --backend gloo for the host's own memory")
     from ncclprobe.session.measure.copies import Copies
 
     measuring = Copies(seat, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclprobe.errors import HostError, ParseError
-from ncclprobe.expect.sockets import Link, slowest, typical
-from ncclprobe.expect.sockets import Road as Speed
+from ncclprobe.expect.sockets import SocketInterface as Speed
+from ncclprobe.expect.sockets import SocketLink, slowest, typical
 from ncclprobe.facts.interfaces import Interface, interfaces
 from ncclprobe.host import Host
 from ncclprobe.session.ranks.identity import Seat
@@ -27,7 +27,7 @@ _STREAMS_S = 10.0
 _ROAD = "default"
 
 
-def slowest_link(exchange: Exchange, seat: Seat, host: Host, name: str) -> Link | None:
+def slowest_link(exchange: Exchange, seat: Seat, host: Host, name: str) -> SocketLink | None:
     """The link that decides, on rank 0; None there where it is not known, and on every other rank.
 
     Every rank of the run calls this at the same time. One rank per node looks and streams.

@@ -1,4 +1,4 @@
-"""``--groups`` and ``--workload``: what is asked for, checked before anybody meets, and played once all have met."""
+"""What ``ncclprobe workload`` plays: what is asked for, checked before anybody meets, and played once all have met."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Torch's elastic agent as a program of its own: ``python -m ncclprobe.session.ranks.agent PARENT N OPTION…``.
+"""Torch's elastic agent as a program of its own: ``python -m ncclprobe.session.ranks.agent PARENT N COMMAND OPTION…``.
 
-Started by ``ncclprobe bandwidth --nproc`` (process id PARENT). It starts N ranks and notes in the trail how they ended.
-Nothing here looks at the host's name, which in a plain container means nothing.
+Started by a measuring command with ``--nproc`` (process id PARENT). It starts N ranks and notes in the trail how they
+ended. Nothing here looks at the host's name, which in a plain container means nothing.
 """
 
 import os
@@ -18,8 +18,8 @@ from ncclprobe.session.ranks import rank_files
 _LOOPBACK = "127.0.0.1"
 
 
-def run(nproc: int, argv: Sequence[str], folder: Path) -> int:
-    """Start `nproc` ranks with the options `argv`, wait for them, and leave in `folder` how they ended.
+def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
+    """Start `nproc` ranks of `command` with the options `argv`, wait for them, and leave in `folder` how they ended.
 
     The exit code only says whether all ended well. Raises UsageError where torch cannot be imported.
     """
@@ -46,7 +46,7 @@ def run(nproc: int, argv: Sequence[str], folder: Path) -> int:
         max_restarts=0,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "ncclprobe.bandwidth", *argv)
+        elastic_launch(config, sys.executable)("-m", f"ncclprobe.{command}", *argv)
     except ChildFailedError as error:
         rank_files.note_ends(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return ExitCode.FAIL
@@ -55,7 +55,7 @@ def run(nproc: int, argv: Sequence[str], folder: Path) -> int:
     return ExitCode.OK
 
 
-def main(parent: int, nproc: int, argv: Sequence[str]) -> int:
+def main(parent: int, nproc: int, command: str, argv: Sequence[str]) -> int:
     """Run, and end with `parent`, however it ends."""
     folder = Path(os.environ[rank_files.FOLDER])
 
@@ -66,12 +66,12 @@ def main(parent: int, nproc: int, argv: Sequence[str]) -> int:
         signal.signal(number, leave)
     if not rank_files.end_with_parent(signal.SIGTERM, parent):
         leave(signal.SIGTERM, None)
-    return run(nproc, argv, folder)
+    return run(nproc, command, argv, folder)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
     except UsageError as error:
         sys.stderr.write(f"ncclprobe: {error}\n")
         sys.exit(ExitCode.USAGE)

@@ -1,7 +1,7 @@
 """What ranks tell each other before anything is measured, and what all of them do then. Pure; JSON over the store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ncclprobe.session.ranks.identity import Backend
 
@@ -12,7 +12,7 @@ class Card:
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
     `gpu_index` its number on the node, `backend` what it would measure with, for which `remark` is due; or None and
-    the `error` that keeps it from that.
+    the `error` that keeps it from that. `falsifying` are the variables of its environment that change what is timed.
     """
 
     host: str
@@ -23,6 +23,7 @@ class Card:
     remark: str = ""
     error: str = ""
     gpu_index: int | None = None
+    falsifying: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``ncclprobe bandwidth --nproc N``: start N ranks on this node, show their report, and end with its code.
+"""``--nproc N`` of a measuring command: start N ranks on this node, show their report, and end with its code.
 
 Three kinds of processes: this one, which imports no torch, keeps the deadline, passes signals on, and has the last
 word; torch's agent (agent.py) in a session of its own; and the ranks, which lead sessions of their own, so ending the
@@ -64,14 +64,15 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     """Start torch's agent, wait for it, and publish the report."""
     host = socket.gethostname()
     own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
     agent = subprocess.Popen(
-        [sys.executable, "-m", "ncclprobe.session.ranks.agent", str(os.getpid()), str(nproc), *options.argv],
+        [sys.executable, "-m", "ncclprobe.session.ranks.agent", *asked_for],
         env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_GOODBYE_S))},
         start_new_session=True,
     )
     folder = Path(name)
     end = _attend(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
-    record = _settle(log, folder, nproc, host, end, asked(options))
+    record = _settle(log, folder, nproc, host, end, asked(options, options.backend or "gloo"))
     if isinstance(record, int):
         return record
     captures = captures_in(folder)

@@ -196,7 +196,7 @@ def test_a_report_without_trouble_names_nothing_to_do() -> None:
 def test_numbers_that_nobody_judged_are_no_success() -> None:
     row = replace(samples.ROW, status="unjudged", expectation=None)
     words = Page(render(replace(samples.HEALTHY, measurements=(row,)))).words
-    assert "no number was judged" in words
+    assert "none judged" in words
     assert "1 row of the sweep not judged" in words
 
 

@@ -1,4 +1,4 @@
-"""`ncclprobe bandwidth --pairs` over real gloo ranks on loopback.
+"""`ncclprobe pairs` over real gloo ranks on loopback.
 
 Nothing here asserts a speed, or that nobody is slow.
 
@@ -35,7 +35,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_pair_is_measured_both_ways_an_odd_number_of_ranks_included(lab: Lab, ranks: int) -> None:
-    own = ["-m", "ncclprobe", "bandwidth", *SMALL, "--nproc", str(ranks), "--pairs", "--json", str(lab.report_path)]
+    own = ["-m", "ncclprobe", "pairs", *SMALL, "--nproc", str(ranks), "--json", str(lab.report_path)]
     process = lab.start(own)
     code = process.wait()
     report = lab.report()
@@ -58,7 +58,7 @@ def test_every_pair_is_measured_both_ways_an_odd_number_of_ranks_included(lab: L
 
 
 def test_of_two_ranks_nobody_can_say_which_is_slow_where_that_must_be_said(lab: Lab) -> None:
-    own = ["-m", "ncclprobe", "bandwidth", *SMALL, "--nproc", "2", "--pairs", "--require-judged"]
+    own = ["-m", "ncclprobe", "pairs", *SMALL, "--nproc", "2", "--require-judged"]
     process = lab.start([*own, "--json", str(lab.report_path)])
     assert process.wait() == 3
     assert [v.why for v in lab.report().checks if v.id == "run.pairs"] == [
@@ -68,7 +68,7 @@ def test_of_two_ranks_nobody_can_say_which_is_slow_where_that_must_be_said(lab: 
 
 @pytest.mark.parametrize("more", [[], ["--nproc", "1"]])
 def test_one_rank_has_no_pair(lab: Lab, more: list[str]) -> None:
-    process = lab.start(["-m", "ncclprobe", "bandwidth", *SMALL, *more, "--pairs"])
+    process = lab.start(["-m", "ncclprobe", "pairs", *SMALL, *more])
     assert process.wait() == 2
     assert process.err.count("\n") == 1
     assert "one rank moves no byte between ranks" in process.err
@@ -76,9 +76,9 @@ def test_one_rank_has_no_pair(lab: Lab, more: list[str]) -> None:
 
 @pytest.mark.parametrize("sizes", [["-b", "0"], ["-b", "1M", "-e", "1K"]])
 def test_sizes_that_make_no_pair_are_refused_before_anything_starts(lab: Lab, sizes: list[str]) -> None:
-    process = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", "--pairs", *sizes])
+    process = lab.start(["-m", "ncclprobe", "pairs", "--backend", "gloo", "--nproc", "2", *sizes])
     assert process.wait() == 2
-    assert process.err.startswith("ncclprobe: --pairs -b ")
+    assert process.err.startswith("ncclprobe: -b ")
 
 
 def until_a_pair(lab: Lab) -> None:
@@ -92,8 +92,8 @@ def until_a_pair(lab: Lab) -> None:
 
 @pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_in_the_middle_is_named_and_the_others_play_on(lab: Lab, hit: signal.Signals) -> None:
-    own = ["--pairs", "-e", "16M", "--phase-timeout", "8"]
-    ranks = lab.ranks(by_hand(free_port(), 5), *own, count=5)
+    own = ["-e", "16M", "--phase-timeout", "8"]
+    ranks = lab.ranks(by_hand(free_port(), 5), *own, count=5, command="pairs")
     until_a_pair(lab)
     ranks[2].popen.send_signal(hit)
     assert [rank.wait() for number, rank in enumerate(ranks) if number != 2] == [4] * 4, ranks[0].err

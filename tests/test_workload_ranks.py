@@ -1,4 +1,4 @@
-"""`ncclprobe bandwidth --groups` and `--workload` over real gloo ranks on loopback. Nothing here asserts a speed."""
+"""`ncclprobe workload` over real gloo ranks on loopback. Nothing here asserts a speed."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from rank_lab import Lab
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
-OWN = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo"]
+OWN = ["-m", "ncclprobe", "workload", "--backend", "gloo"]
 SMALL = ["--params", "40K", "--layers", "2", "--tokens", "16", "--micro-batches", "2", "--compute", "0.002"]
 
 
@@ -21,7 +21,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(lab: Lab) -> None:
-    asked = ["--nproc", "4", "--groups", "tp=2,dp=2", "-e", "64K", "--workload", "all", *SMALL]
+    asked = ["--nproc", "4", "--groups", "tp=2,dp=2", "-e", "64K", "all", *SMALL]
     process = lab.start([*OWN, *asked, "--json", str(lab.report_path)])
     assert process.wait() == 0, process.err
     report = lab.report()
@@ -56,13 +56,13 @@ def test_a_group_that_nothing_judges_is_measured_and_that_is_all(lab: Lab) -> No
     [
         (["--groups", "tp=4"], "--groups tp=4 is 4 ranks and this job has 2: it must make up the world"),
         (["--groups", "xp=2"], "'xp' is no kind of group"),
-        (["--workload", "fdsp"], "--workload 'fdsp' is unknown; did you mean fsdp?"),
-        (["--workload", "ddp", "--params", "many"], "many is no number of parameters"),
-        (["--workload", "ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
-        (["--workload", "ddp", "--pairs"], "give one at a time"),
-        (["--workload", "fsdp", "--params", "900T", "--layers", "1"], "its largest call needs"),
-        (["--workload", "fsdp", "--params", "2", "--layers", "1"], "too little for 2 ranks"),
-        (["--workload", "ddp", "--params", "25M", "--bucket", "1"], "more than 10000 calls"),
+        (["fdsp"], "NAME 'fdsp' is unknown; did you mean fsdp?"),
+        (["ddp", "--params", "many"], "many is no number of parameters"),
+        (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
+        (["ddp", "--rounds", "3"], "unrecognized arguments: --rounds 3"),
+        (["fsdp", "--params", "900T", "--layers", "1"], "its largest call needs"),
+        (["fsdp", "--params", "2", "--layers", "1"], "too little for 2 ranks"),
+        (["ddp", "--params", "25M", "--bucket", "1"], "more than 10000 calls"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_one_line(lab: Lab, asked: list[str], said: str) -> None:

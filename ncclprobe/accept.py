@@ -1,0 +1,8 @@
+"""``torchrun -m ncclprobe.accept``: the command, where a launcher starts modules."""
+
+import sys
+
+from ncclprobe.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main(["accept", *sys.argv[1:]]))

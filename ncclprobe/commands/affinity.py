@@ -1,0 +1,36 @@
+"""``ncclprobe affinity``, ``torchrun -m ncclprobe.affinity``: what the ranks' processors cost."""
+
+import argparse
+from collections.abc import Sequence
+
+from ncclprobe.commands import measuring
+from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.ops import DTYPES
+from ncclprobe.session.options import Options
+
+_ABOUT = """\
+Measure all_reduce with each rank's processors as they are and as its GPU's place asks for, in turn, and say how to bind
+the ranks. SIZE is bytes, or a number with a binary K, M or G."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    return measuring.main(argv, parse)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options in `argv`. Raises UsageError."""
+    given = _parser().parse_args(argv)
+    known("--dtype", given.dtype, DTYPES)
+    return measuring.made("affinity", argv, given, ("affinity",), sizes=(bytes_of("-e", given.end),))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = measuring.parser("affinity", _ABOUT)
+    add = parser.add_argument
+    add("-e", dest="end", default="16M", metavar="SIZE", help="Send messages of this size (default: %(default)s).")
+    add("--dtype", default="float32", metavar="TYPE",
+        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+    measuring.limits(parser)
+    measuring.reporting(parser)
+    return parser

@@ -1,0 +1,29 @@
+"""``ncclprobe copies``, ``torchrun -m ncclprobe.copies``: what the links inside a node carry."""
+
+import argparse
+from collections.abc import Sequence
+
+from ncclprobe.commands import measuring
+from ncclprobe.session.options import Options
+
+_ABOUT = """\
+Copy between host and GPU and between GPUs, each GPU alone and all together, by NUMA node, and judge by what each link
+allows. Without a GPU the host's own memory is measured. One rank is enough."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    return measuring.main(argv, parse)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options in `argv`. Raises UsageError."""
+    return measuring.made("copies", argv, _parser().parse_args(argv), ("copies",))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = measuring.parser("copies", _ABOUT)
+    measuring.judging(parser, files=False)
+    measuring.limits(parser)
+    measuring.reporting(parser)
+    return parser

@@ -1,0 +1,102 @@
+"""``ncclprobe workload``, ``torchrun -m ncclprobe.workload``: the collectives of a training step, and groups."""
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from ncclprobe.commands import measuring
+from ncclprobe.commands.arguments import count, positive
+from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.errors import UsageError
+from ncclprobe.ops import DTYPES
+from ncclprobe.session.measure.training import Training
+from ncclprobe.session.options import Options
+from ncclprobe.training import groups
+from ncclprobe.training.workload import STRATEGIES, Model, Strategy
+from ncclprobe.units import parse_size
+
+_ABOUT = """\
+Replay the collectives of one training step with stand-in compute, with and without overlap, and measure the
+communicators of a hybrid-parallel job. NAME is all, or of {names} (default: all, and none with --groups alone). SIZE is
+bytes, or a number with a binary K, M or G."""
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_MOST_LAYERS, _MOST_MICRO_BATCHES, _MOST_BUCKETS = 1000, 1000, 10_000
+"""Of a replay: more calls than this would not be a step that anybody waits for."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
+    return measuring.main(argv, parse)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options in `argv`. Raises UsageError for what no replay could be made of."""
+    given = _parser().parse_args(argv)
+    known("--dtype", given.dtype, DTYPES)
+    nbytes = bytes_of("-e", given.end)
+    return measuring.made("workload", argv, given, ("training",), sizes=(nbytes,), training=_training(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = measuring.parser("workload", _ABOUT.format(names=", ".join(STRATEGIES)))
+    add = parser.add_argument
+    add("steps", nargs="?", metavar="NAME[,NAME]", help="Replay a step of each of these.")
+    add("--params", type=_count, default=25_000_000, metavar="N",
+        help="Train so many parameters, such as 25M or 7B (default: 25M).")  # fmt: skip
+    add("--layers", type=count, default=8, metavar="N", help="Share them among N equal layers (default: %(default)s).")
+    add("--tokens", type=count, default=2048, metavar="N",
+        help="Give one micro-batch of one rank so many tokens (default: %(default)s).")  # fmt: skip
+    add("--micro-batches", type=count, default=4, metavar="N",
+        help="Make one step of so many micro-batches (default: %(default)s).")  # fmt: skip
+    add("--bucket", metavar="SIZE",
+        help="Use buckets of this size in DDP and ZeRO (default: 25M for ddp, 500 million elements for "
+        "zero3).")  # fmt: skip
+    add("--compute", type=positive, metavar="SECONDS", help="Let one rank compute so long in one step (default: 6 "
+        "operations per parameter and token at this device's measured rate, at most 1).")  # fmt: skip
+    add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job, of tp, cp, dp and pp: "
+        "each kind alone, then all at once.")  # fmt: skip
+    add("-e", dest="end", default="16M", metavar="SIZE",
+        help="Send messages of this size in --groups (default: %(default)s).")  # fmt: skip
+    add("--dtype", default="float32", metavar="TYPE",
+        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+    measuring.limits(parser)
+    measuring.reporting(parser)
+    return parser
+
+
+def _training(given: argparse.Namespace) -> Training:
+    """What `given` asks for. Raises UsageError for what no replay could be made of."""
+    if given.layers > _MOST_LAYERS or given.micro_batches > _MOST_MICRO_BATCHES:
+        raise UsageError(
+            f"--layers {given.layers} --micro-batches {given.micro_batches}: at most {_MOST_LAYERS} and "
+            f"{_MOST_MICRO_BATCHES} are replayed"
+        )
+    if given.params < given.layers:
+        raise UsageError(f"--params {given.params} are fewer than --layers {given.layers}")
+    bucket = parse_size(given.bucket) if given.bucket else None
+    if bucket is not None and bucket < 1:
+        raise UsageError(f"--bucket {given.bucket}: a bucket holds at least a byte; try 25M")
+    if bucket and given.params * DTYPES[given.dtype] > _MOST_BUCKETS * bucket:
+        raise UsageError(f"--bucket {given.bucket} makes more than {_MOST_BUCKETS} calls of a step; try 25M")
+    model = Model(given.params, given.layers, DTYPES[given.dtype], given.tokens, given.micro_batches, bucket)
+    grid = groups.parse(given.groups) if given.groups is not None else None
+    names = given.steps or ("all" if grid is None else "")
+    return Training(grid, _strategies(names), model, given.compute)
+
+
+def _strategies(text: str) -> tuple[Strategy, ...]:
+    if text in ("", "all"):
+        return STRATEGIES if text else ()
+    names = dict.fromkeys(text.split(","))
+    for name in names:
+        known("NAME", name, STRATEGIES)
+    return tuple(each for each in STRATEGIES if each in names)
+
+
+def _count(text: str) -> int:
+    """A number of parameters, with a decimal suffix, for argparse."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMBGT]?)", text, re.ASCII)
+    number = round(float(found[1]) * _DECIMAL[found[2]]) if found else 0
+    if not 0 < number <= 10**15:
+        raise argparse.ArgumentTypeError(f"{text} is no number of parameters, such as 25M or 7B")
+    return number

@@ -1,0 +1,8 @@
+"""``torchrun -m ncclprobe.workload``: the command, where a launcher starts modules."""
+
+import sys
+
+from ncclprobe.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main(["workload", *sys.argv[1:]]))

@@ -1,0 +1,89 @@
+"""The last line of `ncclprobe accept`: made to be pasted, and never more than was measured."""
+
+from dataclasses import replace
+
+from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report.accepted import line
+
+H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})
+GLOO = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "gloo"})
+JUDGED = replace(ROW, nbytes=1 << 30, busbw_GBps=98.0, expectation=BAND, status="pass")
+PAIR = PairRow(
+    src=0, dst=1, src_end="a", dst_end="b", nbytes=4 << 20, latency_nbytes=8, latency_us=1.0, GBps=20.0, time_us=1.0,
+    min_us=1.0, max_us=1.0, samples_us=(1.0,),
+)  # fmt: skip
+COPY = CopyRow(
+    node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1, GBps=53.0, min_GBps=52.0, max_GBps=54.0, samples=7,
+    why="PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", status="pass",
+)  # fmt: skip
+
+
+def report(ranks: int = 8, nodes: int = 1, **more: object) -> Report:
+    own: dict[str, object] = {
+        "tool": Tool("ncclprobe", "0"),
+        "started": "",
+        "duration_s": 1.0,
+        "command": "ncclprobe accept",
+        "status": Status.PASS,
+        "exit_code": 0,
+        "launch": LaunchRow("self", nodes, ranks),
+        "nodes": tuple(NodeRow(f"n{rank}", rank, f"n{rank}", Status.PASS) for rank in range(nodes)),
+        "fingerprint": H100,
+    }
+    return Report(**(own | more))  # type: ignore[arg-type]
+
+
+def pairs(slow: int, both: int = 3) -> tuple[PairRow, ...]:
+    """56 directions, so many of them slow, and rows that are none of the tournament's one-way rows."""
+    rows = [replace(PAIR, GBps=10.0 if number < slow else 20.0) for number in range(56)]
+    return (*rows, *[replace(PAIR, both=True, GBps=1.0)] * both, replace(PAIR, step=1, GBps=1.0))
+
+
+def copies(slow: int = 0) -> tuple[CopyRow, ...]:
+    return tuple(
+        replace(COPY, device=f"GPU{gpu}", kind=kind, status="fail" if gpu < slow else "pass")
+        for gpu in range(8)
+        for kind in ("h2d", "d2h")
+    )
+
+
+def test_a_good_node_is_one_line() -> None:
+    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=0), copies=copies()))
+    assert said == ("8 × H100: 98 GB/s, 98 % of expected (bands.toml); 56 of 56 pairs within 2 %; PCIe 8 of 8 x16")
+
+
+def test_what_is_slow_is_counted_and_slow_pairs_are_below_the_usual_one() -> None:
+    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=2), copies=copies(slow=1)))
+    assert "54 of 56 pairs within 2 %; PCIe 7 of 8 x16" in said
+
+
+def test_the_largest_judged_row_speaks_and_not_the_fastest_or_the_unjudged() -> None:
+    small = replace(JUDGED, nbytes=8, busbw_GBps=200.0)
+    unjudged = replace(ROW, nbytes=1 << 32, busbw_GBps=500.0)
+    assert "98 GB/s, 98 % of expected" in line(report(measurements=(unjudged, JUDGED, small)))
+
+
+def test_of_gloo_nothing_is_said_of_gpus() -> None:
+    row = replace(ROW, nbytes=4 << 20, busbw_GBps=1.23)
+    host = replace(COPY, kind="host", device="cpu", status="unjudged")
+    said = line(report(ranks=2, fingerprint=GLOO, measurements=(row,), pairs=(PAIR,), copies=(host,)))
+    assert said == "2 ranks, gloo: 1.23 GB/s at 4 MiB, not judged; 1 of 1 pairs within 2 %"
+
+
+def test_what_was_not_measured_is_said() -> None:
+    assert line(report(ranks=4, fingerprint=None)) == "4 ranks: no collective measured; no pair measured"
+    several = line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
+    assert several == "16 × H100 on 2 nodes: no collective measured; no pair measured; copies not judged"
+
+
+def test_a_model_is_known_by_its_short_name() -> None:
+    names = {"NVIDIA A100-SXM4-80GB": "A100", "NVIDIA GeForce RTX 4090": "RTX 4090", "NVIDIA GB200": "GB200",
+             "NVIDIA L40S": "L40S", "Tesla V100-SXM2-16GB": "V100", "NVIDIA Graphics": "Graphics"}  # fmt: skip
+    for name, short in names.items():
+        found = Fingerprint({"gpu": f"8 x {name}"}, software={"backend": "nccl"})
+        assert line(report(fingerprint=found)).startswith(f"8 × {short}: ")

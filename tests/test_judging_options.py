@@ -1,0 +1,90 @@
+"""What the commands that judge have in common: the same options, the same meaning, and none swallowed elsewhere."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.__main__ import COMMANDS
+from ncclprobe.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+RENDERING = {"--json", "--junit", "--markdown", "--html", "--prometheus", "--nodes-out", "--quiet", "--verbose"}
+RENDERING |= {"-q", "-v", "--no-color"}
+JUDGING = {"--select", "--ignore", "--config", "--no-config", "--keep", "--fail-on", "--timeout"}
+GATES = ("slurm_prolog", "slurm_health", "kubernetes_init.yaml", "kubernetes_job.yaml", "kubernetes_jobset.yaml")
+
+
+def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"ncclprobe.commands.{command}").main(["--help"])
+    return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out.partition("options:")[2]))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = options(command, capsys)
+    judges = command in ("doctor", "bandwidth") or bool(found & {"--select", "--ignore", "--fail-on"})
+    assert not judges or found >= JUDGING | RENDERING, (JUDGING | RENDERING) - found
+
+
+def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    found = options("report", capsys)
+    assert found >= RENDERING
+    assert not found & JUDGING
+
+
+@pytest.mark.parametrize("option", sorted(JUDGING))
+def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
+    value = [] if option == "--no-config" else ["warn"]
+    with pytest.raises(UsageError, match=f"unrecognized arguments: {option}"):
+        importlib.import_module("ncclprobe.commands.report").main(["r.json", option, *value])
+
+
+@pytest.mark.parametrize("command", ["doctor", "bandwidth"])
+@pytest.mark.parametrize("nodes_first", [True, False])
+def test_no_format_goes_to_a_file_that_the_lists_of_nodes_take(tmp_path: Path, command: str, nodes_first: bool) -> None:
+    pytest.importorskip("ClusterShell")
+    lists, report = ["--nodes-out", str(tmp_path)], ["--json", str(tmp_path / "good")]
+    given = [*lists, *report] if nodes_first else [*report, *lists]
+    with pytest.raises(UsageError, match=r"--(json|nodes-out) and --(json|nodes-out): .*/good takes one of them"):
+        importlib.import_module(f"ncclprobe.commands.{command}").main(given)
+    assert not list(tmp_path.iterdir())
+
+
+def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    launchers = ("NCCL", "SLURM", "OMPI", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+    return subprocess.run(
+        [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
+    first = doctor(tmp_path, "--keep", "kept", "--json", "first.json", "--nodes-out", "lists")
+    (capture,) = (tmp_path / "kept").iterdir()
+    assert capture.stat().st_mode & 0o077 == 0
+    again = doctor(tmp_path, str(capture), "--json", "again.json")
+    assert first.returncode == again.returncode
+    both = [json.loads((tmp_path / name).read_text())["checks"] for name in ("first.json", "again.json")]
+    assert both[0] == both[1]
+    told = doctor(tmp_path, str(capture), "--keep", "more")
+    assert (told.returncode, "they are kept already" in told.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_that_is_shipped_reads_no_file_of_the_folder_it_stands_in(name: str) -> None:
+    text = (ROOT / "scripts" / name).read_text()
+    calls = re.findall(r"ncclprobe\"? (?:doctor|bandwidth) .*", text)
+    assert calls
+    assert all("--no-config" in call for call in calls)
