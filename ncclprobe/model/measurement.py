@@ -167,7 +167,7 @@ class TimeStats:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """The road the bytes took, as far as it is known."""
+    """The transport that carried the bytes, as far as it is known."""
 
     network: str | None = None
     gdr: bool | None = None

@@ -5,7 +5,7 @@ A row is judged alone: an average over sizes or places hides the size that is sl
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 falsified
-    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: noise.
+    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: inconclusive.
 too few samples
     Without an interval it is not known where the median lies: inconclusive.
 straddles
