@@ -24,6 +24,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Status, Verdict, fail, note, warn
+from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import applies, check, discover, source_of
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Check, Collector
@@ -50,11 +51,11 @@ def log(*samples: tuple[str, Any]) -> RunLog:
     return found
 
 
-def measured(**changes: Any) -> RunLog:
-    """The log of a run that measured what it was asked for."""
+def measured(*more: tuple[str, Any], **changes: Any) -> RunLog:
+    """The log of a run that measured what it was asked for, and `more`."""
     row = replace(ROW, ranks=2, wrong=0)
     asked = replace(ONE_SIZE, **changes)
-    found = log(("asked", asked), ("participants", WHO), ("arrivals", {"expected": 2}), ("row", row))
+    found = log(("asked", asked), ("participants", WHO), ("arrivals", {"expected": 2}), ("row", row), *more)
     found.close()
     return found
 
@@ -191,6 +192,24 @@ def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machi
 def test_a_run_without_collectives_lacks_no_row(what: Any) -> None:
     asked = report_on(log(("asked", replace(ONE_SIZE, what=(what,))), ("participants", WHO)))
     assert {"run.data", "run.bandwidth", "run.straggler"}.isdisjoint(of_run(asked))
+
+
+def test_a_part_left_out_for_want_of_time_is_unknown_and_named_and_the_others_stand() -> None:
+    late = SkippedRow("pairs", None, "time", "20 s were left of 180, and it is given 36 or more")
+    report = report_on(measured(("skipped", late), what=("collectives", "pairs")))
+    found = {v.id: v for v in report.checks}
+    assert (found["run.pairs"].status, found["run.pairs"].required) == (Status.UNKNOWN, True)
+    assert found["run.data"].status is Status.PASS
+    assert report.exit_code == 3
+    assert "pairs was left out: 20 s were left of 180, and it is given 36 or more" in report.notes
+
+
+def test_a_size_left_out_for_want_of_time_is_a_gap() -> None:
+    late = SkippedRow("all_reduce", 1 << 30, "time", "a row of it would take 12 s, and may take 8")
+    report = report_on(measured(("skipped", late), sizes=(1 << 30, 1 << 20)))
+    (data,) = [v for v in report.checks if v.id == "run.data"]
+    assert (data.status, data.why) == (Status.UNKNOWN, f"all_reduce 1 GiB was left out: {late.why}")
+    assert report.exit_code == 3
 
 
 def test_a_rank_lost_before_the_ranks_met_is_named() -> None:

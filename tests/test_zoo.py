@@ -71,7 +71,9 @@ def replayed(path: Path) -> tuple[Snapshot, tuple[Question, ...]]:
     """The facts of a capture, and the questions that it does not hold."""
     host = load(path)
     listening = Listening(host, frozenset(host.answers))
-    return Snapshot(host.node, collect(listening, discover("ncclprobe.facts", Collector))), tuple(listening.in_vain)
+    return Snapshot(host.node, collect(listening, discover("ncclprobe.facts", Collector, {"machine"}))), tuple(
+        listening.in_vain
+    )
 
 
 def learned(machine: Description, kind: type[T]) -> T:

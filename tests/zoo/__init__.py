@@ -32,7 +32,7 @@ def answers(machine: Machine, *changes: Callable[[Answers], None]) -> dict[Quest
     for change in changes:
         change(here)
     host = Recorder(here)
-    collect(host, discover("ncclprobe.facts", Collector))
+    collect(host, discover("ncclprobe.facts", Collector, {"machine"}))
     return {asked: said for asked, said in host.answers.items() if not isinstance(said, NotCaptured)}  # no samples
 
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.engine.observe import Heard, observed, of_capture
+from ncclprobe.engine.observe import Heard, heard_by_rank, observed, of_capture
 from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
-from ncclprobe.host.capture import MAX_CAPTURE_BYTES, dump, parse
+from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
@@ -25,6 +25,7 @@ from ncclprobe.model.snapshot import Snapshot
 LOOK_S = 30.0
 """After so long what has not answered is absent."""
 _MARGIN_S = 5.0
+_RANK_S = 10.0
 MOST_PACKED_BYTES = 4 << 20
 """Of one node's compressed capture; usual are 30 KiB. A larger one does not travel."""
 
@@ -75,6 +76,31 @@ def unpack(packed: Any, node: str) -> str | None:
     except (ValueError, zlib.error, UsageError):
         return None
     return text.decode()
+
+
+def rank_capture(node: str) -> str:
+    """What a rank that does not look at its node sees of itself: affinity, visible devices, control group."""
+    return dump(heard_by_rank(_collectors(), time.monotonic() + _RANK_S), node)
+
+
+def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[str, str]]:
+    """The capture of each node with what its other ranks saw of themselves, by the `hosts` of all ranks.
+
+    `received` holds of each rank whether it looked at its node, and its packed capture.
+    """
+    looked: dict[str, Replay] = {}
+    ranks: dict[str, dict[int, Answers]] = {}
+    for rank, (host, each) in enumerate(zip(hosts, received, strict=True)):
+        leads, packed = each or (False, None)
+        text = unpack(packed, host) if packed else None
+        if text is None:
+            continue
+        found = parse(text, host, host)
+        if leads and host not in looked:
+            looked[host] = found
+        else:
+            ranks.setdefault(host, {})[rank] = found.answers
+    return [(host, dump(found.answers, host, ranks=ranks.get(host))) for host, found in looked.items()]
 
 
 def replayed_nodes(captures: Sequence[tuple[str, str]]) -> list[Snapshot]:

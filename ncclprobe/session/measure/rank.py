@@ -26,7 +26,7 @@ from ncclprobe.session.measure import interference, intra_node, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.intra_node import Aside
-from ncclprobe.session.measure.look import Look, pack, replayed_nodes, unpack, write_captures
+from ncclprobe.session.measure.look import Look, node_captures, pack, rank_capture, replayed_nodes, write_captures
 from ncclprobe.session.measure.nic_traffic import TransportDetection
 from ncclprobe.session.measure.numa import gpu_index
 from ncclprobe.session.measure.progress import Progress
@@ -111,7 +111,7 @@ class Rank:
         self._progress = Progress(wanted=seat.rank == 0 and not options.quiet)
         self._trail = _trail(seat.rank, self._hostname)
         self._look = Look(self._hostname) if seat.local_rank == 0 else None
-        self._others: list[Snapshot] = []
+        self._nodes: list[Snapshot] = []
         self._recorder: Recorder | None = None
         self._survivor: Survivor | None = None
         if seat.rank == 0:
@@ -340,28 +340,24 @@ class Rank:
         return code
 
     def _snapshots(self) -> list[Snapshot]:
-        """This node, if it has been looked at by now, and the others whose captures have come."""
-        own = self._look.snapshot(0.0) if self._look else None
-        return [*([own] if own and own.facts else []), *self._others]
+        """The nodes whose captures have come; before that this node, if it has been looked at by now."""
+        own = self._look.snapshot(0.0) if self._look and not self._nodes else None
+        return [*([own] if own and own.facts else []), *self._nodes]
 
     def _gather_captures(self, exchange: Exchange) -> None:
-        """Hand the capture of each node to rank 0, once there is nothing more to measure."""
-        text = self._look.capture() if self._look else None
-        received = exchange.collect(pack(text) if self._look else None)
+        """Hand what each rank saw of its node, or of itself, to rank 0, once there is nothing more to measure."""
+        text = self._look.capture() if self._look else rank_capture(self._hostname)
+        received = exchange.collect([self._look is not None, pack(text)])
         if received is None or self._recorder is None:
             return
         hosts = self._recorder.participants.hosts
-        texts = {
-            host: unpack(each, host) for host, each in zip(hosts, received, strict=True) if each and host != hosts[0]
-        }
-        captures = [(host, each) for host, each in texts.items() if each]
-        self._others = replayed_nodes(captures)
-        if len(captures) + 1 < len(set(hosts)):
-            missing = sorted(set(hosts) - {hosts[0]} - {host for host, _ in captures})
+        captures = node_captures(hosts, received)
+        self._nodes = replayed_nodes(captures)
+        if missing := sorted(set(hosts) - {host for host, _ in captures}):
             self._recorder.note(f"not looked at: {fold(missing)}: no capture came from there")
         folder = os.environ.get(rank_files.FOLDER) or self._options.keep
         if folder:
-            write_captures(Path(folder), [*([(hosts[0], text)] if text else []), *captures])
+            write_captures(Path(folder), captures)
 
     def _abort(self) -> None:
         if self._backend:
