@@ -18,8 +18,8 @@ min, max, p95
 stdev
     The spread of single samples: divided by n - 1 (nccl-tests divides by n).
 verdict
-    A bandwidth passes where it reaches its band at both ends of the interval, fails where at neither, and is noise
-    where the ends disagree or there is no interval.
+    A bandwidth passes where it reaches its band at both ends of the interval, fails where at neither, and is
+    inconclusive where the ends disagree or there is no interval.
 """
 
 import math

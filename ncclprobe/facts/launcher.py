@@ -55,9 +55,10 @@ class Flags:
 class Launch:
     """Who this process is. None: the launcher did not say. `variables` names what was read.
 
-    `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), manual, flags or none. `names` are the
-    nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for all
-    ranks. `origins` says for each field that is known the variable or the rule that it comes from.
+    `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
+    (--nnodes …) or single. `names` are the nodes by node rank, as the scheduler calls them; empty where it did not.
+    `run_id` is this run's, the same for all ranks. `origins` says for each field that is known the variable or the rule
+    that it comes from.
     """
 
     kind: str = "single"

@@ -167,7 +167,7 @@ class TimeStats:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """The road the bytes took, as far as it is known."""
+    """The transport that carried the bytes, as far as it is known."""
 
     network: str | None = None
     gdr: bool | None = None
@@ -196,7 +196,7 @@ class Measurement:
     ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
     with the longest time.
     ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
-    ``inconclusive_why`` is why ``status`` is noise, ``retest`` the repetition of a row that had failed.
+    ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of a row that had failed.
     """
 
     op: str

@@ -88,7 +88,7 @@ def _sections(report: Report) -> Iterator[Section]:
     lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
     yield Section("", lost if report.missing_nodes else [])
     yield Section("Problems", [_problem(problem, report) for problem in bad])
-    yield Section("Remarks", [f"- {text(remark)}" for remark in report.notes])
+    yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
     slow = [row for row in report.measurements if row.status in ("fail", "warn", "inconclusive")]
     yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_header())
     yield Section("Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"])

@@ -101,7 +101,7 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
         key = (row.kind, "yes" if row.concurrent else "no")
         slowest[key] = min(row.GBps * 1e9, slowest.get(key, float("inf")))
     yield _gauge(
-        "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "together"), _PER_S
+        "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "concurrent"), _PER_S
     )
 
 

@@ -1,4 +1,4 @@
-"""Roads, copies and affinity as a person reads them: a line per way the rows took, and a table each."""
+"""Transports, NIC traffic, copies and affinity as text: a line per transport of the rows, and a table each."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if lines := list(_transports(report.measurements, width)):
         yield lines
     if report.nic_traffic:
-        yield _table(_NICS, [_nic(road, nic) for road in report.nic_traffic for nic in road.nics])
+        yield _table(_NICS, [_nic(row, nic) for row in report.nic_traffic for nic in row.nics])
     if report.copies:
         yield _table(_COPIES, [_copy(row) for row in report.copies])
     if report.affinity:
@@ -24,7 +24,7 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
-    """``road: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``, by transport."""
+    """``transport: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``, by transport."""
     by_transport: list[tuple[Transport, list[Measurement]]] = []
     for row in rows:
         if row.transport == Transport():
@@ -34,8 +34,8 @@ def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
         else:
             by_transport.append((row.transport, [row]))
     everything = len(by_transport) == 1 and len(by_transport[0][1]) == len(rows)
-    for road, together in by_transport:
-        yield from _wrapped("road: ", ("" if everything else f"{_of(together)}: ") + words(road), width)
+    for transport, together in by_transport:
+        yield from _wrapped("transport: ", ("" if everything else f"{_of(together)}: ") + words(transport), width)
 
 
 def _of(rows: Sequence[Measurement]) -> str:
@@ -45,21 +45,21 @@ def _of(rows: Sequence[Measurement]) -> str:
     return f"{', '.join(ops)} {sizes}"
 
 
-def words(road: Transport) -> str:
-    """A road in one line; what is not known of it is left out."""
-    direct = {None: "", True: "GPUDirect", False: "no GPUDirect"}[road.gdr]
-    choice = " ".join(filter(None, (road.algorithm, road.protocol)))
-    channels = f"{road.channels} channels" if road.channels else ""
-    return ", ".join(filter(None, (road.network, direct, choice, channels)))
+def words(transport: Transport) -> str:
+    """The transport in one line; what is not known of it is left out."""
+    direct = {None: "", True: "GPUDirect", False: "no GPUDirect"}[transport.gdr]
+    choice = " ".join(filter(None, (transport.algorithm, transport.protocol)))
+    channels = f"{transport.channels} channels" if transport.channels else ""
+    return ", ".join(filter(None, (transport.network, direct, choice, channels)))
 
 
 _NICS = ("counted", "bytes", "node", "nic", "sent", "received", "share", "expected")
 
 
-def _nic(road: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
+def _nic(row: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
     return (
-        road.op,
-        size(road.nbytes),
+        row.op,
+        size(row.nbytes),
         nic.node,
         nic.nic,
         "?" if nic.sent is None else f"{nic.sent / 1e6:.1f} MB",

@@ -51,7 +51,7 @@ def test_one_run_says_little_of_the_next() -> None:
     [
         ({"wrong": 3}, "3 elements were wrong"),
         ({"status": "fail"}, "called it slow"),
-        ({"status": "inconclusive"}, "called it noise"),
+        ({"status": "inconclusive"}, "called it inconclusive"),
         ({"precision": 0.9}, "too noisy"),
     ],
 )

@@ -38,7 +38,7 @@ def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
     assert value(found, "latency_seconds", **row) == pytest.approx(20e-6)
     assert value(found, "expected_busbw_bytes_per_second", **row, basis="user") == 100e9
     assert value(found, "least_busbw_bytes_per_second", **row, basis="user") == 95e9
-    assert value(found, "copy_bytes_per_second", kind="h2d", together="no") == 20e9
+    assert value(found, "copy_bytes_per_second", kind="h2d", concurrent="no") == 20e9
 
 
 @pytest.mark.parametrize("made", [HEALTHY, SICK, hostile()], ids=["healthy", "sick", "hostile"])

@@ -20,14 +20,14 @@ def lines(*rows: Transport) -> list[str]:
 
 
 def test_one_road_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
-    assert lines(IB, IB) == ["road: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels"]
+    assert lines(IB, IB) == ["transport: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels"]
     assert as_text.measurement_header(replace(ROW, transport=IB)).splitlines()[0].endswith("over IB mlx5_0, mlx5_1")
 
 
 def test_rows_of_other_roads_are_told_apart_by_their_sizes() -> None:
     assert lines(TREE, IB, IB) == [
-        "road: all_reduce 1 KiB: IB mlx5_0, mlx5_1, GPUDirect, TREE LL, 16 channels",
-        "road: all_reduce 2 KiB to 4 KiB: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels",
+        "transport: all_reduce 1 KiB: IB mlx5_0, mlx5_1, GPUDirect, TREE LL, 16 channels",
+        "transport: all_reduce 2 KiB to 4 KiB: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels",
     ]
 
 

@@ -87,7 +87,7 @@ def typical_GBps(row: Measurement) -> float:
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
     """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError where it has none.
 
-    Rows with wrong data, and rows that the run itself called failed or noise, are no baseline.
+    Rows with wrong data, and rows that the run itself called failed or inconclusive, are no baseline.
     """
     usable = [
         m for m in report.measurements if not m.wrong and m.status not in ("fail", "inconclusive") and m.busbw_GBps > 0

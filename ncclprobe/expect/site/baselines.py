@@ -5,8 +5,8 @@ value is the median over runs, the noise their median absolute deviation. How fa
 the largest of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as of normal noise), how well single
 runs knew their medians, and a floor that shrinks with the number of runs, for few of them say little of their spread.
 
-A baseline is only as good as the day it was taken: rows that failed, were noise or carried wrong data are refused, and
-so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm.
+A baseline is only as good as the day it was taken: rows that failed, were inconclusive or carried wrong data are
+refused, and so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm.
 """
 
 import json
@@ -142,7 +142,7 @@ def _unfit(row: Measurement) -> str:
     if row.wrong:
         return f"{row.wrong} elements were wrong"
     if row.status in ("fail", "inconclusive"):
-        return "the run itself called it slow" if row.status == "fail" else "the run itself called it noise"
+        return "the run itself called it slow" if row.status == "fail" else "the run itself called it inconclusive"
     return "" if row.busbw_GBps > 0 else "no bandwidth was measured"
 
 

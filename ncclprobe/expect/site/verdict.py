@@ -5,20 +5,20 @@ A row is judged alone: an average over sizes or places hides the size that is sl
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 falsified
-    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: noise.
+    A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: inconclusive.
 too few samples
-    Without an interval nobody knows where the median lies: noise.
+    Without an interval it is not known where the median lies: inconclusive.
 straddles
-    The interval reaches the lowest acceptable value at one end only: noise.
+    The interval reaches the lowest acceptable value at one end only: inconclusive.
 fails
     It lies below at both ends. Three things keep that from being a failure: it was measured again and reached the
-    expectation then (something comes and goes), the repetition was itself noise, or something else was seen to
+    expectation then (something comes and goes), the repetition was itself inconclusive, or something else was seen to
     slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
     expectation may warn at most, this is a warning.
 warns
     It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
     Not where a user drew the line: what is above that passes, by their own words. Where the expectation may warn at
-    most, the warning is for what would else fail, and noise is no verdict.
+    most, the warning is for what would else fail, and inconclusive is no verdict.
 passes
     All else. Faster than expected is never a failure.
 """
@@ -38,7 +38,7 @@ _FAINT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`status` and, where it is noise, why nobody can say."""
+    """`status` and, where it is inconclusive, why."""
 
     status: RowVerdict
     why: str = ""
@@ -70,7 +70,7 @@ def judge(
         return first
     rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when measured again"
     if second.status == "inconclusive":
-        return Judgement("inconclusive", f"too slow once, and measured again it is noise: {rate}")
+        return Judgement("inconclusive", f"too slow once, and measured again it is inconclusive: {rate}")
     return Judgement("inconclusive", f"comes and goes: {rate}, of at least {expected.threshold:.4g}")
 
 

@@ -118,7 +118,7 @@ def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blam
 
 
 def _usual(rows: Sequence[PairRow]) -> dict[bool, float]:
-    """The median rate between nodes and, apart, within nodes, where it is another road."""
+    """The median rate between nodes and, apart, within nodes, where the transport is another."""
     rates = {within: [row.GBps for row in rows if row.inside is within] for within in (False, True)}
     return {within: statistics.median(each) for within, each in rates.items() if each}
 

@@ -87,7 +87,7 @@ _VERDICTS = {
 }
 _NOTHING = {
     "pass": "No finding fails or warns, and nothing required was left unseen.",
-    "unknown": "Nothing fails, and nothing was judged either: the remarks say what is lacking.",
+    "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
     "fail": "The run fails as a whole; what is known of it stands below.",
 }
 

@@ -11,7 +11,7 @@ from ncclprobe.units import size
 
 T = TypeVar("T")
 MOST = 200
-_LOUD = {"fail": 0, "noise": 1, "unjudged": 2, "pass": 3}
+_LOUD = {"fail": 0, "inconclusive": 1, "unjudged": 2, "pass": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def tables(report: Report) -> list[Table]:
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
         _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
-        _table("NICs that the bytes took", _ROADS, list(_nics(report.nic_traffic)), _nic),
+        _table("NICs that the bytes took", _NIC_TRAFFIC, list(_nics(report.nic_traffic)), _nic),
     ]
     return [each for each in found if each.rows]
 
@@ -101,19 +101,19 @@ def _affinity(row: AffinityRow) -> Iterator[str]:
     yield from (f"{row.ratio:.2f}{within}", row.words)
 
 
-_ROADS = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"
+_NIC_TRAFFIC = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"
 
 
-def _nics(roads: Iterable[OperationTraffic]) -> Iterator[tuple[OperationTraffic, NicBytes]]:
-    for road in roads:
-        yield from ((road, nic) for nic in road.nics)
+def _nics(traffic: Iterable[OperationTraffic]) -> Iterator[tuple[OperationTraffic, NicBytes]]:
+    for row in traffic:
+        yield from ((row, nic) for nic in row.nics)
 
 
 def _nic(of: tuple[OperationTraffic, NicBytes]) -> Iterator[str]:
-    road, nic = of
+    row, nic = of
     expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
-    stray = "carried bytes meant for another NIC" if f"{nic.node} {nic.nic}" in road.stray else ""
-    yield from (f"{road.op}, {size(road.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
+    stray = "carried bytes meant for another NIC" if f"{nic.node} {nic.nic}" in row.stray else ""
+    yield from (f"{row.op}, {size(row.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
     yield from ("–" if moved is None else size(moved) for moved in (nic.sent, nic.received))
     yield from ("–" if nic.share is None else f"{nic.share:.0%}", stray or nic.why)
 

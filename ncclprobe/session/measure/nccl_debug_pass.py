@@ -60,7 +60,7 @@ def listen(
         return None
     logs = tuple(_unpacked(each) for each, _ in told if each)
     gaps = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(told) if why]
-    return logs, f"NCCL's own lines are missing, so its road is not known: {gaps[0]}" if gaps else ""
+    return logs, f"NCCL's own lines are missing, so its transport is not known: {gaps[0]}" if gaps else ""
 
 
 def _free_port() -> int:
@@ -120,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def _packed(heard: Log) -> dict[str, Any]:
-    """As JSON, as far as roads need it: one hop of each way, and each choice once."""
+    """As JSON, as far as transports need it: one hop of each way, and each choice once."""
     hops = {(h.how, h.by, h.device, h.gdr): asdict(h) for h in heard.hops}
     choices = {(c.op, c.nbytes): asdict(c) for c in heard.choices}
     return {

@@ -39,7 +39,7 @@ _IPOIB = "32"
 
 
 class TransportDetection:
-    """One rank's part in finding the roads. Every rank makes the same calls in the same order."""
+    """One rank's part in finding the transports. Every rank makes the same calls in the same order."""
 
     def __init__(
         self, seat: Seat, host: Host, exchange: Exchange, beat: Beat, backend: str, look: Look, hosts: Sequence[str]
@@ -69,7 +69,7 @@ class TransportDetection:
             self._logs, self.remark = heard
 
     def told(self, row: Measurement) -> Measurement:
-        """`row` with its road, as far as it is known."""
+        """`row` with its transport, as far as it is known."""
         self._sizes.setdefault(row.op, []).append((row.nbytes, row.time_us.mean / 1e6))
         if self._backend == "gloo":
             return replace(row, transport=Transport(network=self._sockets))
@@ -142,7 +142,7 @@ def _gloos(host: Host) -> list[str] | None:
 
 
 def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
-    """gloo's road in words; between ranks of one node the kernel takes the short one, whatever the address."""
+    """gloo's transport in words; between ranks of one node the kernel takes the short one, whatever the address."""
     if len(set(hosts)) < 2:
         return "gloo tcp lo"
     known = dict.fromkeys(name for each in names if each for name in each)

@@ -75,10 +75,10 @@ async def _streams(
     from ncclprobe.cluster.mesh.interfaces import parse_listeners
 
     token = hashlib.sha256(str(note["token"]).encode()).digest()
-    roads = (
+    reached = (
         [MeshInterface(_ROAD, own.name, address)] if own and (address := _address(own)) and seat.local_rank == 0 else []
     )
-    doors = await open_listeners(roads, seat.rank, name, token)
+    doors = await open_listeners(reached, seat.rank, name, token)
     try:
         said = await asyncio.to_thread(exchange.collect, [door._asdict() for door in doors.addresses])
         listening = await asyncio.to_thread(exchange.share, said)
