@@ -65,7 +65,7 @@ def of_report(report: Mapping[str, Any], own: Mapping[str, str], free: Iterable[
         ],
         "rows": rows,
         "skipped_rows": [_only(SKIPPED, row, own) for row in report["skipped_rows"]],
-        "remarks": [plain(remark, own) for remark in report["notes"] if not remark.startswith(_TORCHS_OWN)],
+        "notes": [plain(note, own) for note in report["notes"] if not note.startswith(_TORCHS_OWN)],
         **_others(report, own),
     }  # fmt: skip
 
@@ -102,7 +102,7 @@ def _others(report: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]
     pairs = (_only(PAIR, row, own) for row in report["pairs"] if not row["step"])
     parts = {
         "pairs": sorted(pairs, key=lambda row: (row["both"], row["src"], row["dst"])),
-        "roads": [sorted(row) for row in report["nic_traffic"]],
+        "nic_traffic": [sorted(row) for row in report["nic_traffic"]],
         "copies": _distinct(_only(COPY, row, own) for row in report["copies"]),
         "affinity": [sorted(row) for row in report["affinity"]],
         "groups": [_only(GROUP, row, own) for row in report["groups"]],
