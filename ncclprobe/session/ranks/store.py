@@ -16,6 +16,7 @@ from ncclprobe.session.ranks.identity import Seat
 
 MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (seen with torch 2.13)
 _POLL_S, _FIRST_POLL_S = 0.002, 0.0001  # soon at first, for answers decide between batches; then sparing the server
+_LONG_S, _LONG_POLL_S = 1.0, 0.02  # who has waited so long waits for a judgement, and would load the network for it
 _RESOLVE_S = 0.5
 
 
@@ -151,10 +152,11 @@ class Exchange:
         self._store.set(name, text)
 
     def _wait(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        deadline, pause_s = clock() + self._deadline_s, _FIRST_POLL_S
+        began, pause_s = clock(), _FIRST_POLL_S
         while not self._store.check(list(names)):
-            if clock() > deadline:
+            waited_s = clock() - began
+            if waited_s > self._deadline_s:
                 silent = [name.rpartition("/")[2] for name in names if not self._store.check([name])]
                 raise ProbeError(f"no answer from rank {', '.join(silent)} within {self._deadline_s:.0f} s")
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _POLL_S)
+            pause_s = min(2 * pause_s, _POLL_S if waited_s < _LONG_S else _LONG_POLL_S)
