@@ -2,8 +2,8 @@
 
 A run log is a capture (contract.md) whose header says ``"run": 1`` instead of a node's name. Each further line is
 ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list of their
-values. The last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half last
-line, which a killed process leaves, is dropped.
+values. ``{"end": {"why": …}}`` ends it, and only ranks that were found lost afterwards may follow: a log without it is
+of a run that was cut short, and a half last line, which a killed process leaves, is dropped.
 """
 
 import json
