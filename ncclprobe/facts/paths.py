@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ncclprobe.facts.reach import sample
+from ncclprobe.facts.reach import Flood, sample
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 
@@ -20,7 +20,7 @@ class MeshListener(NamedTuple):
 OUTCOMES = frozenset(
     {
         *("ok", "wrong-peer", "stalled-out", "stalled-back", "late", "refused", "filtered", "unreachable"),
-        *("address", "denied", "reset", "silent", "foreign", "stranger", "too-big", "garbled"),
+        *("address", "denied", "reset", "hung-up", "silent", "foreign", "stranger", "too-big", "garbled"),
     }
 )
 """How a path may end: see Path."""
@@ -32,9 +32,9 @@ class Path:
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
     ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
-    had no more time, which says nothing. `rtt_s` is the shortest round trip of several. `rate_gbps` is what one stream
-    carried there (1e9 bit/s of payload), `resent` of `segments` its TCP retransmissions, in the better of `streams`
-    measurements of what was doubtful.
+    had no more time, which says nothing; nor does ``hung-up``: a listener with too many callers does so. `rtt_s` is the
+    shortest round trip of several. `rate_gbps` is what one stream carried there (1e9 bit/s of payload), `resent` of
+    `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
     """
 
     to: int
@@ -57,7 +57,8 @@ class Path:
 class Paths:
     """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
 
-    `unopened` holds, by role, why this node could not listen.
+    `unopened` holds, by role, why this node could not listen; `floods` the addresses that its listeners had to hang up
+    on to have room.
     """
 
     me: int
@@ -65,6 +66,7 @@ class Paths:
     listeners: tuple[MeshListener, ...] = ()
     rows: tuple[Path, ...] = ()
     unopened: dict[str, str] = field(default_factory=dict)
+    floods: tuple[Flood, ...] = ()
 
 
 @collector

@@ -57,11 +57,31 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Flood:
+    """An address from which more callers came than a listener has room for: so many `connections` were hung up on."""
+
+    address: str
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How the nodes of this run prove to each other that they belong to it: by `origin`, the origin of their secret.
+
+    `proved`: they have one. `trusted`: they have none, and --trust-network says that none is needed.
+    """
+
+    origin: str
+    proved: bool
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Gathering:
     """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
 
     `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
-    the run was over.
+    the run was over. `floods` are the addresses that rank 0 had to hang up on to have room.
     """
 
     expected: int
@@ -69,6 +89,7 @@ class Gathering:
     troubles: tuple[Trouble, ...] = ()
     lost: tuple[Trouble, ...] = ()
     came: tuple[int, ...] = ()
+    floods: tuple[Flood, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,12 @@ def clock_offset(host: Host) -> ClockOffset:
 def gathering(host: Host) -> Gathering:
     """Read whom rank 0 waited for; on rank 0's node alone."""
     return sample(host, "gathering", Gathering)
+
+
+@collector
+def proof(host: Host) -> Proof:
+    """Read how the nodes of this run prove to each other who they are; on rank 0's node, and on one that was alone."""
+    return sample(host, "proof", Proof)
 
 
 def sample(host: Host, name: str, kind: type[T]) -> T:

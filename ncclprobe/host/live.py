@@ -140,7 +140,10 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
             refusal.append(error)
 
     thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
+        raise Failed(f"{what}: {error}") from None
     thread.join(max(0.0, patience_s))
     if outcome:
         return outcome[0]

@@ -38,7 +38,16 @@ def doctors(
     """The doctor by hand on `hosts`; node n of the job is host n, and there are three."""
     jobs = {}
     for host in hosts:
-        words = ["--nnodes", "3", "--node-rank", str(host.number - 1), "--master-addr", "n0", "--master-port", str(PORT)]
+        words = [
+            "--nnodes",
+            "3",
+            "--node-rank",
+            str(host.number - 1),
+            "--master-addr",
+            "n0",
+            "--master-port",
+            str(PORT),
+        ]
         report = ["--json", str(lab.folder / f"{host.name}.json"), "--no-color", "--timeout", f"{timeout_s:g}"]
         jobs[host.name] = host.start(
             [sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *words, *report, *more], env

@@ -71,14 +71,15 @@ async def _streams(
     exchange: Exchange, seat: Seat, own: Interface | None, name: str, note: Mapping[str, Any]
 ) -> list[list[float]] | None:
     """What this node's streams carried, in Gb/s; on rank 0 those of all nodes."""
-    from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
+    from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
     from ncclprobe.cluster.mesh.interfaces import parse_listeners
 
     token = hashlib.sha256(str(note["token"]).encode()).digest()
     reached = (
         [MeshInterface(_ROAD, own.name, address)] if own and (address := _address(own)) and seat.local_rank == 0 else []
     )
-    doors = await open_listeners(reached, seat.rank, name, token)
+    doors = reserve_listeners(reached, seat.rank, name)
+    doors.listen(token)
     try:
         said = await asyncio.to_thread(exchange.collect, [door._asdict() for door in doors.addresses])
         listening = await asyncio.to_thread(exchange.share, said)
@@ -87,7 +88,7 @@ async def _streams(
         if seat.rank in everywhere and len(everywhere) > 1:
             plan = plan_mesh(everywhere)[seat.rank]
             few = type(plan)(plan.me, plan.names, plan.rates, plan.rates)
-            seen = await walk(few, doors, token, time.monotonic() + float(note["seconds"]))
+            seen = await walk(few, doors, time.monotonic() + float(note["seconds"]))
             rates = [row.rate_gbps for row in seen.rows if row.rate_gbps]
         everyones = await asyncio.to_thread(exchange.collect, rates)
         await asyncio.to_thread(exchange.share, None)  # nobody closes a door before all have streamed
