@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from ncclprobe.facts.reach import Flood
 
-_PER_TURN = 16  # connections accepted before every other task has its turn
 _PAUSE_S = 0.1  # where this process may open no more files
 _MOST_SOURCES = 64  # that are counted by their address
 _MOST_TOLD = 8
+_ESTABLISHED = b"\x01"  # tcpi_state, the first byte of struct tcp_info
 _OTHERS = "other addresses"
 
 
@@ -36,7 +36,10 @@ Serve = Callable[[Caller, asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 
 
 class Admission:
-    """Serves callers, at most `room` of them, and at most `quota` unproven ones of one address."""
+    """Serves callers, at most `room` of them, and at most `quota` unproven ones of one address.
+
+    `quota` are accepted before every other task has its turn: all nodes of a job may call at the same moment.
+    """
 
     def __init__(self, serve: Serve, room: int, quota: int) -> None:
         self._serve, self._room, self._quota = serve, room, quota
@@ -89,7 +92,7 @@ class Admission:
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
     def _accept(self, sock: socket.socket) -> None:
-        for _ in range(_PER_TURN):
+        for _ in range(self._quota):
             try:
                 connection, address = sock.accept()
             except OSError as error:
@@ -97,6 +100,9 @@ class Admission:
                     self._pause(sock)
                 return  # none is waiting, or the caller has gone
             connection.setblocking(False)
+            if _has_left(connection):
+                connection.close()
+                continue
             self._admit(connection, str(address[0]).removeprefix("::ffff:"))
 
     def _pause(self, sock: socket.socket) -> None:
@@ -145,3 +151,8 @@ class Admission:
         self._tasks.discard(task)
         self.proved(caller)
         connection.close()  # also where the task was cancelled before its first step
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the caller hung up while it waited in the kernel's queue: that costs no task then."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED
