@@ -72,6 +72,7 @@ class Coordinator:
         self._admission = Admission(self._handle, 0, 0)
         self._transfers = asyncio.Semaphore(_TRANSFERS)
         self._peers: dict[str, Peer] = {}
+        self._holders: dict[int, str] = {}  # by node rank, the id of the peer that has it
         self._troubles: dict[tuple[str, str], Trouble] = {}
         self._unfinished: dict[Caller, Hello | None] = {}
         self._captures = 0
@@ -204,12 +205,14 @@ class Coordinator:
             earlier.wire.close()
             earlier.capture.unlink()
         self._peers[hello.id] = peer
+        if not extra:
+            self._holders[hello.node_rank] = hello.id
         await wire.send({"welcome": True}, self._soon(_HELLO_S))
         return peer
 
     def _is_surplus(self, hello: Hello) -> bool:
-        others = (peer for peer in self._peers.values() if peer.hello.id != hello.id and not peer.extra)
-        return not 0 < hello.node_rank < self._nnodes or hello.node_rank in {each.hello.node_rank for each in others}
+        holder = self._holders.get(hello.node_rank, hello.id)
+        return holder != hello.id or not 0 < hello.node_rank < self._nnodes
 
     async def _transfer(self, wire: Wire) -> Path:
         """Return the file with the capture: readable by its owner only, removed if it is not complete."""
