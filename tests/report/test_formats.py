@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder

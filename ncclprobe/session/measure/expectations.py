@@ -7,6 +7,8 @@ it. No number of a GPU is ever used for gloo.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from ncclprobe.expect import sockets
 from ncclprobe.expect.of_run import Expecting
 from ncclprobe.expect.system import Shape
@@ -43,8 +45,6 @@ def expecting(
 
 def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
     """By what each node says of itself; on rank 0, nothing elsewhere."""
-    import msgspec
-
     from ncclprobe.expect import of_run
 
     mine = msgspec.to_builtins(of_run.describe(look.snapshot().facts)) if look else None

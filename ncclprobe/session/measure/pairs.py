@@ -1,7 +1,6 @@
 """A run that measures pairs: what each node reaches alone, then the round-robin, which rank 0 leads."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from ncclprobe.host import Host
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import Localisation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint
@@ -25,8 +25,7 @@ from ncclprobe.session.watchdog.watchdog import Watch
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
 
-@dataclass(frozen=True, slots=True)
-class Party:
+class Party(Struct, frozen=True):
     """Who this rank is and what it measures with; `gpu` is the identity of its GPU, if it uses one;
     `look` is null on all but one rank of each node."""
 

@@ -10,7 +10,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.session.measure import interference, intra_node, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting, judgeable

@@ -1,18 +1,17 @@
 """What ``ncclprobe workload`` plays: what is asked for, checked before anybody meets, and played once all have met."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.host import Host
 from ncclprobe.model.traffic import GroupRow, StepRow
+from ncclprobe.model.values import Struct
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 from ncclprobe.training.workload import Model, Strategy
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """What of real training is to be played: the groups of `grid`, and the steps of `strategies`."""
 
     grid: Grid | None

@@ -1,13 +1,12 @@
 """What ranks tell each other before anything is measured, and what all of them do then. Pure; JSON over the store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from ncclprobe.model.values import Struct, field
 from ncclprobe.session.ranks.identity import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """One rank's introduction.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
@@ -26,8 +25,7 @@ class Card:
     falsifying: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """Rank 0's decision for all. With an `error` nobody measures; `backend` is then what it may be."""
 
     backend: Backend

@@ -1,17 +1,16 @@
 """Who am I among the ranks, and what do I measure with? Pure, and settled before torch is imported."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, derived_port, no_master
+from ncclprobe.model.values import Struct
 
 Backend = Literal["nccl", "gloo"]
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """This process among the ranks of a job, and where they meet. Complete: nothing in it is unknown."""
 
     kind: str
@@ -63,8 +62,7 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Struct, frozen=True):
     """The GPUs of this node as this process sees them: `nodes` counts /dev/nvidia<N>, `usable` what torch can use.
 
     `usable` is None before torch was asked.

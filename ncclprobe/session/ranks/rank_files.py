@@ -9,8 +9,9 @@ import ctypes
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
 """Set for the agent and the ranks: the folder."""
@@ -26,8 +27,7 @@ _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for e
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """Where a rank is, or was when it ended. `words`: why it left, if that is somebody else's doing."""
 
     rank: int

@@ -38,11 +38,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import Seat
 from ncclprobe.session.ranks.store import Store, key
 from ncclprobe.session.watchdog.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, Beat, Register
@@ -64,8 +64,7 @@ _REPORTING_S = 10.0
 """For writing the report: a file system that hangs must not keep the ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """Why a run ends before its last row. `why` is empty where the facts say it all.
 
     `code` is for the ranks that must leave without hearing rank 0's: somebody is lost, unless it says otherwise.
@@ -77,16 +76,14 @@ class Ending:
     code: ExitCode = ExitCode.FAIL
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How long things may take: the whole run (a time.monotonic() instant) and one phase of it."""
 
     deadline: float
     phase_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Voices:
+class Voices(Struct, frozen=True):
     """Whom a watch tells what it knows.
 
     `conclude` is called at most once, on rank 0 only, from whichever thread sees the end first; it reports what there
