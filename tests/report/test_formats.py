@@ -264,7 +264,7 @@ def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Pat
 
 
 def test_no_format_is_loaded_that_nobody_asked_for() -> None:
-    names = {"junitparser", "prometheus_client", "ClusterShell", "plotly", "jinja2", "msgspec", "xml",
+    names = {"junitparser", "prometheus_client", "ClusterShell", "plotly", "jinja2", "xml",
              "ncclprobe.report.junit", "ncclprobe.report.markdown", "ncclprobe.report.nodes"}  # fmt: skip
     script = (
         "import sys\nfrom ncclprobe.__main__ import main\n"
