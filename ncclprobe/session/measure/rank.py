@@ -275,9 +275,9 @@ class Rank:
         """What this rank tells the others of itself before anything is measured."""
         usable = torch.cuda.device_count()
         self._device = device_index(self._seat, usable)
-        seen = Devices(devices(self._host).nodes, usable, torch.__version__)
+        seen = Devices(devices(self._host).nodes, usable, str(torch.__version__))
         nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
-        versions = {"torch": torch.__version__, "nccl": ".".join(map(str, nccl)) if nccl else None}
+        versions = {"torch": str(torch.__version__), "nccl": ".".join(map(str, nccl)) if nccl else None}
         try:
             backend, remark = choose_backend(self._options.backend, self._seat.kind, self._seat.local_ranks, seen)
         except UsageError as error:
