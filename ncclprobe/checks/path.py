@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from statistics import median_high, median_low
 
 from ncclprobe.checks import several
 from ncclprobe.checks.launch.mesh import (
@@ -218,6 +217,8 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     Fix: ask the scheduler or the cloud for nodes of one place (a placement group, --switches); look where the route
     goes (traceroute).
     """
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
@@ -292,6 +293,8 @@ def _slow_paths(
 
     A shaper that is full drops packets on some of its paths: they are slow like the others, and none of them is lossy.
     """
+    from statistics import median_high
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}

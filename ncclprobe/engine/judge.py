@@ -6,7 +6,6 @@ already explains is SKIP; a check that raises spoils nobody's verdict but its ow
 """
 
 import fnmatch
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -131,6 +130,8 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     except Unlearned as gap:
         return _unknown(blank, [Absent(str(gap))], check.privilege)
     except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
+        import traceback  # of a check that is broken, and costs a millisecond of every start
+
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         return replace(blank, why=why)

@@ -74,8 +74,7 @@ def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SO
 
 def collector(run: Callable[..., Any]) -> Collector:
     """Declare that `run` learns one fact: its return annotation. Its first parameter is the host."""
-    produces = inspect.signature(run, eval_str=True).return_annotation
-    return Collector(run=run, produces=produces, needs=_needs(run)[1:])
+    return Collector(run=run, produces=_annotations(run)["return"], needs=_needs(run)[1:])
 
 
 def rank_collector(run: Callable[..., Any]) -> Collector:
@@ -139,8 +138,20 @@ def _title(run: Callable[..., Any]) -> str:
 
 
 def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
-    parameters = inspect.signature(run, eval_str=True).parameters.values()
-    return tuple(_need(p.name, p.annotation) for p in parameters)
+    return tuple(_need(name, fact) for name, fact in _annotations(run).items() if name != "return")
+
+
+def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
+    """The types of parameters in their order, and of what is returned. inspect.signature says the same at ten times the
+    price, at every start.
+    """
+    found: dict[str, Any] = run.__annotations__
+    if any(isinstance(each, str) for each in found.values()):
+        found = inspect.get_annotations(run, eval_str=True)
+    unsaid = {*run.__code__.co_varnames[: run.__code__.co_argcount]} - found.keys()
+    if unsaid:
+        raise TypeError(f"{run.__qualname__}: no type for {', '.join(sorted(unsaid))}")
+    return found
 
 
 def _need(name: str, annotation: Any) -> Need:
