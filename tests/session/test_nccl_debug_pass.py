@@ -48,7 +48,7 @@ def test_what_nccl_wrote_into_its_file_is_read() -> None:
     assert nccl_debug_pass._unpacked(nccl_debug_pass._packed(heard)).choices == heard.choices
 
 
-def test_a_process_that_fails_says_why_and_leaves_the_road_unknown() -> None:
+def test_a_process_that_fails_says_why_and_leaves_the_transport_unknown() -> None:
     assert play(REFUSES) == (None, "CUDA error: out of memory")
 
 
