@@ -52,7 +52,7 @@ class Level(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class KernelSupport:
     """How a NIC reaches GPU memory on this machine. `works` None: the files do not tell; `why` says it in words.
 
     What the files say are prerequisites: NCCL itself tries, when a job starts.
@@ -86,20 +86,22 @@ def user_level(settings: Settings, name: str, version: Version | None) -> Level 
     return Level(PathType[word], f"{name}={text}") if word else None
 
 
-def way(direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]) -> Way:
+def kernel_support(
+    direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]
+) -> KernelSupport:
     """Return a peer-memory module that this NCCL looks for, else DMA-BUF. `cuda` is the driver's version of CUDA."""
     modules = direct.peer_memory
     seen = () if isinstance(modules, Absent) else tuple(path for path in PATHS if path in modules)
     found = next((path for path in seen if reaches(version, _LOOKED_AT_SINCE[path])), None)
     if found:
-        return Way(True, f"a peer-memory module is loaded ({found})")
+        return KernelSupport(True, f"a peer-memory module is loaded ({found})")
     works, why = _dma_buf(direct, settings, version, cuda)
     if works:
-        return Way(True, why)
+        return KernelSupport(True, why)
     if isinstance(modules, Absent):
-        return Way(None, f"whether a peer-memory module is loaded is not known ({modules.why}), and {why}")
+        return KernelSupport(None, f"whether a peer-memory module is loaded is not known ({modules.why}), and {why}")
     unseen = f"NCCL {_written(version)} does not look at {seen[0]}, later versions do" if seen else "none is loaded"
-    return Way(works, f"no peer-memory module: {unseen}; {why}")
+    return KernelSupport(works, f"no peer-memory module: {unseen}; {why}")
 
 
 def _written(version: Version | None) -> str:
@@ -168,9 +170,7 @@ def decide(
     settings: Settings,
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
-    """Return every pair of a GPU and a NIC, where the machine has a `way` at all. `gpus` by the names that `topology`
-    has.
-    """
+    """Return every pair of a GPU and a NIC, where the kernel supports it. `gpus` by the names that `topology` has."""
     level = gdr_level(settings, version)
     return tuple(
         _decide(topology, gpus, pair, level, settings, version) for pair in ((g, n) for n in nics for g in gpus)

@@ -34,7 +34,7 @@ from ncclprobe.model.nccl_selection import (
 )
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.nccl.gids import Pick, pick, wish
-from ncclprobe.nccl.gpudirect import Direct, decide, supported, way
+from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES
@@ -276,7 +276,7 @@ def _gpudirect(known: _Known) -> Part[DirectChoice]:
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
         return Part((), "NET/IB takes no port")
-    gdr = way(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
+    gdr = kernel_support(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
     topology = _distances(known, nics)
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
     made = decide(topology, able, nics, known.settings, known.version)

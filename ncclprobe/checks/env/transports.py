@@ -1,4 +1,4 @@
-"""Which roads are open to NCCL: settings that close the fast ones, or pin one that is not there."""
+"""Settings that switch off a fast transport of NCCL, or choose one that is not available."""
 
 from collections.abc import Iterator
 

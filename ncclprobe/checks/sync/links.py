@@ -10,7 +10,7 @@ from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
 from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
-from ncclprobe.checks.sync.interfaces import roads
+from ncclprobe.checks.sync.interfaces import data_interfaces
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine
@@ -127,18 +127,18 @@ def mtu(
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
         known = software.by_node.get(node, Absent("not asked"))
-        here = roads(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
-        for road, each in here.items():
-            ends.setdefault(road, {})[node] = each
+        here = data_interfaces(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
+        for use, each in here.items():
+            ends.setdefault(use, {})[node] = each
     reported = set()
-    for road, every in ends.items():
+    for use, every in ends.items():
         ballot = vote({node: each.mtu for node, each in every.items()})
         odd = ballot.odd
         name = every[next(iter(odd or every))].name
-        if ballot.agreed or (odd, name) in reported:  # one interface may be several roads
+        if ballot.agreed or (odd, name) in reported:  # one interface may have several uses
             continue
         reported.add((odd, name))
-        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", road)
+        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", use)
         yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
 
 
