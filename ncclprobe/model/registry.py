@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
 T = TypeVar("T")
-_SECTION = re.compile(r"^(Right|Why|Fix): (.+?)(?=^(?:Why|Fix): |\Z)", re.M | re.S)
+_SECTION = re.compile(r"^(Right|Why|Fix): ", re.M)
 _COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
 
 
@@ -107,7 +107,8 @@ def check(
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
-        sections = dict(_SECTION.findall(inspect.getdoc(run) or ""))
+        _, *parts = _SECTION.split(inspect.getdoc(run) or "")  # what stands before, then a heading and its text, …
+        sections = dict(zip(parts[::2], parts[1::2], strict=True))
         return Check(
             id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
             run=run,
@@ -155,10 +156,12 @@ def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _need(name: str, annotation: Any) -> Need:
-    if get_origin(annotation) in _COMPARED:
-        inner = _need(name, get_args(annotation)[0])
-        return replace(inner, of=_COMPARED[get_origin(annotation)])
-    if get_origin(annotation) in (Union, UnionType):
+    if isinstance(annotation, type):
+        return Need(name, annotation, of=_of(annotation))
+    origin = get_origin(annotation)
+    if origin in _COMPARED:
+        return replace(_need(name, get_args(annotation)[0]), of=_COMPARED[origin])
+    if origin in (Union, UnionType):
         facts = [a for a in get_args(annotation) if a is not Absent]
         return Need(name, facts[0], len(facts) < len(get_args(annotation)), _of(facts[0]))
     return Need(name, annotation, of=_of(annotation))
