@@ -104,6 +104,14 @@ def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
     return {key: _MAD_TO_SIGMA * (value - middle) / spread for key, value in logs.items()}
 
 
+def slow_residuals(samples: Sequence[Sample], effects: Effects, layout: Layout, rules: Rules) -> list[int]:
+    """Return the positions of the samples that are slow beyond their ends, each compared with its own way."""
+    by_way: defaultdict[Way, dict[int, float]] = defaultdict(dict)
+    for place, sample in enumerate(samples):
+        by_way[way(sample, layout)][place] = effects.residual[place]
+    return [place for logs in by_way.values() for place in slow(logs, rules)]
+
+
 def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
     """Return those of `logs` (logarithms of ratios to the usual) that are slow by both rules: key to logarithm."""
     limit = math.log(rules.slow_ratio)

@@ -4,7 +4,7 @@ A suspect is paired with two unsuspected partners, and these with each other: th
 suspect is exchanged. If the suspect is slow with both and they are not slow together, it is the suspect. Each end of a
 suspected pair is paired with a third node: if both are fast there, it is the path between them. A leaf or its uplinks
 show their fault under load only: its nodes send to as many outside at once, and the nodes of another leaf to the same
-ones after them.
+ones after them. What lies between two leaves is measured by few pairs at a time, with pairs of each leaf as controls.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ EndPair = tuple[End, End]
 PairRound = tuple[EndPair, ...]
 _ENOUGH = 3
 _CROSSING = 2  # pairs of nodes over the uplinks of one leaf at the same time
+_ACROSS = 3  # pairs of nodes from one leaf to another in one step, and as many controls in each
 _LINKED = ("leaf", "uplink")
 
 
@@ -66,7 +67,7 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
     unsuspected = partners(suspects, participants)
     for number, cause in enumerate(suspects):
         turn = 2 * step + 3 * number
-        if cause.kind in _LINKED:
+        if cause.kind in _LINKED and not cause.other:
             rounds += [
                 _Round({*participants.rails}, list(block)) for block in _blocks(cause, unsuspected, participants, turn)
             ]
@@ -81,7 +82,7 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
 
 def partners(suspects: Sequence[Cause], participants: Participants) -> tuple[str, ...]:
     """Return the unsuspected nodes; where those are too few, also those with nothing but a slow pair."""
-    leaves = {cause.leaf for cause in suspects if cause.leaf}
+    leaves = {cause.leaf for cause in suspects if cause.leaf and not cause.other}
     ends = {node for cause in suspects if cause.kind in ("node", "rail") for node in cause.nodes}
     ends |= {node for node in participants.rails if participants.layout.leaf.get(node) in leaves}
     paired = {node for cause in suspects for node in cause.nodes}
@@ -109,6 +110,9 @@ def _retest_pairs(
         for one, other in zip(rotated[0:6:2], rotated[1:6:2], strict=False):
             yield participants.shared_rails(one, other)
         return
+    if cause.other:
+        yield from _across(cause, unsuspected, participants, turn)
+        return
     others = [node for node in _rotated(unsuspected, turn) if node not in cause.nodes]
     if cause.kind == "pair":
         one, other = cause.nodes
@@ -123,6 +127,19 @@ def _retest_pairs(
         yield participants.shared_rails(suspect, partner, cause.rail)
     if len(selected) > 1:
         yield participants.shared_rails(selected[0], selected[1], cause.rail)
+
+
+def _across(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
+    """Yield pairs of nodes from one leaf to the other, and for each one pair within a leaf: its control."""
+    leaf = participants.layout.leaf
+    here, there = (
+        _rotated([node for node in unsuspected if leaf.get(node) == each], turn) for each in (cause.leaf, cause.other)
+    )
+    for one, other in list(zip(here, there, strict=False))[:_ACROSS]:
+        yield participants.shared_rails(one, other)
+    for team in (here, there):
+        for one, other in list(zip(team[::2], team[1::2], strict=False))[:_ACROSS]:
+            yield participants.shared_rails(one, other)
 
 
 def _two_partners(suspect: str, others: Sequence[str], layout: Layout) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def localise_slowness(
     case = open_case(results, layout, rules)
     found = verdict(results, layout, rules, expected_GBps, case)
     for step in range(1, rules.steps + 1):
-        participants = Participants(_remaining(rails, frozenset() if retry_lost else exclude(results)), layout)
+        participants = Participants(_remaining(rails, frozenset() if retry_lost else exclude(results)), case.layout)
         suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
         for pairs in retests.plan(suspects, participants, step):
             remaining_pairs = (

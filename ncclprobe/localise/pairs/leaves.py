@@ -1,0 +1,135 @@
+"""Find the leaves of a fabric that does not tell them: nodes that are fast with each other and slow with the others.
+
+The connected components of the fast pairs come first. Where a rate splits the nodes into groups so that nearly all
+pairs within a group are faster and nearly all pairs between groups slower, the groups hang on switches of their own: no
+node of them is at fault for what lies between. A slow node is fast with no partner, so it never makes a group.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import median
+
+from ncclprobe.localise.pairs.samples import Layout, Sample
+
+NodePair = tuple[str, str]
+Groups = tuple[frozenset[str], ...]
+
+_FEWEST = 6
+"""Of fewer nodes noise alone splits some fleets cleanly: the fastest two pairs of four have disjoint ends one time in
+five."""
+_GROUPED = 0.75
+"""At least this share of the nodes is in a group of two or more."""
+_PURE = 0.85
+"""At least this share of the pairs between groups, and of those within each group, lie on their own side."""
+_LEAST = math.log(1.02)
+"""Groups this close in rate need no levels of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Groups of nodes, the pairs within one of them and the pairs of different ones by their median."""
+
+    groups: Groups
+    near: float
+    far: float
+
+
+def measured_layout(samples: Iterable[Sample], layout: Layout) -> Layout:
+    """Return `layout`; where it tells no leaves, with those that the samples of a round-robin show."""
+    if layout.leaf:
+        return layout
+    logs = _pair_logs(samples)
+    split = find_split(logs)
+    if split is None:
+        return layout
+    groups = [group for group in split.groups if len(group) > 1]
+    single = [node for group in split.groups if len(group) == 1 for node in group]
+    leaf = {node: number for number, group in enumerate(groups) for node in group}
+    leaf |= {node: number for node in single if (number := _nearest(node, groups, logs, split)) is not None}
+    names = {number: leaf_name([node for node in leaf if leaf[node] == number]) for number in leaf.values()}
+    return Layout({node: names[number] for node, number in leaf.items()}, layout.rails, measured=True)
+
+
+def leaf_name(nodes: Iterable[str]) -> str:
+    """Return what a leaf is called of which only the nodes are known: ``n1 (+8)``."""
+    first, *others = sorted(nodes)
+    return f"{first} (+{len(others)})" if others else first
+
+
+def find_split(logs: Mapping[NodePair, float]) -> Split | None:
+    """Return the split of the nodes into groups that the widest gap of rates makes, or None.
+
+    `logs` are logarithms of the pairs' rates.
+    """
+    nodes = {node for pair in logs for node in pair}
+    if len(nodes) < _FEWEST:
+        return None
+    found: list[tuple[float, Split]] = []
+    merges = list(_components(logs))
+    for (log, groups), (next_log, _) in pairwise(merges):
+        if split := _judge(groups, logs, len(nodes)):
+            found.append((log - next_log, split))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _nearest(node: str, groups: Sequence[frozenset[str]], logs: Mapping[NodePair, float], split: Split) -> int | None:
+    """Return the group that `node`, fast with none, is faster with than with the others by half a split, or None."""
+    rates: dict[int, list[float]] = {}
+    for number, group in enumerate(groups):
+        pairs = ((min(node, other), max(node, other)) for other in group)
+        rates[number] = [logs[pair] for pair in pairs if pair in logs]
+    best, *others = sorted(((median(those), number) for number, those in rates.items() if those), reverse=True) or [None]
+    if best is None or not others or best[0] - others[0][0] < (split.near - split.far) / 2:
+        return None
+    return best[1]
+
+
+def _pair_logs(samples: Iterable[Sample]) -> dict[NodePair, float]:
+    """Return the median of each pair of nodes, of all rails and both directions, while one sends at a time."""
+    rates: defaultdict[NodePair, list[float]] = defaultdict(list)
+    for sample in samples:
+        if not sample.both:
+            one, other = sorted((sample.src.node, sample.dst.node))
+            rates[one, other].append(math.log(sample.GBps))
+    return {pair: median(those) for pair, those in rates.items()}
+
+
+def _components(logs: Mapping[NodePair, float]) -> Iterator[tuple[float, Groups]]:
+    """Yield each rate at which two components of the faster pairs merge, with all components then, fastest first."""
+    group = {node: frozenset((node,)) for pair in logs for node in pair}
+    for log, pairs in groupby(sorted(logs, key=lambda pair: -logs[pair]), key=logs.__getitem__):
+        merged = False
+        for one, other in pairs:
+            if group[one] is not group[other]:
+                both = group[one] | group[other]
+                group.update(dict.fromkeys(both, both))
+                merged = True
+        if merged:
+            yield log, tuple(dict.fromkeys(group.values()))
+
+
+def _judge(groups: Groups, logs: Mapping[NodePair, float], nodes: int) -> Split | None:
+    """Return the split that `groups` make if it is clear: several, most nodes in one, and few pairs on a wrong side."""
+    several = [group for group in groups if len(group) > 1]
+    if len(several) < 2 or sum(map(len, several)) < _GROUPED * nodes:
+        return None
+    number = {node: place for place, group in enumerate(several) for node in group}
+    within: defaultdict[int, list[float]] = defaultdict(list)
+    far: list[float] = []
+    for (one, other), log in logs.items():
+        if one in number and other in number:
+            (within[number[one]] if number[one] == number[other] else far).append(log)
+    near = [log for those in within.values() for log in those]
+    if not far or median(near) - median(far) < _LEAST:
+        return None
+    middle = (median(near) + median(far)) / 2
+    fast = all(_share([log > middle for log in those]) >= _PURE for those in within.values())
+    slow = _share([log < middle for log in far]) >= _PURE
+    return Split(groups, median(near), median(far)) if fast and slow else None
+
+
+def _share(those: Sequence[bool]) -> float:
+    return sum(those) / len(those)
