@@ -163,7 +163,7 @@ def test_a_dead_pair_ends_its_round_and_not_the_tournament() -> None:
 def test_a_dead_node_and_a_dead_pair_are_told_apart_when_started_again(
     dead: Callable[[End, End], bool], named: str
 ) -> None:
-    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0, retry_lost=True)
+    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0)
     assert causes(found) == [named]
     assert found.confirmed[0].ratio == 0
 

@@ -34,6 +34,11 @@ class Cause:
     leaf: str = ""
     other: str = ""
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Return the two leaves of an uplink between them."""
+        return self.leaf, self.other
+
     def __str__(self) -> str:
         """Return the cause in words: ``out of n3 rail 1``."""
         if self.other:

@@ -3,16 +3,20 @@
 The connected components of the fast pairs come first. Where a rate splits the nodes into groups so that nearly all
 pairs within a group are faster and nearly all pairs between groups slower, the groups hang on switches of their own: no
 node of them is at fault for what lies between. A slow node is fast with no partner, so it never makes a group.
+
+Where most of a fabric is fast, a leaf whose uplinks are slow is seen by its nodes: they are slow alike, and not with
+each other. Of a large fleet few of them have met; they meet once more (:func:`meetings`) before any is suspected.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 
-from ncclprobe.localise.pairs.samples import Layout, Sample
+from ncclprobe.localise.pairs.effects import Effects
+from ncclprobe.localise.pairs.samples import Layout, Result, Rules, Sample
 
 NodePair = tuple[str, str]
 Groups = tuple[frozenset[str], ...]
@@ -24,6 +28,8 @@ _GROUPED = 0.75
 """At least this share of the nodes is in a group of two or more."""
 _PURE = 0.85
 """At least this share of the pairs between groups, and of those within each group, lie on their own side."""
+FEWEST_ALIKE, ALIKE = 3, math.log(1.04)
+"""So many nodes that lose the same share, within this ratio, have something in common."""
 _LEAST = math.log(1.02)
 """Groups this close in rate need no levels of their own."""
 
@@ -51,6 +57,42 @@ def measured_layout(samples: Iterable[Sample], layout: Layout) -> Layout:
     leaf |= {node: number for node in single if (number := _nearest(node, groups, logs, split)) is not None}
     names = {number: leaf_name([node for node in leaf if leaf[node] == number]) for number in leaf.values()}
     return Layout({node: names[number] for node, number in leaf.items()}, layout.rails, measured=True)
+
+
+def alike_nodes(effects: Effects, rules: Rules) -> tuple[str, ...]:
+    """Return the nodes, FEWEST_ALIKE or more, that are slow both ways by one share: faults rarely agree, leaves do."""
+    ways: defaultdict[str, list[float]] = defaultdict(list)
+    for end in effects.out.keys() & effects.into.keys():
+        ways[end.node].append(max(effects.out[end], effects.into[end]))
+    slow = sorted((median(logs), node) for node, logs in ways.items() if median(logs) < math.log(rules.slow_ratio))
+    best: list[str] = []
+    for place, (log, _) in enumerate(slow):
+        same = [node for other, node in slow[place:] if other - log <= max(ALIKE, -log / 4)]
+        best = max(best, same, key=len)
+    return tuple(best) if len(best) >= FEWEST_ALIKE else ()
+
+
+def meetings(nodes: Sequence[str], results: Iterable[Result]) -> tuple[tuple[NodePair, ...], ...]:
+    """Return two rounds in which `nodes` meet their neighbours in this order, or none where enough of them have met."""
+    met = {frozenset((each.src.node, each.dst.node)) for each in results}
+    if 2 * sum(pair <= {*nodes} for pair in met) >= len(nodes):
+        return ()
+    return tuple(tuple(zip(nodes[start::2], nodes[start + 1 :: 2], strict=False)) for start in (0, 1))
+
+
+def leaf_of_alike(nodes: Collection[str], samples: Iterable[Sample], layout: Layout) -> Layout:
+    """Return `layout` with a leaf of `nodes`, if these are fast with each other, and one of all others."""
+    logs = _pair_logs(samples)
+    within = [log for pair, log in logs.items() if len({*pair} & {*nodes}) == 2]
+    across = [log for pair, log in logs.items() if len({*pair} & {*nodes}) == 1]
+    others = [log for pair, log in logs.items() if {*pair}.isdisjoint(nodes)]
+    if layout.leaf or 2 * len(within) < len(nodes) or not across or not others:
+        return layout
+    if median(within) < (median(across) + median(others)) / 2:
+        return layout
+    rest = {node for pair in logs for node in pair} - {*nodes}
+    leaf = {node: leaf_name(group) for group in (nodes, rest) for node in group}
+    return Layout(leaf, layout.rails, measured=True)
 
 
 def leaf_name(nodes: Iterable[str]) -> str:

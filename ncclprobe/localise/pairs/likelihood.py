@@ -9,7 +9,7 @@ without reason, a slow one proves little and many are needed, and where none is,
 import heapq
 import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
@@ -22,6 +22,8 @@ from ncclprobe.stats import percentile
 
 _MOST_ENDS = 80
 """Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
+_ENOUGH, _NOISIER = 3, 3.0
+"""So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
 _WIDE = {"leaf", "uplink", "plane"}
 
 
@@ -57,11 +59,13 @@ class Weight:
 class Scale:
     """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part.
 
-    `sigma` is the noise of one sample (:func:`ncclprobe.localise.pairs.noise.retest_noise`): a cause must show more.
+    `sigma` is the noise of one sample of each way (:func:`ncclprobe.localise.pairs.noise.retest_noise`): a cause must
+    show more.
     """
 
-    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: float = 0.0) -> None:
-        self._evidence, self._rules, self._usual, self._sigma = evidence, rules, frozenset(usual), sigma
+    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: Mapping[Way, float]) -> None:
+        self._evidence, self._rules, self._usual = evidence, rules, frozenset(usual)
+        self._sigma = {entry.way: sigma.get(entry.way, noise.floor(rules)) for entry in evidence.entries}
         self._logs = [entry.log_ratio for entry in evidence.entries]
         self._pool: defaultdict[Way, list[float]] = defaultdict(list)
         for place in sorted(self._usual, key=self._logs.__getitem__):
@@ -70,8 +74,9 @@ class Scale:
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
         """Weigh `cause` by the entries it covers, without those `taken` by another."""
         places = [place for place in self._evidence.covered(cause) if place not in taken]
-        loss = self._loss(cause, places)
-        slowest = noise.limit(len(places), self._sigma, self._rules)
+        quiet, sigma = self._quiet(places)
+        loss = self._loss(cause, quiet)
+        slowest = noise.limit(len(quiet), sigma, self._rules)
         if cause.other and self._evidence.layout.leaves == 2:
             slowest = math.log(self._rules.uplink_ratio)
         limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
@@ -90,6 +95,14 @@ class Scale:
         entries = [self._evidence.entries[place] for place in places]
         partners = {entry.dst.node if entry.src.node in cause.nodes else entry.src.node for entry in entries}
         return Weight(loss, slowest, slow, len(places), len(partners), retests, prior, odds[0], odds[1])
+
+    def _quiet(self, places: Sequence[int]) -> tuple[Sequence[int], float]:
+        """Return those of `places` whose way is not much noisier than the quietest, and the noise of these."""
+        ways = Counter(self._evidence.entries[place].way for place in places)
+        enough = [way for way, count in ways.items() if count >= _ENOUGH] or list(ways)
+        most = _NOISIER * min((self._sigma[way] for way in enough), default=0.0)
+        quiet = [place for place in places if self._sigma[self._evidence.entries[place].way] <= most]
+        return quiet, max((self._sigma[self._evidence.entries[place].way] for place in quiet), default=0.0)
 
     def _odds(self, limit: float, way: Way, places: Sequence[int]) -> tuple[float, float]:
         """Return what one slow entry adds to the log odds, and one that is not, among entries of this way."""
@@ -112,7 +125,12 @@ class Scale:
         return percentile([median_high(logs) for logs in by_end.values()], _MOST_ENDS)
 
     def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
-        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1."""
+        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
+
+        No healthy pair is lost by chance.
+        """
+        if limit == -math.inf:
+            return self._rules.floor
         covered_logs = [self._logs[place] for place in places if place in self._usual]
         as_slow = bisect_right(self._pool[way], limit) - sum([log <= limit for log in covered_logs])
         among = len(self._pool[way]) - len(covered_logs)

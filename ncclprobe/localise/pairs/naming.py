@@ -1,20 +1,19 @@
 """Name few parts rather than many: a node instead of its bad pairs, and no node where several are alike by design."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 from ncclprobe.localise.pairs.causes import Cause
+from ncclprobe.localise.pairs.leaves import ALIKE, FEWEST_ALIKE
 from ncclprobe.localise.pairs.likelihood import Weight
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
-_FEWEST_ALIKE, _SHARE_ALIKE = 3, 0.2
-"""So many nodes, and such a share of the fleet, that lose the same share are of another build or on another leaf."""
-_ALIKE = math.log(1.04)
-"""Losses this close are the same."""
+_SHARE_ALIKE, _MOST_ALIKE = 0.2, 6
+"""Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
+another leaf."""
 
 
 def many(bad: int, tried: int) -> bool:
@@ -57,7 +56,7 @@ def alike(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
     """Return the nodes, among `weights`, that are slow by one and the same share, where they are many of `nodes`."""
     slow = sorted((weight.loss, str(cause), cause) for cause, weight in weights.items() if cause.kind == "node")
     for start, (loss, _, _) in enumerate(slow):
-        same = [cause for other, _, cause in slow[start:] if other - loss <= _ALIKE]
-        if len(same) >= max(_FEWEST_ALIKE, _SHARE_ALIKE * nodes):
+        same = [cause for other, _, cause in slow[start:] if other - loss <= ALIKE]
+        if len(same) >= max(FEWEST_ALIKE, min(_SHARE_ALIKE * nodes, _MOST_ALIKE)):
             return frozenset(same)
     return frozenset()

@@ -8,7 +8,7 @@ ones after them. What lies between two leaves is measured by few pairs at a time
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ncclprobe.localise.pairs.causes import Cause
@@ -34,6 +34,10 @@ class Participants:
         """Return the pairs of both nodes on all rails that they share, or on one of them."""
         shared = sorted({*self.rails[one]} & {*self.rails[other]})
         return tuple((End(one, each), End(other, each)) for each in shared if rail in (None, each))
+
+    def rounds(self, matches: Iterable[Iterable[tuple[str, str]]]) -> tuple[PairRound, ...]:
+        """Return the rounds of pairs of nodes with all of their rails."""
+        return tuple(tuple(pair for nodes in each for pair in self.shared_rails(*nodes)) for each in matches)
 
 
 @dataclass(slots=True)
@@ -67,9 +71,10 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
     unsuspected = partners(suspects, participants)
     for number, cause in enumerate(suspects):
         turn = 2 * step + 3 * number
-        if cause.kind in _LINKED and not cause.other:
+        if cause.kind in _LINKED and (not cause.other or participants.layout.one_apart):
+            blocks = _across if cause.other else _blocks
             rounds += [
-                _Round({*participants.rails}, list(block)) for block in _blocks(cause, unsuspected, participants, turn)
+                _Round({*participants.rails}, list(block)) for block in blocks(cause, unsuspected, participants, turn)
             ]
             continue
         for pairs in filter(None, _retest_pairs(cause, unsuspected, participants, turn)):
@@ -130,16 +135,18 @@ def _retest_pairs(
 
 
 def _across(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
-    """Yield pairs of nodes from one leaf to the other, and for each one pair within a leaf: its control."""
+    """Yield pairs of nodes from one leaf to the other, and for each one pair within a leaf: its control.
+
+    Where one leaf stands apart from a fabric that is otherwise fast they are blocks, all of that leaf at once.
+    """
     leaf = participants.layout.leaf
-    here, there = (
-        _rotated([node for node in unsuspected if leaf.get(node) == each], turn) for each in (cause.leaf, cause.other)
-    )
-    for one, other in list(zip(here, there, strict=False))[:_ACROSS]:
-        yield participants.shared_rails(one, other)
-    for team in (here, there):
-        for one, other in list(zip(team[::2], team[1::2], strict=False))[:_ACROSS]:
-            yield participants.shared_rails(one, other)
+    teams = [_rotated([node for node in unsuspected if leaf.get(node) == each], turn) for each in cause.ends]
+    within = [list(zip(team[::2], team[1::2], strict=False)) for team in teams]
+    matches = [list(zip(*teams, strict=False)), *within]
+    if participants.layout.one_apart:
+        yield from participants.rounds(each[:AT_ONCE] for each in matches)
+    else:
+        yield from participants.rounds([match] for each in matches for match in each[:_ACROSS])
 
 
 def _two_partners(suspect: str, others: Sequence[str], layout: Layout) -> tuple[str, ...]:

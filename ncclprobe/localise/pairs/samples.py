@@ -1,6 +1,7 @@
 """Define the samples of pairs, and the rules by which they are judged."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -118,6 +119,12 @@ class Layout:
     def leaves(self) -> int:
         """Count the known leaves."""
         return len(set(self.leaf.values()))
+
+    @property
+    def one_apart(self) -> bool:
+        """Return whether of two measured leaves one is so small that the other must be several of the fabric's."""
+        sizes = sorted(Counter(self.leaf.values()).values())
+        return self.measured and len(sizes) == 2 and 3 * sizes[0] <= sizes[1]
 
 
 def _two_nodes(one: End, other: End) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 from ncclprobe.localise.pairs import naming, noise
 from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
-from ncclprobe.localise.pairs.leaves import measured_layout
+from ncclprobe.localise.pairs.leaves import alike_nodes, leaf_of_alike, measured_layout
 from ncclprobe.localise.pairs.likelihood import Scale, Weight
 from ncclprobe.localise.pairs.noise import retest_noise
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
@@ -106,10 +106,13 @@ def open_case(first: Sequence[Result], layout: Layout, rules: Rules) -> Case:
     samples = [result for result in first if isinstance(result, Sample)]
     layout = measured_layout(samples, layout)
     effects = polish(samples, layout)
+    if alike := alike_nodes(effects, rules) if not layout.leaf else ():
+        layout = leaf_of_alike(alike, samples, layout)
+        effects = polish(samples, layout) if layout.leaf else effects
     causes = candidates(first, effects, layout, rules)
     evidence = add_evidence(_entries(first, effects.level, layout), layout)
     usual = _unsuspected(evidence, causes)
-    scale = Scale(evidence, usual, rules)
+    scale = Scale(evidence, usual, rules, {})
     weighed = scale.weigh_all(causes, {})
     nodes = len({end.node for result in first for end in (result.src, result.dst)})
     return Case(effects, layout, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
@@ -132,7 +135,7 @@ def verdict(
     retests = [result for result in results if result.step]
     case = case or open_case([result for result in results if not result.step], layout, rules)
     effects, suspected = case.effects, case.suspected
-    sigma = retest_noise(results, rules)
+    sigma = retest_noise(results, case.layout, rules)
     weights = _explain(_retest_evidence(retests, suspected, sigma, case), sigma, case) if retests else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
@@ -180,7 +183,7 @@ def _entries(results: Iterable[Result], level: Mapping[Way, float], layout: Layo
     return entries
 
 
-def _explain(retests: Sequence[Entry], sigma: float, case: Case) -> dict[Cause, Weight]:
+def _explain(retests: Sequence[Entry], sigma: Mapping[Way, float], case: Case) -> dict[Cause, Weight]:
     """Return what best explains the round-robin and the retests, the likeliest first."""
     scale = Scale(add_evidence(retests, case.layout, case.round_robin), case.usual, case.rules, sigma)
     return scale.explain(case.candidates, scale.weigh_all(case.candidates, case.weighed))
@@ -199,11 +202,13 @@ def _unsuspected(evidence: Evidence, causes: Collection[Cause]) -> list[int]:
 
 
 def _retest_evidence(
-    retests: Sequence[Result], suspected: Collection[Cause], sigma: float, case: Case
+    retests: Sequence[Result], suspected: Collection[Cause], sigma: Mapping[Way, float], case: Case
 ) -> list[Entry]:
     """Turn retests into evidence: relative to their controls, without those whose partner fails its control."""
     evidence = add_evidence([Entry(r.src, r.dst, 0.0, r.step) for r in retests], case.layout)
     about = {place for cause in suspected for place in evidence.covered(cause)}
+    between = any(cause.other for cause in suspected)
+    about |= {place for place, r in enumerate(retests) if between and case.layout.crosses(r.src, r.dst)}
     controls = [result for place, result in enumerate(retests) if place not in about]
     rates: defaultdict[Way, list[float]] = defaultdict(list)
     for result in controls:
@@ -212,12 +217,13 @@ def _retest_evidence(
     usual = {key: median_high(values) for key, values in rates.items() if len(values) >= _CONTROLS}
     level = {**case.effects.level, **usual}
     ends = {node for cause in suspected for node in cause.nodes}
-    limit = noise.limit(1, sigma, case.rules)
+    limit = {key: noise.limit(1, each, case.rules) for key, each in sigma.items()}
+    quietest = noise.limit(1, noise.floor(case.rules), case.rules)
     failed = {
         (entry.step, end.node)
         for entry in _entries(controls, level, case.layout)
         for end in (entry.src, entry.dst)
-        if entry.log_ratio < limit and end.node not in ends
+        if entry.log_ratio < limit.get(entry.way, quietest) and end.node not in ends
     }
     kept = [r for r in retests if failed.isdisjoint(((r.step, r.src.node), (r.step, r.dst.node)))]
     return _entries(kept, level, case.layout)
@@ -226,8 +232,9 @@ def _retest_evidence(
 def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "suspected", "cleared"]:
     if weight.retests and weight.retest_odds <= 0:
         return "cleared"
-    enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") else 1
-    sure = weight.retests and weight.partners >= enough and weight.confidence >= case.rules.confidence
+    dead = weight.loss == -math.inf and weight.partners > 1  # nothing ever came, and it is measured no more
+    enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") and not dead else 1
+    sure = (weight.retests or dead) and weight.partners >= enough and weight.confidence >= case.rules.confidence
     return "blamed" if sure else "suspected"
 
 
