@@ -144,7 +144,7 @@ def _across(cause: Cause, unsuspected: Sequence[str], participants: Participants
     within = [list(zip(team[::2], team[1::2], strict=False)) for team in teams]
     matches = [list(zip(*teams, strict=False)), *within]
     if participants.layout.one_apart:
-        yield from participants.rounds(each[:AT_ONCE] for each in matches)
+        yield from participants.rounds(matches)
     else:
         yield from participants.rounds([match] for each in matches for match in each[:_ACROSS])
 

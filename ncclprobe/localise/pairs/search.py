@@ -38,7 +38,8 @@ def localise_slowness(
 
     def play(planned: Iterable[PairRound], step: int) -> None:
         for pairs in planned:
-            remaining = tuple(pair for pair in pairs if exclude(results).isdisjoint(pair))
+            gone = exclude(results)
+            remaining = tuple(pair for pair in pairs if gone.isdisjoint(pair))
             results.extend(measure(remaining, step) if remaining else ())
 
     play(round_robin(rails, count), 0)
