@@ -82,7 +82,7 @@ def faults_of(trial: Trial, fabric: Fabric) -> tuple[Fault, ...]:
     """What the seed plants. A pair is one of those that the round-robin measures."""
     draw, left = random.Random(trial.seed), 1 - trial.loss
     if trial.fabric == BUILDS:
-        return tuple(Fault("node", 0.5, (node,)) for node in fabric.names[: fabric.nodes // 3])
+        return tuple(Fault("node", 0.5, (node,)) for node in fabric.names[: max(3, fabric.nodes // 3)])
     if trial.kind == "dead":
         [dead, slow] = [*_played(1, 0.0, fabric, draw), *plant("node", 1, left, fabric, draw)]
         return (dead, slow)

@@ -171,7 +171,7 @@ def _of_pair(src: End, dst: End, rails: bool) -> Iterator[Cause]:
 def _of_fabric(ends: Iterable[End], layout: Layout) -> Iterator[Cause]:
     leaves = {layout.leaf[end.node] for end in ends if end.node in layout.leaf}
     rails = {end.rail for end in ends}
-    if len(leaves) > 1:
+    if len(leaves) > 1 and not layout.measured:  # those are fast inside, by how they were found
         yield from (Cause("leaf", leaf=leaf) for leaf in leaves)
     if _comparable(layout):
         yield from (Cause("uplink", direction=way, leaf=leaf) for leaf, way in product(leaves, DIRECTIONS))

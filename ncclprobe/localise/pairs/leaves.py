@@ -30,8 +30,11 @@ _PURE = 0.85
 """At least this share of the pairs between groups, and of those within each group, lie on their own side."""
 FEWEST_ALIKE, ALIKE = 3, math.log(1.04)
 """So many nodes that lose the same share, within this ratio, have something in common."""
-_LEAST = math.log(1.02)
-"""Groups this close in rate need no levels of their own."""
+_AS_FAST = 0.25
+"""Every group is as fast inside as the others, up to this share of the split: of two slow nodes none is."""
+_LEAST, _NOISE = math.log(1.02), 4.5
+"""Groups this close in rate need no levels of their own; nor those closer than so many median deviations of what is
+near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +168,19 @@ def _judge(groups: Groups, logs: Mapping[NodePair, float], nodes: int) -> Split 
         if one in number and other in number:
             (within[number[one]] if number[one] == number[other] else far).append(log)
     near = [log for those in within.values() for log in those]
-    if not far or median(near) - median(far) < _LEAST:
+    if not far or len(near) < nodes:
         return None
-    middle = (median(near) + median(far)) / 2
-    fast = all(_share([log > middle for log in those]) >= _PURE for those in within.values())
+    usual = median(near)
+    spread = median(abs(log - usual) for log in near)
+    if usual - median(far) < max(_LEAST, _NOISE * spread):
+        return None
+    middle = (usual + median(far)) / 2
+    least = usual - _AS_FAST * (usual - median(far))
+    fast = all(
+        median(those) >= least and _share([log > middle for log in those]) >= _PURE for those in within.values()
+    )
     slow = _share([log < middle for log in far]) >= _PURE
-    return Split(groups, median(near), median(far)) if fast and slow else None
+    return Split(groups, usual, median(far)) if fast and slow else None
 
 
 def _share(those: Sequence[bool]) -> float:

@@ -71,7 +71,7 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
     unsuspected = partners(suspects, participants)
     for number, cause in enumerate(suspects):
         turn = 2 * step + 3 * number
-        if cause.kind in _LINKED and (not cause.other or participants.layout.one_apart):
+        if cause.kind in _LINKED:
             blocks = _across if cause.other else _blocks
             rounds += [
                 _Round({*participants.rails}, list(block)) for block in blocks(cause, unsuspected, participants, turn)
@@ -114,9 +114,6 @@ def _retest_pairs(
         rotated = _rotated(unsuspected, turn)
         for one, other in zip(rotated[0:6:2], rotated[1:6:2], strict=False):
             yield participants.shared_rails(one, other)
-        return
-    if cause.other:
-        yield from _across(cause, unsuspected, participants, turn)
         return
     others = [node for node in _rotated(unsuspected, turn) if node not in cause.nodes]
     if cause.kind == "pair":
