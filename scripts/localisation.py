@@ -29,7 +29,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import median
@@ -40,11 +39,23 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets  # noqa: E402 - found in tests/
 from fleets.trials import (  # noqa: E402
-    BUILDS, CROSSING, ECMP, OVERSUBSCRIBED, PER_LEAF, Again, Outcome, Tally, Trial, play, replay, tally,
+    BUILDS,
+    CROSSING,
+    ECMP,
+    OVERSUBSCRIBED,
+    PER_LEAF,
+    Again,
+    Outcome,
+    Tally,
+    Trial,
+    play,
+    replay,
+    tally,
 )  # fmt: skip
 from tables import table  # noqa: E402
 
 from ncclprobe.localise.pairs.naming import many  # noqa: E402
+from ncclprobe.model.values import Struct, replace  # noqa: E402
 
 LOSSES = (0.05, 0.1, 0.15, 0.2)
 LARGE = 0.4
@@ -65,8 +76,7 @@ HEALTHY = (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """Plays fleets on some processes."""
 
     pool: Executor
@@ -124,7 +134,15 @@ def recorded_rows(run: Runner, cluster: str) -> Iterator[tuple[object, ...]]:
             worst_shown = f"{share(sets[worst].named, sets[worst].planted)}: {worst.partition(' ')[2]}"
             middle = f"{100 * median(shares.values()):.0f} %"
             blamed = sorted({name.partition(" ")[2] for name, each in sets.items() if each.wrong})
-            yield title, f"{loss:.0%}", share(named, planted), middle, worst_shown, share(wrong, fleets), ", ".join(blamed)
+            yield (
+                title,
+                f"{loss:.0%}",
+                share(named, planted),
+                middle,
+                worst_shown,
+                share(wrong, fleets),
+                ", ".join(blamed),
+            )
 
 
 def as_recorded(run: Runner) -> Iterator[tuple[object, ...]]:
@@ -171,14 +189,21 @@ PLANTED = (
 def report(asked: argparse.Namespace, run: Runner) -> Iterator[str]:
     """All tables, and what was run for them."""
     seeds = "three seeds each, ten where nothing is planted" if asked.seeds is None else f"{asked.seeds} seeds each"
-    yield from ("# Finding slow parts by pairs", "", f"Made with `scripts/localisation.py {' '.join(asked.made_with)}`;")
+    yield from (
+        "# Finding slow parts by pairs",
+        "",
+        f"Made with `scripts/localisation.py {' '.join(asked.made_with)}`;",
+    )
     yield "its docstring lists the cases. Named: kind, node, rail and direction right. Placed: the right node or leaf,"
     yield "maybe under another name. Blaming others: anything confirmed that nothing planted touches, and that was not"
     yield from ("recorded as slow (below 92 % of what its like got).", "")
     yield from ("## Recorded, nothing planted", "")
     head = ("set: cluster, operation, GPUs per node", "nodes", "pairs", "recorded slow", "blame others", "whom")
     yield from table(head, as_recorded(run))
-    for cluster, what in ((HELD_BACK, "held back: the rules were chosen without it"), (CHOSEN, "the rules were chosen by it")):
+    for cluster, what in (
+        (HELD_BACK, "held back: the rules were chosen without it"),
+        (CHOSEN, "the rules were chosen by it"),
+    ):
         yield from (f"## {cluster}, {what}", "", f"Planted at each node in turn, {seeds}.", "")
         columns = ("planted", "loses", "named", "median set", "worst set", "blame others", "in sets")
         yield from table(columns, recorded_rows(run, cluster))

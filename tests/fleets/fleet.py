@@ -10,6 +10,7 @@ from fleets.faults import Fault
 from fleets.recorded import RecordedSet
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.model.values import Struct
 
 TIMEOUT_GBps = 0.01
 """Below this nothing arrives before the deadline."""
@@ -19,8 +20,7 @@ Draw = Callable[[End, End, bool, random.Random], float]
 """What one measurement shows of the true rate, as a share, from one end to another that is near or far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """What a median of several transfers still shows: a relative `sigma`, and now and then a slow one without reason.
 
     `slow`: the share of samples that get only between `low` and `high` of their rate, independently of each other.
@@ -39,7 +39,7 @@ class Noise:
 
 @dataclass(slots=True)
 class Recorded:
-    """The noise of a recorded set: each pair of ends is one of its healthy pairs, and gets what that got at some time."""
+    """The noise of a recorded set: each pair of ends is one of its healthy pairs, and gets what that once got."""
 
     of: RecordedSet
     _shares: dict[bool, list[list[float]]] = field(init=False)

@@ -16,6 +16,7 @@ from statistics import median
 
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
+from ncclprobe.model.values import Struct
 
 PATH = Path(__file__).with_name("recorded_pairs.csv")
 CHOSEN, HELD_BACK = "cluster01", "cluster00"
@@ -35,8 +36,7 @@ Slowed = Callable[[End, End], float]
 """The share of its bandwidth that a fault leaves a transfer."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSet:
+class RecordedSet(Struct, frozen=True):
     """What every pair of `nodes` got each time, GB/s; of some pairs nothing was recorded. `leaf`: where nodes hang."""
 
     name: str
@@ -76,7 +76,10 @@ class RecordedSet:
 
 @cache
 def recorded_sets() -> Mapping[str, RecordedSet]:
-    """Every set by its name; repetitions are scaled to one median, near and far pairs apart: sizes differ, retests do not."""
+    """Every set by its name.
+
+    Repetitions are of several sizes: each is scaled to one median, near and far pairs apart.
+    """
     found: defaultdict[str, dict[Pair, list[float]]] = defaultdict(dict)
     with PATH.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):

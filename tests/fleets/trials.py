@@ -6,18 +6,18 @@
 import random
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Draw, Fleet, Recorded
 from fleets.recorded import RecordedSet, Replay, recorded_sets
-from ncclprobe.localise.pairs.causes import Cause
+from ncclprobe.localise.pairs.causes import Cause, Direction
 from ncclprobe.localise.pairs.naming import many
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.search import localise_slowness, round_robin
+from ncclprobe.model.values import Struct
 
 PER_LEAF = {8: 4, 17: 9, 64: 8, 256: 16, 1024: 32}
 UNDER_LOAD = ("leaf", "uplink", "oversubscribed")
@@ -26,8 +26,7 @@ _CONTENDED = "cluster00 all_to_all 8"
 """Not a noise for other fleets: its uplinks are crowded, which is a fault of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One simulated fleet: how large, whose noise, what loses which share, from which seed.
 
     noise: a name of NOISES, or a cluster, whose sets take turns. kind: a kind of fault; `dead`, a dead pair and a slow
@@ -44,8 +43,7 @@ class Trial:
     fabric: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of it: faults planted, named, placed (the right node or leaf under another name); innocent causes
     that were blamed, in words; how many rounds it took, and how long."""
 
@@ -57,8 +55,7 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """The sums over fleets; `wrong` counts those in which anything innocent was blamed."""
 
     fleets: int
@@ -123,8 +120,7 @@ def play(trial: Trial) -> Outcome:
     return Outcome(len(counted), named, placed, tuple(innocent), fleet.asked["retests"], seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """A recorded set, with a fault at the nodes with these numbers (of the order of their names).
 
     kind: `node`, one or two; `out`, what the node sends; `pair`; `dead`, the pair of the first two, and the third is
@@ -166,7 +162,8 @@ def _expected(kind: str, nodes: Sequence[str]) -> set[Cause]:
     pair = Cause("pair", tuple(sorted(nodes[:2])))
     if kind == "dead":
         return {pair, Cause("node", (nodes[2],))}
-    return {pair} if kind == "pair" else {Cause("node", (n,), direction="out" if kind == "out" else "both") for n in nodes}
+    way: Direction = "out" if kind == "out" else "both"
+    return {pair} if kind == "pair" else {Cause("node", (node,), direction=way) for node in nodes}
 
 
 def _recorded_so(cause: Cause, recorded: RecordedSet) -> bool:
@@ -178,8 +175,6 @@ def _recorded_so(cause: Cause, recorded: RecordedSet) -> bool:
         return recorded.name == _CONTENDED
     [node] = cause.nodes or [""]
     return many(sum(node in pair for pair in sick), len(recorded.nodes) - 1)
-
-
 
 
 def tally(seen: Iterable[Outcome]) -> Tally:

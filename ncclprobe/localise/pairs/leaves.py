@@ -11,12 +11,12 @@ each other. Of a large fleet few of them have met; they meet once more (:func:`m
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 
 from ncclprobe.localise.pairs.effects import Effects
 from ncclprobe.localise.pairs.samples import Layout, Result, Rules, Sample
+from ncclprobe.model.values import Struct
 
 NodePair = tuple[str, str]
 Groups = tuple[frozenset[str], ...]
@@ -37,8 +37,7 @@ _LEAST, _NOISE = math.log(1.02), 4.5
 near."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """Groups of nodes, the pairs within one of them and the pairs of different ones by their median."""
 
     groups: Groups
@@ -70,7 +69,7 @@ def alike_nodes(effects: Effects, rules: Rules) -> tuple[str, ...]:
     slow = sorted((median(logs), node) for node, logs in ways.items() if median(logs) < math.log(rules.slow_ratio))
     best: list[str] = []
     for place, (log, _) in enumerate(slow):
-        same = [node for other, node in slow[place:] if other - log <= max(ALIKE, -log / 4)]
+        same = [node for other, node in slow[place:] if other - log <= max(ALIKE, -log / 2)]
         best = max(best, same, key=len)
     return tuple(best) if len(best) >= FEWEST_ALIKE else ()
 
@@ -126,10 +125,10 @@ def _nearest(node: str, groups: Sequence[frozenset[str]], logs: Mapping[NodePair
     for number, group in enumerate(groups):
         pairs = ((min(node, other), max(node, other)) for other in group)
         rates[number] = [logs[pair] for pair in pairs if pair in logs]
-    best, *others = sorted(((median(those), number) for number, those in rates.items() if those), reverse=True) or [None]
-    if best is None or not others or best[0] - others[0][0] < (split.near - split.far) / 2:
+    order = sorted(((median(those), number) for number, those in rates.items() if those), reverse=True)
+    if len(order) < 2 or order[0][0] - order[1][0] < (split.near - split.far) / 2:
         return None
-    return best[1]
+    return order[0][1]
 
 
 def _pair_logs(samples: Iterable[Sample]) -> dict[NodePair, float]:
@@ -176,9 +175,7 @@ def _judge(groups: Groups, logs: Mapping[NodePair, float], nodes: int) -> Split 
         return None
     middle = (usual + median(far)) / 2
     least = usual - _AS_FAST * (usual - median(far))
-    fast = all(
-        median(those) >= least and _share([log > middle for log in those]) >= _PURE for those in within.values()
-    )
+    fast = all(median(those) >= least and _share([log > middle for log in those]) >= _PURE for those in within.values())
     slow = _share([log < middle for log in far]) >= _PURE
     return Split(groups, usual, median(far)) if fast and slow else None
 

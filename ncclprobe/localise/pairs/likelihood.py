@@ -2,8 +2,8 @@
 
 A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
 whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same
-way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer in five is slow
-without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer
+in five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
 """
 
 import heapq
@@ -11,13 +11,13 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_high
 
 from ncclprobe.localise.pairs import noise
 from ncclprobe.localise.pairs.causes import Cause, Evidence
 from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.samples import End, Rules
+from ncclprobe.model.values import Struct
 from ncclprobe.stats import percentile
 
 _MOST_ENDS = 80
@@ -27,12 +27,12 @@ _ENOUGH, _NOISIER = 3, 3.0
 _WIDE = {"leaf", "uplink", "plane"}
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """What speaks for a cause.
 
-    `loss` is the logarithm of the ratio it shows, `limit` what that must be below, `slow` of `tests` samples are slow, with so many `partners`; `prior`,
-    `round_robin_odds` and `retest_odds` are log odds: before all samples, from the round-robin, and from retests.
+    `loss` is the logarithm of the ratio it shows, `limit` what that must be below; `slow` of `tests` samples are slow,
+    with so many `partners`; `prior`, `round_robin_odds` and `retest_odds` are log odds: before all samples, from the
+    round-robin, and from retests.
     """
 
     loss: float

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.leaves import ALIKE, FEWEST_ALIKE
 from ncclprobe.localise.pairs.likelihood import Weight
+from ncclprobe.model.values import replace
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""

@@ -49,4 +49,3 @@ def limit(count: int, sigma: float, rules: Rules) -> float:
     """Return the logarithm of the ratio below which the median of `count` samples is slow, with this noise."""
     noise = rules.slow_z * sigma * min(1.0, _OF_MEDIAN / math.sqrt(max(1, count)))
     return min(math.log(rules.slow_ratio), noise)
-

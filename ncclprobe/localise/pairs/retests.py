@@ -9,11 +9,11 @@ ones after them. What lies between two leaves is measured by few pairs at a time
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End, Layout
+from ncclprobe.model.values import Struct, field
 
 EndPair = tuple[End, End]
 PairRound = tuple[EndPair, ...]
@@ -23,8 +23,7 @@ _ACROSS = 3  # pairs of nodes from one leaf to another in one step, and as many 
 _LINKED = ("leaf", "uplink")
 
 
-@dataclass(frozen=True, slots=True)
-class Participants:
+class Participants(Struct, frozen=True):
     """The rails of each node that still answers, and the known layout."""
 
     rails: Mapping[str, Sequence[int]]
@@ -40,8 +39,7 @@ class Participants:
         return tuple(tuple(pair for nodes in each for pair in self.shared_rails(*nodes)) for each in matches)
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """A round being filled: lightly, so that a part that is slow under load only is not slow here."""
 
     busy: set[str] = field(default_factory=set)

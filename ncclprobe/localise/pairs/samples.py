@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from ncclprobe.model.values import Struct, field
 
 
 class End(NamedTuple):
@@ -21,8 +22,7 @@ class End(NamedTuple):
         return f"{self.node} rail {self.rail}" if self.rail else self.node
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The rate from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
 
     `both`: the other direction ran at the same time. `step` is 0 in the round-robin; retests count from 1. Raises
@@ -42,8 +42,7 @@ class Sample:
         _two_nodes(self.src, self.dst)
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A pair that hung or broke: nothing came from `src` to `dst` before the deadline; `why` says how that looked."""
 
     src: End
@@ -59,8 +58,7 @@ class Lost:
 Result = Sample | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """When a sample counts as slow, and when a part is blamed. Each number is open to a site's own experience.
 
     slow_ratio, slow_z: an effect is slow below this ratio to its peers *and* below this modified z (0.6745 (x - median)
@@ -81,7 +79,7 @@ class Rules:
     slow_ratio: float = 0.95
     slow_z: float = -3.5
     mad_floor: float = 0.005
-    uplink_ratio: float = 0.8
+    uplink_ratio: float = 0.85
     faults: float = 0.1
     confidence: float = 0.99
     hit: float = 0.9
@@ -95,8 +93,7 @@ INSIDE = Rules(slow_ratio=0.85, mad_floor=0.02)
 """For what is measured inside nodes: positions differ there by design, and nothing but the node itself is retested."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """What is known of the fabric: the `leaf` of each node (switch, rack or block), or nothing.
 
     `rails`: ends of equal rail number share switches of their own, so that a whole rail may be slow. `measured`: leaves

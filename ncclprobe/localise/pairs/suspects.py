@@ -9,7 +9,6 @@ while others sent, which is the fabric's load and no fault.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median_high
 from typing import Literal
 
@@ -20,13 +19,13 @@ from ncclprobe.localise.pairs.leaves import alike_nodes, leaf_of_alike, measured
 from ncclprobe.localise.pairs.likelihood import Scale, Weight
 from ncclprobe.localise.pairs.noise import retest_noise
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.model.values import Struct, field
 
 _CONTROLS = 4
 """So many samples without a suspect say what is usual while retesting; of fewer the round-robin's level holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """A cause with what is known of it.
 
     `ratio`: what it leaves of the usual bandwidth, 0 where nothing arrives. `confidence`: its odds as a probability,
@@ -43,8 +42,7 @@ class Suspect:
     partners: int
 
 
-@dataclass(frozen=True, slots=True)
-class Localisation:
+class Localisation(Struct, frozen=True):
     """What pair samples say about which part is slow.
 
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
@@ -82,8 +80,7 @@ class Localisation:
         return "several" if kinds else "nobody"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """What a round-robin says alone: the same for every step of retests, so that it is worked out once.
 
     `usual` are the positions of those entries of `round_robin` in which no suspected end takes part; `weighed` is every
@@ -175,7 +172,9 @@ def _entries(results: Iterable[Result], level: Mapping[Way, float], layout: Layo
         if isinstance(result, Lost):
             entries.append(Entry(result.src, result.dst, -math.inf, result.step))
         elif (usual := level.get(way(result, layout))) is not None:
-            entries.append(Entry(result.src, result.dst, math.log(result.GBps / usual), result.step, way(result, layout)))
+            entries.append(
+                Entry(result.src, result.dst, math.log(result.GBps / usual), result.step, way(result, layout))
+            )
             near = level.get((True, result.both))
             if two and near is not None and layout.crosses(result.src, result.dst):
                 ratio = math.log(result.GBps / near)
