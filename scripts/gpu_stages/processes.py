@@ -119,11 +119,12 @@ def until(reached: Callable[[], bool], deadline_s: float) -> bool:
 def marked(mark: str) -> list[int]:
     """The processes that carry `mark`, this one not among them; those that have ended and were not collected neither."""
     found = []
-    wanted = f"{MARK}={mark}".encode()
+    exact, below = f"{MARK}={mark}".encode(), f"{MARK}={mark}/".encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                entries = (folder / "environ").read_bytes().split(b"\0")
+                if any(entry == exact or entry.startswith(below) for entry in entries):
                     found.append(int(folder.name))
     return found
 
