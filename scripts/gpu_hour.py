@@ -37,7 +37,7 @@ import platform
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -100,7 +100,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder of all results")
-    parser.add_argument("--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)")
+    parser.add_argument(
+        "--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)"
+    )
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")

@@ -21,7 +21,7 @@ NOT_RUN = (
     "nvidia-smi at three moments, Xids in the kernel's log",
     "other-algorithm: gloo reads no NCCL_ALGO, so the job ends well",
 )
-_WATCHDOG = re.compile(r"Watchdog caught|Timed out|timed out|timeout|Connection closed|NCCL WARN|Error|error")
+_WORDS = re.compile(r"Watchdog caught|NCCL WARN|\b\w*Error: |Fatal Python error")
 _JOB_S = START_S + END_S + 45.0
 _LEAST_S = 40.0
 
@@ -82,6 +82,6 @@ def first_words(folder: Path) -> str:
         if path.name.endswith(".nccl.log"):
             continue
         for line in path.read_text(errors="replace").splitlines():
-            if _WATCHDOG.search(line):
+            if _WORDS.search(line):
                 return f"{path.stem}: {line.strip()[:160]}"
     return ""

@@ -19,7 +19,9 @@ QUESTIONS = {"txt": "timeout 2\nverbose status\n", "json": "timeout 2\nset forma
 """To RAS, whose lines are answered in turn and whose connection ends with the last answer (src/ras/client_support.cc)."""
 
 
-def moment(name: str, folder: Path, pids: Mapping[int, int], ports: Sequence[int], variables: Mapping[str, str]) -> None:
+def moment(
+    name: str, folder: Path, pids: Mapping[int, int], ports: Sequence[int], variables: Mapping[str, str]
+) -> None:
     """Write everything that can be seen now; `pids` by rank, `ports` are those of RAS, by rank too."""
     (folder / "moment").write_text(name)  # the ranks' own threads dump the flight recorder
     for rank, pid in pids.items():

@@ -19,7 +19,17 @@ NOT_RUN = (
     "--graph, beyond its refusal with gloo",
     "transport detection and the untimed NCCL_DEBUG pass",
 )
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "sendrecv")
+OPS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",
+)
 BOTH_PLACES = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
 VERDICTS = (0, 3, 4)
 """Exit codes of a run that came to its end: a verdict on numbers that mean nothing here is not looked at."""
@@ -100,7 +110,9 @@ def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[s
 def _graphs(hour: Hour, folder: Path) -> Outcome:
     ends, report = _measured(hour, folder, 2, "bandwidth", "--graph", *_SMALL)
     if hour.rehearse:
-        return Outcome({"exits": [end.code for end in ends]}, _unless(ends[0].code == 2, "--graph with gloo is not refused"))
+        return Outcome(
+            {"exits": [end.code for end in ends]}, _unless(ends[0].code == 2, "--graph with gloo is not refused")
+        )
     if report is None:
         return Outcome({}, tuple(map(str, ends)))
     modes = sorted({row["mode"] for row in report["measurements"]})

@@ -36,7 +36,9 @@ def build(root: Path, folder: Path) -> None:
 def _nvidia_smi(capture: Path) -> str:
     """A shell script that gives the recorded answers."""
     rows = [json.loads(line) for line in capture.read_text().splitlines()]
-    asked = [(row["ask"], row["said"]) for row in rows if row.get("ask", [])[:2] == ["run", "nvidia-smi"] and "said" in row]
+    asked = [
+        (row["ask"], row["said"]) for row in rows if row.get("ask", [])[:2] == ["run", "nvidia-smi"] and "said" in row
+    ]
     cases = [f"{shlex.quote(' '.join(ask[2:]))}) printf %s {shlex.quote(said)};;\n" for ask, said in asked]
     return _HEAD + "".join(cases) + _TAIL
 
