@@ -28,7 +28,21 @@ OVER_S = 2.0
 """So much later than --timeout at most may a command end: its own promise."""
 _PATIENCE_S = TIMEOUT_S + 15.0
 _BEFORE_S = 40.0
-_ENDLESS = ("-b", "1K", "-e", "16M", "-f", "16384", "-n", "2000", "-w", "1", "--batches", "1", "--no-transport-detection")
+_ENDLESS = (
+    "-b",
+    "1K",
+    "-e",
+    "16M",
+    "-f",
+    "16384",
+    "-n",
+    "2000",
+    "-w",
+    "1",
+    "--batches",
+    "1",
+    "--no-transport-detection",
+)
 _TIMES = ("--timeout", f"{TIMEOUT_S:g}", "--phase-timeout", "8")
 _MARGIN_MIB = 64
 _SPIN = """
@@ -110,7 +124,16 @@ def _driver_blocks(hour: Hour, folder: Path) -> Outcome:
 
 def _start(hour: Hour, folder: Path, count: int) -> list[Started]:
     """The first `count` of RANKS ranks, on a row that takes longer than the deadline."""
-    options = ("--backend", hour.backend, *_ENDLESS, *_TIMES, "--keep", folder / "kept", "--json", folder / "report.json")
+    options = (
+        "--backend",
+        hour.backend,
+        *_ENDLESS,
+        *_TIMES,
+        "--keep",
+        folder / "kept",
+        "--json",
+        folder / "report.json",
+    )
     port = machine.free_port()
     return [
         processes.start(
@@ -173,4 +196,6 @@ def _free(hour: Hour, before: int | None) -> Outcome:
     if before is None or after is None:
         raise Refused("nvidia-smi does not say how much memory of the GPU is in use")
     more = after - before
-    return Outcome({"before MiB": before, "after MiB": after}, (f"{more} MiB are still in use",) if more > _MARGIN_MIB else ())
+    return Outcome(
+        {"before MiB": before, "after MiB": after}, (f"{more} MiB are still in use",) if more > _MARGIN_MIB else ()
+    )

@@ -3,10 +3,11 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ NOT_RUN = (
 )
 WORLDS, CASES_EACH = 25, 8
 _SERVER_S = 120.0
-_SYSTEMS = "INIT,ENV,NET,BOOTSTRAP,GRAPH,TUNING"
 _DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "^Ring", "ring,tree", "allreduce:tree;broadcast:ring", "NVLS", "Rnig", "^Ring,Tree"),
@@ -40,6 +40,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 """Values as people write them, wrong ones among them; each case gets up to three."""
 _WORDS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
+_ALWAYS = {"NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP,GRAPH,TUNING", "NCCL_HOSTID": "hour-0"}
+_ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def _cases(hour: Hour, stage: Path, folder: Path) -> Outcome:
         for each, lines in pool.map(lambda one: (one, served(hour, path.read_text(), one, folder)), asked):
             for row in compared(each, lines):
                 stream.write(json.dumps(row) + "\n")
-                counts.update(("cases",), init=row["init"] == 0, refused=bool(row["refused"]), differ=bool(row["unlike"]))
+                counts.update(
+                    ("cases",), init=row["init"] == 0, refused=bool(row["refused"]), differ=bool(row["unlike"])
+                )
                 unlike += row["unlike"]
         counts["not answered"] = sum(len(each.cases) for each in asked) - counts["cases"]
     problems = [f"{counts['not answered']} cases were not answered"] if counts["not answered"] else []
@@ -99,11 +103,13 @@ def planned(extras: bool) -> list[Asked]:
         from oracle_cases import Case, World
     except ImportError as error:
         raise Refused(f"cases cannot be generated: {error}") from error
-    isolated = impossible() is None and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
+    isolated = (
+        impossible() is None and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
+    )
     draw, found = random.Random(7), []
     for world, cases in plan(WORLDS, CASES_EACH):
         kept = [case for case in cases if isolated or not case.files]
-        full = [Case({**case.variables, **(more(draw) if extras else {})}, case.files) for case in kept]
+        full = [Case({**_ALWAYS, **case.variables, **(more(draw) if extras else {})}, case.files) for case in kept]
         found.append(Asked(world if isolated else World(()), full, isolated))
     return found
 
@@ -111,11 +117,11 @@ def planned(extras: bool) -> list[Asked]:
 def more(draw: random.Random) -> dict[str, str]:
     """Up to three of the variables that only init reads."""
     names = draw.sample(sorted(EXTRAS), draw.randrange(4))
-    return {name: draw.choice(EXTRAS[name]) for name in names}
+    return {**_ONE_GPU, **{name: draw.choice(EXTRAS[name]) for name in names}}
 
 
-def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[dict[str, Any]]:
-    """The server's answers, as far as it got."""
+def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[str]:
+    """The lines that the server wrote, as far as it got."""
     request = {
         "library": library,
         "driver": () if hour.rehearse else _DRIVER,
@@ -123,7 +129,7 @@ def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[dict[st
         "isolate": asked.isolated,
         "lo": asked.world.lo,
         "links": [asdict(link) for link in asked.world.links],
-        "cases": [{"env": {**case.env, "NCCL_DEBUG_SUBSYS": _SYSTEMS}, "files": case.files} for case in asked.cases],
+        "cases": [{"env": case.env, "files": case.files} for case in asked.cases],
     }
     command = [sys.executable, "-m", "gpu_stages.rules_server"]
     pipe = subprocess.PIPE
@@ -138,56 +144,86 @@ def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[dict[st
     if errors.strip():
         with (folder / "errors.txt").open("a") as stream:
             stream.write(errors[-2000:])
-    return [json.loads(line) for line in out.splitlines() if line.endswith(("}", "]"))]
+    return out.splitlines()
 
 
-def compared(asked: Asked, lines: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def compared(asked: Asked, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each case with what NCCL did and where we differ."""
-    from oracle_judge import judge
-    from ncclprobe.facts.interfaces import Address
-
     if not lines:
         return
-    addresses = [Address(**row) for row in lines[0]["addresses"]]
-    number = lines[0]["version"]
-    version = (number // 10000, number % 10000 // 100, number % 100)
-    for case, answers in zip(asked.cases, lines[1:], strict=False):
+    number, _, text = lines[0].partition(" ")
+    network = Network(text, (int(number) // 10000, int(number) % 10000 // 100, int(number) % 100))
+    for case, line in zip(asked.cases, lines[1:], strict=False):
+        answers = json.loads(line)
         first = answers[0]
-        said = {**first, "rc": first["id"], "log": "\n".join(_without_extras(first["log"]))}
-        unlike = [str(difference) for difference in judge(case, asked.world, addresses, said, version)]
-        unlike += list(of_init(case.variables, addresses, first, version)) if first["init"] is not None else []
-        refused = [text for text in (first["id"], first["init"]) if isinstance(text, str)]
+        unlike = [*network.of_id(case, asked.world, first)]
+        unlike += network.of_init(case, first) if first["init"] is not None else []
+        refused = [result for result in (first["id"], first["init"]) if isinstance(result, str)]
         yield {"variables": case.variables, "files": case.files, "init": first["init"], "refused": refused,
                "unlike": unlike, "logs": [answer["log"] for answer in answers]}  # fmt: skip
 
 
+class Network:
+    """The interfaces that a server has, as JSON, and what NCCL of a version does there by our rules."""
+
+    def __init__(self, interfaces: str, version: tuple[int, int, int]) -> None:
+        import msgspec
+
+        from ncclprobe.facts.interfaces import Interfaces
+
+        self._interfaces = msgspec.json.decode(interfaces, type=Interfaces)
+        self._version = version
+
+    def of_id(self, case: Any, world: Any, answer: dict[str, Any]) -> Iterator[str]:
+        """Where the id's making differs: interface or refusal, configuration files, echoes, a number."""
+        from oracle_judge import judge
+
+        said = {**answer, "log": "\n".join(_without_extras(answer["log"]))}
+        yield from map(str, judge(case, world, self._interfaces.addresses, said, self._version))
+
+    def of_init(self, case: Any, answer: dict[str, Any]) -> Iterator[str]:
+        """Where init differs, in what only it reads and in the interfaces that carry data."""
+        log, went_well, variables = answer["log"], answer["init"] == 0, case.variables
+        for name, error in self._refusals(variables):
+            if went_well:
+                yield f"{name}={variables[name]}: we say that NCCL refuses it ({error}), and it does not"
+        for name in sorted(EXTRAS.keys() - set(_WORDS)):
+            if name in variables and (differs := _number(name, variables[name], log)):
+                yield differs
+        said, ours = [device.name for device in _read(log).interfaces], self._sockets(case)
+        if went_well and ours is not None and said and said != ours:
+            yield f"NET/Socket uses {said}, we say {ours}; {variables}"
+
+    def _refusals(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, parse_pin
+
+        for name, words in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
+            if error := parse_pin(variables.get(name, ""), words, self._version).error:
+                yield name, error
+
+    def _sockets(self, case: Any) -> list[str] | None:
+        """The interfaces of NET/Socket in the report's `choices`; None where it does not tell."""
+        from oracle_judge import effective
+
+        from ncclprobe.facts.interfaces import Interfaces
+        from ncclprobe.facts.nccl_conf import Settings
+        from ncclprobe.facts.software import NcclLibrary, Software
+        from ncclprobe.model.snapshot import Snapshot
+        from ncclprobe.nccl.selection import choose
+
+        software = Software({}, nccl=(NcclLibrary(self._version, "loaded"),))
+        facts = {Interfaces: self._interfaces, Settings: effective(case, self._version), Software: software}
+        chosen = choose(Snapshot("here", facts)).sockets.chosen
+        return None if chosen is None else [each.name for each in chosen]
+
+
 def _without_extras(log: str) -> Iterator[str]:
     """The lines that are not about variables which only init reads: scripts/oracle_judge.py knows none of them."""
-    yield from (line for line in log.splitlines() if not any(f"{name} set by" in line for name in EXTRAS))
-
-
-def of_init(
-    variables: dict[str, str], addresses: Sequence[Any], answer: dict[str, Any], version: tuple[int, int, int]
-) -> Iterator[str]:
-    """What init did with the variables that only it reads, where we say something else."""
-    from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, parse_pin
-
-    log, went_well = answer["log"], answer["init"] == 0
-    for name, words in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
-        error = parse_pin(variables.get(name, ""), words, version).error
-        if error and went_well:
-            yield f"{name}={variables[name]}: we say that NCCL refuses it ({error}), and it does not"
-    for name in EXTRAS.keys() - set(_WORDS):
-        if name in variables and (differs := _number(name, variables[name], log)):
-            yield differs
-    if went_well and (differs := _sockets(variables, addresses, log, version)):
-        yield differs
+    yield from (line for line in log.splitlines() if not any(f"{name} set by" in line for name in (*EXTRAS, *_ONE_GPU)))
 
 
 def _number(name: str, text: str, log: str) -> str:
     """How NCCL reads a number, by its own echo; empty where we agree or it says nothing."""
-    import re
-
     from ncclprobe.nccl.values import read_int
 
     echoed = re.search(rf"{name} set by environment to (-?\d+)\.", log)
@@ -197,21 +233,7 @@ def _number(name: str, text: str, log: str) -> str:
     return ""
 
 
-def _sockets(
-    variables: dict[str, str], addresses: Sequence[Any], log: str, version: tuple[int, int, int]
-) -> str:
-    """Which interfaces carry data, by NET/Socket's own line."""
-    from ncclprobe.nccl.interfaces import find_interfaces, forced_family
-    from ncclprobe.nccl.lists import MAX_INTERFACES
+def _read(log: str) -> Any:
     from ncclprobe.nccl.log import read
 
-    said = [device.name for device in read(log).interfaces]
-    chosen = find_interfaces(
-        addresses,
-        ifname=variables.get("NCCL_SOCKET_IFNAME", ""),
-        family=forced_family(variables.get("NCCL_SOCKET_FAMILY", "")),
-        limit=MAX_INTERFACES,
-        version=version,
-    ).interfaces
-    ours = [each.name for each in chosen]
-    return f"NET/Socket uses {said}, we say {ours}" if said and said != ours else ""
+    return read(log)

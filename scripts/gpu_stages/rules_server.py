@@ -1,8 +1,9 @@
 """``python -m gpu_stages.rules_server``: ask one libnccl once per case, as far as a GPU allows. JSON in, JSON lines out.
 
-The request on standard input: {library, driver, init, isolate, links, lo, cases: [{env, files}]}. The first line of the answer
-holds the addresses of this network, each further one what came of a case: the result codes of ncclGetUniqueId and, with
-`init`, of ncclCommInitRank on each of two ranks; their logs; the environment that rank 0 left behind. With `isolate` the
+The request on standard input: {library, driver, init, isolate, links, lo, cases: [{env, files}]}. The first line
+of the answer holds NCCL's version and the interfaces of this network, each further one what came of a case: the result
+codes of ncclGetUniqueId and, with `init`, of ncclCommInitRank on each of two ranks; their logs; the environment that
+rank 0 left behind. With `isolate` the
 network and /etc are this process's own (scripts/oracle_server.py); else they are the machine's, and files are not laid.
 
 NCCL reads its variables once per process, so every rank of every case is a fork of this one, which has loaded the
@@ -15,10 +16,10 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import oracle_server
 
 from gpu_stages.nccl_calls import Nccl, NcclError
@@ -43,9 +44,8 @@ def main() -> None:
         oracle_server.isolate()
         oracle_server.build(request["links"], request["lo"])
     host = LiveHost((), lambda _name: False)
-    addresses = [asdict(address) for address in interfaces.run(host).addresses]
+    print(nccl.version(), msgspec.json.encode(interfaces.run(host)).decode(), flush=True)
     host.close()
-    print(json.dumps({"addresses": addresses, "version": nccl.version()}), flush=True)
     for case in request["cases"]:
         print(json.dumps(ask(nccl, case["env"], case["files"], RANKS if request["init"] else 0)), flush=True)
 
@@ -60,7 +60,7 @@ def ask(nccl: Nccl, env: dict[str, str], files: dict[str, str], ranks: int) -> l
     for rank, pipe in enumerate(pipes):
         if (pid := os.fork()) == 0:
             signal.alarm(CASE_S)
-            _answer(nccl, {**env, "NCCL_HOSTID": f"hour-{rank}"} if ranks else env, rank, ranks, ids, pipe[1])
+            _answer(nccl, {**env, "NCCL_HOSTID": f"hour-{rank}"} if rank else env, rank, ranks, ids, pipe[1])
         pids.append(pid)
     for end in (*ids, *(writing for _, writing in pipes)):
         os.close(end)
@@ -85,7 +85,7 @@ def _answer(nccl: Nccl, env: dict[str, str], rank: int, ranks: int, ids: tuple[i
     found = _called(nccl, rank, ranks, ids)
     oracle_server.libc.fflush(None)
     said = os.pread(log, _MOST_LOG, 0).decode(errors="surrogateescape")
-    environ = oracle_server._environ() if rank == 0 else {}
+    environ = oracle_server.environ_of_c() if rank == 0 else {}
     os.write(out, json.dumps({**found, "log": said, "environ": environ}).encode())
     os._exit(0)
 
