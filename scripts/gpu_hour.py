@@ -47,9 +47,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_stages import machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.notebook import Hour, Notebook, read  # noqa: E402
+from gpu_stages.notebook import BEGUN, Hour, Notebook, read  # noqa: E402
 
-DONE = "done"
+DONE, MODE = "done", "mode"
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
 
@@ -78,7 +78,6 @@ def main() -> int:
     """Run the stages that were asked for, each in a process of its own, then sum up and pack."""
     args = _arguments()
     out: Path = args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
     if args.inside:
         return inside(args.inside, out, args)
     if args.wheels:
@@ -112,9 +111,18 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.out.resolve().is_relative_to(ROOT):
         parser.error("OUT is inside the repository: name a folder outside")
-    if args.pack and len(args.stage) + 1 > packing.MOST_FILES:
-        parser.error(f"--pack leaves at most {packing.MOST_FILES} files")
+    if _other_mode(args.out, args.rehearse):
+        parser.error(f"{args.out} holds a {'real run' if args.rehearse else 'rehearsal'}: name another folder")
     return args
+
+
+def _other_mode(out: Path, rehearse: bool) -> bool:
+    """Whether `out` holds results of the other kind, whose finished stages would count; else note this kind there."""
+    mode = "rehearsed" if rehearse else "real"
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / MODE).exists():
+        (out / MODE).write_text(mode)
+    return (out / MODE).read_text() != mode
 
 
 def _stages(text: str) -> list[int]:
@@ -135,7 +143,7 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
         return True
     mark, deadline_s = uuid.uuid4().hex, args.deadline or stage.deadline_s
     print(f"stage {number}: {stage.title}, at most {deadline_s:.0f} s", flush=True)
-    command = [sys.executable, Path(__file__), out, "--inside", number, "--deadline", deadline_s]
+    command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
     command += ["--rehearse"] if args.rehearse else []
     command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
     log = folder / "stage.log"
@@ -144,11 +152,16 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
     left = processes.clear(mark)
     print(ended.text, end="", flush=True)
     whole = ended.code == 0
-    why = "" if whole else f"the stage did not finish: {ended}"
+    why = "" if whole else f"the stage did not finish: {ended}{_in_step(folder)}"
     conclude(number, folder, args, why, ended.seconds, left)
     if whole:
         (folder / DONE).touch()
     return whole
+
+
+def _in_step(folder: Path) -> str:
+    begun = folder / BEGUN
+    return f", in step {begun.read_text()!r}" if begun.exists() else ""
 
 
 def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seconds: float, left: int) -> None:
@@ -180,9 +193,9 @@ def inside(number: int, out: Path, args: argparse.Namespace) -> int:
     """In the process of its own: play the stage."""
     variables = dict(os.environ)
     hour = Hour(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
-    notebook = Notebook(_folder(out, number), args.deadline - _MARGIN_S)
+    notebook = Notebook(hour, _folder(out, number), args.deadline - _MARGIN_S)
     _module(number).play(hour, notebook)
-    return 0
+    return int(any(step.status == "late" for step in notebook.steps))
 
 
 def _folder(out: Path, number: int) -> Path:

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,30 +57,18 @@ torch.cuda.synchronize()
 def play(hour: Hour, notebook: Notebook) -> None:
     """Each kind of waiting."""
     before = gpu_memory_mib(hour)
-    plays: Mapping[str, Callable[[Path], Outcome]] = {
-        "a rank that never joins": lambda folder: _never_joins(hour, folder),
-        "a rank that is stopped": lambda folder: _stopped(hour, folder),
-        "a rank that is killed": lambda folder: _killed(hour, folder),
-        "another process's kernel spins": lambda folder: _spinning(hour, folder),
-        "NVML and nvidia-smi block": lambda folder: _driver_blocks(hour, folder),
-    }
-    for name, play_one in plays.items():
-        notebook.step(name, play_one, least_s=_PATIENCE_S)
-    notebook.step("the GPU is free", lambda folder: _free(hour, before))
+    notebook.step("a rank that never joins", _never_joins, least_s=_PATIENCE_S)
+    notebook.step("a rank that is stopped", _hit, signal.SIGSTOP, least_s=_PATIENCE_S)
+    notebook.step("a rank that is killed", _hit, signal.SIGKILL, least_s=_PATIENCE_S)
+    notebook.step("another process's kernel spins", _spinning, least_s=_PATIENCE_S)
+    notebook.step("NVML and nvidia-smi block", _driver_blocks, least_s=_PATIENCE_S)
+    notebook.step("the GPU is free", _free, before)
 
 
 def _never_joins(hour: Hour, folder: Path) -> Outcome:
     """All ranks but the last one are started."""
     programs = _start(hour, folder, RANKS - 1)
-    return _ended(hour, folder, programs, processes.wait(programs, _PATIENCE_S))
-
-
-def _stopped(hour: Hour, folder: Path) -> Outcome:
-    return _hit(hour, folder, signal.SIGSTOP)
-
-
-def _killed(hour: Hour, folder: Path) -> Outcome:
-    return _hit(hour, folder, signal.SIGKILL)
+    return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
 
 
 def _hit(hour: Hour, folder: Path, number: signal.Signals) -> Outcome:
@@ -92,7 +80,7 @@ def _hit(hour: Hour, folder: Path, number: signal.Signals) -> Outcome:
     os.kill(programs[-1].pid, number)
     others = processes.wait(programs[:-1], _PATIENCE_S)
     processes.end(programs[-1])
-    return _ended(hour, folder, programs, others)
+    return _judged(hour, folder, others)
 
 
 def _spinning(hour: Hour, folder: Path) -> Outcome:
@@ -104,7 +92,7 @@ def _spinning(hour: Hour, folder: Path) -> Outcome:
         if not processes.until(lambda: "spins" in spinner.log.read_text(), _BEFORE_S):
             raise Refused(f"no kernel spins: {processes.last_line(spinner.log.read_text())}")
         programs = _start(hour, folder, 2)
-        return _ended(hour, folder, programs, processes.wait(programs, _PATIENCE_S))
+        return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
     finally:
         processes.end(spinner)
 
@@ -158,10 +146,6 @@ def _rows(folder: Path) -> int:
     return sum(path.read_text().count('"row"') for path in folder.glob("kept/run.jsonl"))
 
 
-def _ended(hour: Hour, folder: Path, programs: list[Started], ends: list[End]) -> Outcome:
-    return _judged(hour, folder, ends)
-
-
 def _judged(hour: Hour, folder: Path, ends: list[End]) -> Outcome:
     """When they ended, whether the report is whole, and what they left running."""
     late = max(end.seconds for end in ends)
@@ -191,7 +175,7 @@ def gpu_memory_mib(hour: Hour) -> int | None:
         return None
 
 
-def _free(hour: Hour, before: int | None) -> Outcome:
+def _free(hour: Hour, folder: Path, before: int | None) -> Outcome:
     after = gpu_memory_mib(hour)
     if before is None or after is None:
         raise Refused("nvidia-smi does not say how much memory of the GPU is in use")

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from gpu_stages.nccl_calls import OPS, Nccl
 
@@ -38,11 +39,11 @@ def _buffer() -> int:
     """An address on the GPU, where there is one: nothing is read there, but NCCL may ask what it is."""
     import torch
 
-    kept.append(torch.zeros(1 << 20, device="cuda" if torch.cuda.is_available() else "cpu"))
-    return int(kept[0].data_ptr())
+    _kept.append(torch.zeros(1 << 20, device="cuda" if torch.cuda.is_available() else "cpu"))
+    return int(_kept[0].data_ptr())
 
 
-kept: list[object] = []
+_kept: list[Any] = []
 """What must live as long as the process."""
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ NOT_RUN = (
 NODES = (2, 4, 8, 16)
 _RUN_S = 70.0
 _SYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"
-_RECORDED = """a:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 1, bw 1.200000/1.200000, type LOC/PHB, sameChannels 1
-a:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 1, bw 1.200000/1.200000, type LOC/PHB, sameChannels 1
-"""
+_PATTERN = "a:1:1 [0] NCCL INFO Pattern {}, crossNic 0, nChannels 1, bw 1.2/1.2, type LOC/PHB, sameChannels 1\n"
+_RECORDED = _PATTERN.format(4) + _PATTERN.format(1)  # ring, tree
 _TABLE = re.compile(
     r"NCCL INFO .*(?:Algorithm|Protocol|Max NThreads|AllReduce|AllGather|ReduceScatter|Broadcast|Reduce) *\|"
 )
@@ -34,12 +33,10 @@ NEAR = 0.02
 
 def play(hour: Hour, notebook: Notebook) -> None:
     """For each number of nodes ask NCCL, then compare."""
-    notebook.step("library", lambda folder: _library(hour, folder))
+    notebook.step("library", _library)
     for nodes in NODES:
-        name = f"{nodes} nodes"
-        notebook.step(name, lambda folder, n=nodes: _asked(hour, folder, notebook.folder, n), least_s=20.0)  # type: ignore[misc]
-        compared = f"{nodes} nodes beside the model"
-        notebook.step(compared, lambda folder, n=nodes: _compared(hour, notebook.folder / f"{n} nodes", n))  # type: ignore[misc]
+        notebook.step(f"{nodes} nodes", _asked, nodes, least_s=20.0)
+        notebook.step(f"{nodes} nodes beside the model", _compared, nodes)
 
 
 def _library(hour: Hour, folder: Path) -> Outcome:
@@ -52,9 +49,9 @@ def _library(hour: Hour, folder: Path) -> Outcome:
     return Outcome({"library": path.name})
 
 
-def _asked(hour: Hour, folder: Path, stage: Path, nodes: int) -> Outcome:
+def _asked(hour: Hour, folder: Path, nodes: int) -> Outcome:
     """NCCL's estimates of all operations and sizes, with its log."""
-    library = (stage / "library" / "path").read_text()
+    library = (folder.parent / "library" / "path").read_text()
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _SYSTEMS, "NCCL_DEBUG_FILE": str(folder / "nccl.%h.%p.log")}
     dumps = {"NCCL_GRAPH_DUMP_FILE": str(folder / "graphs.xml"), "NCCL_TOPO_DUMP_FILE": str(folder / "topology.xml")}
     command = [sys.executable, "-m", "gpu_stages.estimate_rank", library, folder]
@@ -82,17 +79,26 @@ def _asked(hour: Hour, folder: Path, stage: Path, nodes: int) -> Outcome:
 
 def _compared(hour: Hour, folder: Path, nodes: int) -> Outcome:
     """Our model's time over NCCL's, by operation."""
-    path = folder / "estimates.json"
+    asked = folder.parent / f"{nodes} nodes"
+    path = asked / "estimates.json"
     if not path.exists():
         raise Refused("NCCL was not asked")
     found = json.loads(path.read_text())
-    log = _RECORDED if hour.rehearse else "\n".join(path.read_text(errors="replace") for path in folder.glob("*.log"))
+    log = _RECORDED if hour.rehearse else "\n".join(path.read_text(errors="replace") for path in asked.glob("*.log"))
     rows = beside(found["rows"], model(log, nodes, found["version"], hour.rehearse))
     (folder / "beside.json").write_text(json.dumps(rows))
-    by_op = {op: [row["ratio"] for row in rows if row["op"] == op] for op in {row["op"] for row in rows}}
-    far = [f"{op}: {sum(abs(r - 1) > NEAR for r in ratios)} of {len(ratios)} sizes differ, up to {max(ratios, key=lambda r: abs(r - 1)):.2f} times" for op, ratios in sorted(by_op.items()) if any(abs(r - 1) > NEAR for r in ratios)]  # fmt: skip
-    medians = {op: statistics.median(ratios) for op, ratios in sorted(by_op.items())}
-    return Outcome({"rows": len(rows), **medians}, () if hour.rehearse else tuple(far))
+    ratios = {op: [row["ratio"] for row in rows if row["op"] == op] for op in sorted({row["op"] for row in rows})}
+    medians = {op: statistics.median(each) for op, each in ratios.items()}
+    return Outcome({"rows": len(rows), **medians}, () if hour.rehearse else tuple(far(ratios)))
+
+
+def far(ratios: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """The operations of which our model says something else than NCCL."""
+    for op, each in ratios.items():
+        beyond = [ratio for ratio in each if abs(ratio - 1) > NEAR]
+        if beyond:
+            worst = max(beyond, key=lambda ratio: abs(ratio - 1))
+            yield f"{op}: {len(beyond)} of {len(each)} sizes differ, ours up to {worst:.2f} times NCCL's"
 
 
 def beside(asked: Sequence[tuple[str, int, float]], modelled: Mapping[tuple[str, int], Any]) -> list[dict[str, Any]]:

@@ -132,7 +132,8 @@ class _Beyond:
     """Memory that begins where `tensor` does and ends where nothing is mapped."""
 
     def __init__(self, tensor: Any) -> None:
-        self.__cuda_array_interface__ = {"shape": (1 << 38,), "typestr": "|u1", "data": (tensor.data_ptr(), False), "version": 2}  # fmt: skip
+        data = (tensor.data_ptr(), False)
+        self.__cuda_array_interface__ = {"shape": (1 << 38,), "typestr": "|u1", "data": data, "version": 2}
 
 
 def _illegal_address(tensor: Any) -> None:

@@ -29,7 +29,7 @@ _LEAST_S = 40.0
 def play(hour: Hour, notebook: Notebook) -> None:
     """Every fault, one after the other."""
     for fault in FAULTS:
-        notebook.step(fault.name, lambda folder, fault=fault: _job(hour, folder, fault), least_s=_LEAST_S)  # type: ignore[misc]
+        notebook.step(fault.name, _job, fault, least_s=_LEAST_S)
 
 
 def _job(hour: Hour, folder: Path, fault: Fault) -> Outcome:

@@ -37,7 +37,6 @@ class Fault:
     at_start: bool = False
 
 
-_NO_INTERFACE = {"NCCL_SOCKET_IFNAME": "nosuch0", "GLOO_SOCKET_IFNAME": "nosuch0"}
 FAULTS: tuple[Fault, ...] = (
     Fault("healthy", "", "every rank makes every step and leaves"),
     Fault("sigkill", "rank-crashed", "rank 1 is killed by SIGKILL"),
@@ -50,10 +49,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault("illegal-address", "rank-crashed", "a kernel of rank 1 writes where there is no memory"),
     Fault("out-of-memory", "oom", "rank 1 allocates more memory than there is"),
     Fault("late", "timeout-straggler", f"rank 1 comes {LATE_S:g} s late, after the others' {TIMEOUT_S:g} s"),
-    Fault("bad-interface", "iface-missing", "no interface has the name that is set", everywhere=_NO_INTERFACE, at_start=True),
+    Fault("bad-interface", "iface-missing", "no interface has the name that is set", at_start=True,
+          everywhere={"NCCL_SOCKET_IFNAME": "nosuch0", "GLOO_SOCKET_IFNAME": "nosuch0"}),
     Fault("blocked-master-port", "port-blocked", "packets to MASTER_PORT are dropped", network="master", at_start=True),
-    Fault("blocked-ports", "port-blocked", "connections to ephemeral ports are dropped", network="ephemeral", at_start=True),
-    Fault("other-algorithm", "env-mismatch", "rank 1 may only use trees, the others rings", {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "Ring"}),
-    Fault("world-size", "world-size-mismatch", "rank 1 believes in one rank more", {"WORLD_SIZE": str(RANKS + 1)}, at_start=True),
+    Fault("blocked-ports", "port-blocked", "what opens a connection to an ephemeral port is dropped",
+          network="ephemeral", at_start=True),
+    Fault("other-algorithm", "env-mismatch", "rank 1 may only use trees, the others rings",
+          {"NCCL_ALGO": "Tree"}, everywhere={"NCCL_ALGO": "Ring"}),
+    Fault("world-size", "world-size-mismatch", "rank 1 believes in one rank more",
+          {"WORLD_SIZE": str(RANKS + 1)}, at_start=True),
 )  # fmt: skip
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in FAULTS}

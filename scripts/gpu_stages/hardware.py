@@ -25,15 +25,13 @@ _DEADLINE_S = 40.0
 def play(hour: Hour, notebook: Notebook) -> None:
     """Look, replay, compare."""
     for words in TEXTS:
-        name = " ".join(("nvidia-smi", *words))
-        notebook.step(name, lambda folder, words=words: _text(hour, folder, words))  # type: ignore[misc]
-    notebook.step("capture", lambda folder: _capture(hour, folder))
-    notebook.step("capture, redacted", lambda folder: _capture(hour, folder, "--redact"))
-    captures = {name: notebook.folder / name / "machine.jsonl" for name in ("capture", "capture, redacted")}
-    notebook.step("what NVML said", lambda folder: _nvml(captures["capture"]))
-    notebook.step("doctor", lambda folder: _doctor(hour, folder))
-    for name, path in captures.items():
-        notebook.step(f"replay of {name}", lambda folder, path=path: _replay(hour, folder, path, notebook.folder))  # type: ignore[misc]
+        notebook.step(" ".join(("nvidia-smi", *words)), _text, *words)
+    notebook.step("capture", _capture)
+    notebook.step("capture, redacted", _capture, "--redact")
+    notebook.step("what NVML said", _nvml)
+    notebook.step("doctor", _doctor)
+    for name in ("capture", "capture, redacted"):
+        notebook.step(f"replay of {name}", _replay, name)
 
 
 def looking(hour: Hour) -> dict[str, str]:
@@ -44,7 +42,7 @@ def looking(hour: Hour) -> dict[str, str]:
     return {**standins.with_nvml(dict(hour.variables), hour.standins), "PATH": path}
 
 
-def _text(hour: Hour, folder: Path, words: tuple[str, ...]) -> Outcome:
+def _text(hour: Hour, folder: Path, *words: str) -> Outcome:
     ended = processes.run(["nvidia-smi", *words], folder / "text.txt", looking(hour), _DEADLINE_S)
     if ended.code != 0:
         raise Refused(str(ended))
@@ -60,9 +58,9 @@ def _capture(hour: Hour, folder: Path, *arguments: str) -> Outcome:
     return Outcome({"answers": len(path.read_text().splitlines()) - 1, "bytes": path.stat().st_size})
 
 
-def _nvml(capture: Path) -> Outcome:
+def _nvml(hour: Hour, folder: Path) -> Outcome:
     """Each question to NVML: answered, or refused and how."""
-    rows = [json.loads(line) for line in capture.read_text().splitlines()]
+    rows = [json.loads(line) for line in _captured(folder, "capture").read_text().splitlines()]
     asked = [row for row in rows if row.get("ask", [""])[0] == "nvml"]
     answers = {f"{' '.join(map(str, row['ask'][1:]))}": row.get("refused", "answered") for row in asked}
     whys = {name: row["why"] for name, row in zip(answers, asked, strict=True) if "why" in row}
@@ -80,12 +78,18 @@ def _doctor(hour: Hour, folder: Path) -> Outcome:
     return Outcome({**found, **report["coverage"]}, tuple(f"{name} fails" for name in failing))
 
 
-def _replay(hour: Hour, folder: Path, capture: Path, stage: Path) -> Outcome:
+def _captured(folder: Path, name: str) -> Path:
+    """The capture that another step has made. Raises Refused."""
+    path = folder.parent / name / "machine.jsonl"
+    if not path.exists():
+        raise Refused(f"there is no {name} to read")
+    return path
+
+
+def _replay(hour: Hour, folder: Path, name: str) -> Outcome:
     """The same checks must come to the same, whoever looks."""
-    if not capture.exists():
-        raise Refused(f"there is no {capture.name} to replay")
-    here = _verdicts(machine.report(stage / "doctor" / "report.json"))
-    there = _verdicts(_judged(hour, folder, capture))
+    here = _verdicts(machine.report(folder.parent / "doctor" / "report.json"))
+    there = _verdicts(_judged(hour, folder, _captured(folder, name)))
     unlike = [f"{name}: {here.get(name)} here, {there.get(name)} replayed" for name in sorted({*here, *there})
               if here.get(name) != there.get(name)]  # fmt: skip
     return Outcome({"checks": len(there)}, tuple(unlike))

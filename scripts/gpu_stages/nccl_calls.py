@@ -65,7 +65,7 @@ class Nccl:
         self._call("ncclCommAbort", communicator)
 
     def estimate_us(self, op: str, nbytes: int, ranks: int, communicator: ctypes.c_void_p, buffer: int) -> float:
-        """What NCCL expects `op` of `nbytes` (as nccl-tests counts them) to take. Nothing is run, and no byte is read."""
+        """What NCCL expects `op` of `nbytes` (as nccl-tests counts them) to take. Nothing is run."""
         info = SimInfo(ctypes.sizeof(SimInfo), _MAGIC, self.version(), -1.0)
         self._call("ncclGroupStart")
         try:

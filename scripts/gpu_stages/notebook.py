@@ -24,7 +24,8 @@ FAILURES = (
     subprocess.SubprocessError,
 )
 """What a step may raise without ending its stage."""
-STEPS = "steps.jsonl"
+STEPS, BEGUN = "steps.jsonl", "begun"
+"""Files of a stage: its steps, and the name of the one that was begun and has not ended."""
 _LEAST_S = 5.0
 _TRACE_LINES = 6
 
@@ -80,8 +81,8 @@ class Hour:
 class Notebook:
     """The steps of one stage, in its folder. A step that an earlier call has written is not played again."""
 
-    def __init__(self, folder: Path, deadline_s: float) -> None:
-        self.folder = folder
+    def __init__(self, hour: Hour, folder: Path, deadline_s: float) -> None:
+        self.hour, self.folder = hour, folder
         self._late = time.monotonic() + deadline_s
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = {step.name: step for step in read(folder)}
@@ -95,8 +96,11 @@ class Notebook:
         """What is left of the stage's time."""
         return self._late - time.monotonic()
 
-    def step(self, name: str, play: Callable[[Path], Outcome], least_s: float = _LEAST_S) -> Step:
-        """Play one step in a folder of its own, where less than `least_s` is left do not begin it, and write it down."""
+    def step(self, name: str, play: Callable[..., Outcome], *arguments: Any, least_s: float = _LEAST_S) -> Step:
+        """Play one step, `play(hour, folder, *arguments)`, and write it down; its folder is its own.
+
+        Where less than `least_s` is left, it is not begun.
+        """
         if name in self._steps:
             return self._steps[name]
         folder, started = self.folder / name, time.monotonic()
@@ -104,18 +108,20 @@ class Notebook:
             step = Step(name, "late", 0.0, (f"{self.left_s():.0f} s were left, and it takes {least_s:.0f}",))
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            step = _played(name, play, folder, started)
+            (self.folder / BEGUN).write_text(name)
+            step = _played(name, lambda: play(self.hour, folder, *arguments), folder, started)
         self._steps[name] = step
         if step.status != "late":  # a later call may have the time
             with (self.folder / STEPS).open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(asdict(step)) + "\n")
+            (self.folder / BEGUN).unlink()
         print(f"  {step.status:8} {step.seconds:6.1f} s  {name}  {'; '.join(step.why)[:160]}", flush=True)
         return step
 
 
-def _played(name: str, play: Callable[[Path], Outcome], folder: Path, started: float) -> Step:
+def _played(name: str, play: Callable[[], Outcome], folder: Path, started: float) -> Step:
     try:
-        outcome = play(folder)
+        outcome = play()
     except Refused as refusal:
         return Step(name, "refused", _since(started), (str(refusal),))
     except FAILURES as error:

@@ -1,4 +1,4 @@
-"""What can be seen of a running job from outside, at one moment: the kernel's view, Python's stacks, RAS, nvidia-smi."""
+"""What can be seen of a running job from outside at one moment: the kernel's view, stacks, RAS, nvidia-smi."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _MOST_TASKS = 64
 _SMI_S = 10.0
 _DUMP_S = 5.0
 QUESTIONS = {"txt": "timeout 2\nverbose status\n", "json": "timeout 2\nset format json\nverbose status\n"}
-"""To RAS, whose lines are answered in turn and whose connection ends with the last answer (src/ras/client_support.cc)."""
+"""To RAS, which answers each line and hangs up after a status (src/ras/client_support.cc)."""
 
 
 def moment(

@@ -19,12 +19,13 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
 from ncclprobe.session.measure.single_rank import NoExchange
+from ncclprobe.session.ranks.identity import Backend
 
 ITERS = 20
 _MOST_BYTES_OF_SLOTS = 64 << 20
 
 
-def rows(backend: str, op: str, sizes: tuple[int, ...], iters: int) -> Iterator[dict[str, Any]]:
+def rows(backend: Backend, op: str, sizes: tuple[int, ...], iters: int) -> Iterator[dict[str, Any]]:
     """The rows of `op`, as `iters` calls after 5 untimed ones."""
     plan = Plan(
         ops=(op,),
@@ -49,7 +50,8 @@ def rows(backend: str, op: str, sizes: tuple[int, ...], iters: int) -> Iterator[
 
 def main() -> None:
     """Measure and write."""
-    backend, op, sizes, path = sys.argv[1:5]
+    backend: Backend = "nccl" if sys.argv[1] == "nccl" else "gloo"
+    op, sizes, path = sys.argv[2:5]
     iters = int(sys.argv[5]) if len(sys.argv) > 5 else ITERS
     if backend == "nccl":
         torch.cuda.set_device(0)

@@ -27,6 +27,7 @@ LOW, HIGH = 0.98, 1.02
 MOST_US = 2.0
 """Beyond the ratio, so much more per call is as good as equal: short calls are all launch."""
 ROUNDS = 5
+BUILD = "build nccl-tests"
 _ITERS = 20
 _BUILD_S = 240.0
 _ROUND_S = 60.0
@@ -35,14 +36,12 @@ _FLAGS = ["-f", "8", "-g", "1", "-w", "5", "-c", "0"]
 
 def play(hour: Hour, notebook: Notebook) -> None:
     """Build, alternate, compare."""
-    notebook.step("build nccl-tests", lambda folder: _build(hour, folder), least_s=60.0)
-    program = notebook.folder / "build nccl-tests" / "all_reduce_perf"
-    sizes = _sizes(hour)
+    notebook.step(BUILD, _build, least_s=60.0)
     for number in range(ROUNDS):
         name = f"round {number + 1}"
-        notebook.step(name, lambda folder, n=number: _round(hour, folder, program, sizes, n), least_s=15.0)  # type: ignore[misc]
-    notebook.step("ratios", lambda folder: _ratios(hour, notebook.folder))
-    notebook.step("copies beside a loop by hand", lambda folder: _copies(hour, folder), least_s=20.0)
+        notebook.step(name, _round, number, least_s=15.0)
+    notebook.step("ratios", _ratios)
+    notebook.step("copies beside a loop by hand", _copies, least_s=20.0)
 
 
 def _sizes(hour: Hour) -> list[int]:
@@ -101,8 +100,9 @@ def _nccl_home(library: Path, home: Path) -> None:
     (home / "include").symlink_to(include)
 
 
-def _round(hour: Hour, folder: Path, program: Path, sizes: Sequence[int], number: int) -> Outcome:
+def _round(hour: Hour, folder: Path, number: int) -> Outcome:
     """Both once; which one goes first changes from round to round."""
+    program, sizes = folder.parent / BUILD / "all_reduce_perf", _sizes(hour)
     if not program.exists():
         raise Refused("there is no all_reduce_perf")
     kinds = (_theirs, _ours) if number % 2 else (_ours, _theirs)
@@ -133,11 +133,11 @@ def _ours(hour: Hour, folder: Path, program: Path, sizes: Sequence[int]) -> Iter
         yield {"by": "ours", **row}
 
 
-def _ratios(hour: Hour, stage: Path) -> Outcome:
+def _ratios(hour: Hour, folder: Path) -> Outcome:
     """Ours over theirs by size and place, over all rounds; and our wall clock over our own CUDA events."""
     times: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     events: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for path in sorted(stage.glob("round */rows.json")):
+    for path in sorted(folder.parent.glob("round */rows.json")):
         for row in json.loads(path.read_text()):
             times[row["nbytes"], row["place"], row["by"]].append(row["mean_us"])
             if row.get("device_us"):

@@ -117,7 +117,7 @@ def until(reached: Callable[[], bool], deadline_s: float) -> bool:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that carry `mark`, this one not among them; those that have ended and were not collected neither."""
+    """The processes that carry `mark`, but this one, and but those that have ended and were not collected."""
     found = []
     exact, below = f"{MARK}={mark}".encode(), f"{MARK}={mark}/".encode()
     for folder in Path("/proc").iterdir():

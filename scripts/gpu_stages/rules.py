@@ -1,4 +1,4 @@
-"""Stage 7. NCCL's rules under real init: what it chose, said or refused in generated environments, beside what we say."""
+"""Stage 7. NCCL's rules under real init: what it chose, said or refused in generated environments, and what we say."""
 
 import json
 import os
@@ -55,8 +55,8 @@ class Asked:
 
 def play(hour: Hour, notebook: Notebook) -> None:
     """Ask and compare."""
-    notebook.step("library", lambda folder: _library(hour, folder))
-    notebook.step("cases", lambda folder: _cases(hour, notebook.folder, folder), least_s=60.0)
+    notebook.step("library", _library)
+    notebook.step("cases", _cases, least_s=60.0)
 
 
 def _library(hour: Hour, folder: Path) -> Outcome:
@@ -75,8 +75,8 @@ def _cached() -> Path:
     return max(found.items(), key=lambda item: [int(part) for part in item[0].split(".")])[1]
 
 
-def _cases(hour: Hour, stage: Path, folder: Path) -> Outcome:
-    path = stage / "library" / "path"
+def _cases(hour: Hour, folder: Path) -> Outcome:
+    path = folder.parent / "library" / "path"
     if not path.exists():
         raise Refused("there is no libnccl to ask")
     asked, workers = planned(not hour.rehearse), min(8, os.cpu_count() or 1)

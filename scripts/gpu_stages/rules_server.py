@@ -1,4 +1,4 @@
-"""``python -m gpu_stages.rules_server``: ask one libnccl once per case, as far as a GPU allows. JSON in, JSON lines out.
+"""``python -m gpu_stages.rules_server``: ask one libnccl once per case, as far as a GPU allows. JSON in, lines out.
 
 The request on standard input: {library, driver, init, isolate, links, lo, cases: [{env, files}]}. The first line
 of the answer holds NCCL's version and the interfaces of this network, each further one what came of a case: the result
@@ -30,7 +30,7 @@ RANKS = 2
 CASE_S = 10
 _ID_BYTES = 128
 _MOST_LOG = 1 << 20
-_DEAD = {"id": None, "init": None, "log": "died or ran out of time", "environ": {}}
+_DEAD: dict[str, Any] = {"id": None, "init": None, "log": "died or ran out of time", "environ": {}}
 
 
 def main() -> None:

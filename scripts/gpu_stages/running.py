@@ -39,19 +39,19 @@ _TIMEOUT_S = 70.0
 
 def play(hour: Hour, notebook: Notebook) -> None:
     """All commands once, small."""
-    notebook.step("inventory", lambda folder: inventory(hour, folder))
-    notebook.step("one rank alone is refused", lambda folder: _refused(hour, folder))
-    notebook.step("one rank, our own loop", lambda folder: _one_rank(hour, folder))
+    notebook.step("inventory", _inventory)
+    notebook.step("one rank alone is refused", _refused)
+    notebook.step("one rank, our own loop", _one_rank)
     for ranks in (2, 4):
-        notebook.step(f"every collective, {ranks} ranks", lambda folder, n=ranks: _every_op(hour, folder, n))  # type: ignore[misc]
-    notebook.step("CUDA graphs, 2 ranks", lambda folder: _graphs(hour, folder))
-    notebook.step("pairs, 4 ranks", lambda folder: _command(hour, folder, 4, "pairs", "--timeout", 60, wants="pairs"))
-    notebook.step("copies", lambda folder: _command(hour, folder, 1, "copies", "--timeout", 60, wants="copies"))
+        notebook.step(f"every collective, {ranks} ranks", _every_op, ranks)
+    notebook.step("CUDA graphs, 2 ranks", _graphs)
+    notebook.step("pairs, 4 ranks", _command, "pairs", 4, "pairs", "--timeout", 60)
+    notebook.step("copies", _command, "copies", 1, "copies", "--timeout", 60)
     training = ("ddp", "--params", "200K", "--layers", 2, "--micro-batches", 1, "--compute", 0.01, "--timeout", 60)
-    notebook.step("workload, 2 ranks", lambda folder: _command(hour, folder, 2, "workload", *training, wants="steps"))
+    notebook.step("workload, 2 ranks", _command, "steps", 2, "workload", *training)
 
 
-def inventory(hour: Hour, folder: Path) -> Outcome:
+def _inventory(hour: Hour, folder: Path) -> Outcome:
     """What this machine has of all that the stages need."""
     ended = processes.run([sys.executable, "-m", "gpu_stages.inventory"], folder / "inventory.log", hour.variables, 60)
     found = json.loads(processes.last_line_whole(ended.text))
@@ -88,7 +88,7 @@ def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
     rows = report["measurements"]
     networks = sorted({str(row["transport"]["network"]) for row in rows})
     found = {"rows": len(rows), "nodes": rows[0]["nodes"] if rows else 0, "networks": ", ".join(networks)}
-    versions = next(iter(report["environment"].values()), {}).get("versions", {})
+    versions = next(node["versions"] for node in report["environment"].values())
     found |= {"torch": versions.get("torch"), "NCCL": versions.get("nccl"), "failing": _failing(report)}
     return Outcome(found, tuple(_wrong_rows(rows, hour.rehearse)))
 
@@ -119,7 +119,7 @@ def _graphs(hour: Hour, folder: Path) -> Outcome:
     return Outcome({"rows": len(report["measurements"])}, _unless(modes == ["graph"], f"modes are {modes}"))
 
 
-def _command(hour: Hour, folder: Path, ranks: int, name: str, *arguments: object, wants: str) -> Outcome:
+def _command(hour: Hour, folder: Path, wants: str, ranks: int, name: str, *arguments: object) -> Outcome:
     """A command whose report must hold rows under `wants`."""
     ends, report = _measured(hour, folder, ranks, name, *arguments)
     if report is None:

@@ -1,4 +1,4 @@
-"""``python -m gpu_stages.standin_perf -b BYTES -e BYTES -f FACTOR -n ITERS …``: stands in for nccl-tests' all_reduce_perf.
+"""``python -m gpu_stages.standin_perf -b BYTES -e BYTES -f FACTOR -n ITERS …``: stands in for all_reduce_perf.
 
 A bare loop of gloo's all_reduce on one rank, in and out of place, in the table that nccl-tests prints.
 """
@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 
 _WARMUP = 5
+_COLUMNS = "   time   algbw   busbw  #wrong"
 _HEAD = (
     "# Collective test starting: all_reduce_perf",
     "# nThread 1 nGpus 1 minBytes {begin} maxBytes {end} step: {factor}(factor) warmup iters: 5 iters: {iters}",
     "#  Rank  0 Group  0 Pid      1 on       host device  0 [0000:00:00] a stand-in",
-    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
+    "#       size         count      type   redop    root  " + 2 * _COLUMNS,
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)",
 )
 
