@@ -19,7 +19,7 @@ from typing import cast
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Processor, Shape
 from ncclprobe.expect.tuner.communicator import Communicator, Function, communicator
-from ncclprobe.expect.tuner.constants import PCI_GBps
+from ncclprobe.expect.tuner.constants import MOST_NVLS, PCI_GBps
 from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
 from ncclprobe.ops import OPS
@@ -95,7 +95,7 @@ def table(
     """
     found = cells(graphs, system, shape, op, version)
     comm = communicator(graphs, system, shape, version)
-    left = [cell for cell in found if cell.algbw_GBps > 0 and _wanted(cell, forced or Forced())]
+    left = [cell for cell in found if _available(cell, comm, op) and _wanted(cell, forced or Forced())]
     if not left and comm.tuning.ring_returns:
         left = [cell for cell in found if cell.algbw_GBps > 0 and cell.algorithm == "Ring"]
     return tuple(_cost(cell, comm, op, nbytes) for cell in left)
@@ -112,6 +112,13 @@ def best(
 ) -> Cost | None:
     """What NCCL chooses: the first of the shortest times. None where `forced` leaves nothing."""
     return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
+
+
+def _available(cell: Cell, comm: Communicator, op: str) -> bool:
+    """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.27."""
+    if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 27, 0) and comm.per_node > MOST_NVLS:
+        return False
+    return cell.algbw_GBps > 0
 
 
 def _wanted(cell: Cell, forced: Forced) -> bool:
@@ -356,8 +363,9 @@ def _plateau(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
 
 def _employed(cell: Cell, comm: Communicator, nbytes: int) -> int:
     """The channels that `nbytes` are worth: each thread must have something to do (src/enqueue.cc:2078)."""
-    graph = comm.graph(cell.algorithm)
-    count = graph.channels if cell.algorithm == "NVLS" else comm.channels
+    if cell.algorithm in ("NVLS", "NVLSTree"):
+        return comm.nvls_channels
+    count = comm.channels
     threads = _threads(cell, comm)
     least = {"LL": 8 * (comm.ranks if cell.algorithm == "Ring" else 1), "LL128": 8, "Simple": 64}[cell.protocol]
     while count > 1 and nbytes < count * threads * least:

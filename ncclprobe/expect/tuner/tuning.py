@@ -120,15 +120,9 @@ class Tuning:
 BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
     ((2, 30, 0), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
     ((2, 29, 7), {"ring_ll128": _row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
-    (
-        (2, 29, 0),
-        {
-            "ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4),
-            "nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1),
-            "net": _simple(_NET, {"NVLSTree": 14.0}),
-            "nvls_tree_corrected": False,
-        },
-    ),
+    ((2, 29, 0), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 34.6, 73.4), "nvls_tree_corrected": False}),
+    ((2, 28, 9), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1), "net": _simple(_NET, {"NVLSTree": 14.0})}),
+    ((2, 28, 7), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4)}),
     (
         (2, 28, 0),
         {
