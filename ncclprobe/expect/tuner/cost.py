@@ -167,8 +167,7 @@ def _has(comm: Communicator, function: Function, algorithm: Algorithm) -> bool:
         case "Tree":
             return function == "AllReduce"
         case "NVLS":
-            known = function == "AllReduce" or (gathers and comm.tuning.nvls_gathers != "none")
-            return known and nvls and comm.nodes == 1
+            return (function == "AllReduce" or gathers) and nvls and comm.nodes == 1
         case "NVLSTree":
             return function == "AllReduce" and nvls and comm.nodes > 1
         case "PAT":
@@ -196,7 +195,7 @@ def _algbw(comm: Communicator, function: Function, algorithm: Algorithm, protoco
     bus = _bus(comm, function, algorithm, protocol)
     gathers = function in ("AllGather", "ReduceScatter")
     if gathers and algorithm != "Ring":
-        return bus
+        return bus * (comm.tuning.gathers_ratio if algorithm == "NVLS" else 1.0)
     ratio = comm.tuning.nvls_ratio
     if algorithm in ("NVLS", "NVLSTree") and ratio is not None:
         return bus * ratio
@@ -211,7 +210,7 @@ def _bus(comm: Communicator, function: Function, algorithm: Algorithm, protocol:
         case "PAT":
             return graph.channels * _one(comm, graph) * comm.tuning.pat
         case "Ring":
-            return _ring_bus(comm, graph, protocol)
+            return _ring_bus(comm, function, graph, protocol)
         case "Tree":
             return _tree_bus(comm, graph, protocol)
 
@@ -227,10 +226,11 @@ def _ll_max(comm: Communicator) -> float:
     return comm.tuning.ll_max[row][comm.column]
 
 
-def _ring_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
+def _ring_bus(comm: Communicator, function: Function, graph: Graph, protocol: Protocol) -> float:
     bus = graph.channels * _one(comm, graph)
     if protocol == "LL":
-        return min(_ll_max(comm), bus * comm.tuning.ring_ll)
+        copies = comm.nodes == 1 and function not in ("AllReduce", "Reduce")
+        return min(_ll_max(comm), bus * (comm.tuning.ring_ll_copies if copies else comm.tuning.ring_ll))
     if protocol == "Simple":
         return bus
     kept = comm.tuning.ll128_lonely if comm.per_node < 2 else 0.92
