@@ -90,4 +90,4 @@ class Communicator:
 
 def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> Communicator:
     """That of all ranks of `shape`."""
-    return Communicator(graphs, system, shape.ranks, len(islands(system, shape, version)), version)
+    return Communicator(graphs, system, shape.ranks, len(islands(system, shape)), version)

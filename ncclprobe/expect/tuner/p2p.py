@@ -24,7 +24,7 @@ class RankLinks:
 
 def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
     """The links of one rank of `shape`."""
-    largest = max(islands(system, shape, version))
+    largest = max(islands(system, shape))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
     slot = system.pcie_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8

@@ -30,9 +30,10 @@ from ncclprobe.expect.tuner.constants import (
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
 from ncclprobe.model.snapshot import Absent
 
-_MNNVL: NcclVersion = (2, 20, 0)
-_NVLS: NcclVersion = (2, 17, 0)
 _NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
+_NVLS_OF_TWO: NcclVersion = (2, 28, 7)
+_PATIENCE = 256
+"""Steps that the search takes over channels on one path, each a step per GPU and one more, before it mixes paths."""
 _ENOUGH = 0.49
 """A speed below that share of the best is not tried any more."""
 _DUPLICATED = 25.0
@@ -40,9 +41,9 @@ _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
 
 
-def islands(system: NodeSystem, shape: Shape, version: NcclVersion) -> tuple[int, ...]:
-    """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL, since 2.20) are one."""
-    together = system.domain_gpus // system.gpus if system.gpus and version >= _MNNVL else 1
+def islands(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
+    """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL) are one."""
+    together = system.domain_gpus // system.gpus if system.gpus else 1
     if together <= 1:
         return shape.gpus
     return tuple(sum(shape.gpus[at : at + together]) for at in range(0, len(shape.gpus), together))
@@ -57,7 +58,7 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
         return Absent("NCCL has nothing to search for fewer than two ranks")
     if max(shape.gpus) > system.gpus:
         return Absent(f"{max(shape.gpus)} ranks per node, but {system.name} has {system.gpus} GPUs")
-    parts = islands(system, shape, version)
+    parts = islands(system, shape)
     network = len(parts) > 1
     if network and not (system.nics and system.nic_gbps > 0):
         return Absent(f"the NICs of {system.name} or their speed are not known")
@@ -70,9 +71,10 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Island:
-    """The links of one node: how many channels fit at a speed, by `ring` and `chain`, within it alone.
+    """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
 
-    `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try.
+    `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
+    is null where every ring takes the same one.
     """
 
     gpus: int
@@ -80,7 +82,17 @@ class _Island:
     fastest: float
     total: float
     ring: Callable[[float], int]
+    path: Callable[[float], int] | None = None
     least: int = 1
+
+    def chains(self, speed: float) -> int:
+        """As `ring`, for chains within the node: of two GPUs each takes one direction only."""
+        return self.ring(speed) * (2 if self.gpus == 2 else 1)
+
+    def same(self, channels: int, speed: float, found: int) -> bool:
+        """Whether all `channels` take one path, `found` of them before NCCL doubles them."""
+        fits = (self.path or self.ring)(speed)
+        return channels <= fits and found * (self.gpus + 1) <= _PATIENCE
 
 
 @lru_cache(maxsize=4096)
@@ -93,11 +105,16 @@ def _one_island(system: NodeSystem, gpus: int, network: bool, version: NcclVersi
     ring = _ring(system, inside, nics, steps)
     if ring is None:
         return Absent(f"no channel of NCCL's speeds fits the links of {system.name}")
-    tree = _tree(ring, inside, nics, steps)
-    since = _NVLS if gpus <= system.gpus else _NVLS_BETWEEN_HOSTS
-    multicast = system.nvls and system.fabric == "nvswitch" and gpus > 1 and version >= since
-    nvls = _nvls(system, inside, nics, steps) if multicast and system.compute_capability >= 90 else None
+    tree = _tree(system, ring, inside, nics, steps)
+    nvls = _nvls(system, inside, nics, steps) if _multicast(system, gpus, version) else None
     return Graphs(ring=ring, tree=tree, nvls=nvls, source=f"search over the links of {system.name}")
+
+
+def _multicast(system: NodeSystem, gpus: int, version: NcclVersion) -> bool:
+    """Whether NCCL has its switches reduce: not over hosts before 2.21, nor for two GPUs before 2.28.7."""
+    if not system.nvls or system.fabric != "nvswitch" or system.compute_capability < 90 or gpus < 2:
+        return False
+    return version >= (_NVLS_BETWEEN_HOSTS if gpus > system.gpus else _NVLS_OF_TWO if gpus == 2 else (0, 0, 0))
 
 
 def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> _Island | Absent:
@@ -137,7 +154,8 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
         shared = _fit(pair, speed)
         return (gpus - 1) * shared - (1 if gpus == 4 and shared % 2 else 0)
 
-    return _Island(gpus=gpus, kind="NVL", fastest=pair, total=pair * (gpus - 1), ring=ring)
+    total = pair * (gpus - 1)
+    return _Island(gpus=gpus, kind="NVL", fastest=pair, total=total, ring=ring, path=lambda speed: _fit(pair, speed))
 
 
 def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
@@ -151,12 +169,21 @@ def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
 
 
 def _cube(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular."""
+    """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
+
+    Faster than a link are only the pairs of links, which form one ring of all eight.
+    """
     if system.gpus != 8 or gpus not in (4, 8):
         return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
     links = system.nvlinks if gpus == 8 else min(4, system.nvlinks)
-    total = links * link
-    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: links * _fit(link, speed))
+
+    def path(speed: float) -> int:
+        return 2 * _fit(2 * link, speed)
+
+    def ring(speed: float) -> int:
+        return links * _fit(link, speed) if speed <= link else path(speed)
+
+    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=links * link, ring=ring, path=path)
 
 
 def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Island:
@@ -225,30 +252,48 @@ class _Best:
 def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
     fits = _ring_fits(inside, nics)
     fastest = nics.fastest if nics else inside.fastest
-    best = _descend(fits, steps, fastest, inside.total, inside.least)
-    if best is None:
+    first = _descend(fits, steps, fastest, inside.total, inside.least)
+    if first is None:
         return None
-    best = _duplicated(best, system.compute_capability)
+    best = _duplicated(first, system.compute_capability)
     best = _raised(best, fits, steps)
+    between = nics is not None
     return Graph(
         pattern=RING,
         channels=best.channels,
         bw_intra=best.speed,
         bw_inter=best.speed,
         type_intra=inside.kind,
-        type_inter=nics.kind if nics else "PIX",
-        same_channels=nics is None or nics.count == 1,
+        type_inter=_to_nic(system, inside, nics, first) if nics else "PIX",
+        same_channels=_one_way(inside, nics, best) if between else inside.same(best.channels, best.speed, first.channels),
     )
 
 
-def _ring_fits(inside: _Island, nics: _Nics | None) -> Callable[[float], int]:
-    """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks."""
+def _one_way(inside: _Island, nics: "_Nics | None", best: "_Best") -> bool:
+    return best.channels == 1 or inside.gpus == 1 or (nics is not None and nics.count == 1)
+
+
+def _to_nic(system: NodeSystem, inside: _Island, nics: "_Nics", first: "_Best") -> PathWord:
+    """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
+    if inside.kind == "SYS":
+        return "SYS"
+    lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
+    closed = first.channels <= inside.ring(first.speed)
+    return farther(nics.kind, "PXN") if lone and closed and inside.kind == "NVL" else nics.kind
+
+
+def _ring_fits(inside: _Island, nics: "_Nics | None") -> Callable[[float], int]:
+    """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks.
+
+    NCCL looks first for rings that come back to their NIC, and for no more where these fill the links.
+    """
 
     def fits(speed: float) -> int:
         if nics is None:
             return min(MOST_CHANNELS, inside.ring(speed))
-        spared = _spared(inside, speed)
-        return min(MOST_CHANNELS, spared, nics.channels(speed))
+        most = min(MOST_CHANNELS, nics.channels(speed))
+        closed = min(most, inside.ring(speed))
+        return closed if closed * speed >= inside.total else min(most, _spared(inside, speed))
 
     return fits
 
@@ -256,7 +301,7 @@ def _ring_fits(inside: _Island, nics: _Nics | None) -> Callable[[float], int]:
 def _spared(inside: _Island, speed: float) -> int:
     if inside.gpus == 1:
         return MOST_CHANNELS
-    if inside.kind != "NVL":
+    if inside.kind != "NVL" or inside.path:
         return inside.ring(speed)
     return max(inside.ring(speed), _fit(inside.total * inside.gpus / (inside.gpus - 1), speed))
 
@@ -296,21 +341,42 @@ def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
     return best
 
 
-def _tree(ring: Graph, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph:
+def _tree(system: NodeSystem, ring: Graph, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph:
     """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
+    if nics is None:
+        return _tree_inside(ring, inside, steps)
     speed = ring.bw_intra
-    for step in reversed([step for step in steps if nics and step > ring.bw_inter]):
+    for step in reversed([step for step in steps if step > ring.bw_inter]):
         if speed >= 2 * ring.bw_inter or _spared(inside, step) < ring.channels:
             break
         speed = step
     return Graph(
-        pattern=BALANCED_TREE if inside.gpus > 1 else TREE,
+        pattern=BALANCED_TREE if inside.gpus > 1 and _pairs_share(system, inside, nics) else TREE,
         channels=ring.channels,
         bw_intra=speed,
         bw_inter=ring.bw_inter,
         type_intra=ring.type_intra,
-        type_inter=ring.type_inter,
+        type_inter="SYS" if inside.kind == "SYS" else nics.kind,
         same_channels=ring.same_channels,
+    )
+
+
+def _pairs_share(system: NodeSystem, inside: _Island, nics: "_Nics") -> bool:
+    """Whether two GPUs can each carry half of a NIC: before Hopper over any path, since then as neighbours only."""
+    return system.compute_capability < 90 or nics.count < inside.gpus
+
+
+def _tree_inside(ring: Graph, inside: _Island, steps: Speeds) -> Graph:
+    chains = (step for step in steps if step <= inside.fastest and inside.chains(step) >= ring.channels)
+    speed = next(chains, ring.bw_intra)
+    return Graph(
+        pattern=BALANCED_TREE,
+        channels=ring.channels,
+        bw_intra=speed,
+        bw_inter=speed,
+        type_intra=ring.type_intra,
+        type_inter=ring.type_inter,
+        same_channels=inside.same(ring.channels, speed, ring.channels),
     )
 
 
