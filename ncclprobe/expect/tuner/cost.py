@@ -115,8 +115,8 @@ def best(
 
 
 def _available(cell: Cell, comm: Communicator, op: str) -> bool:
-    """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.27."""
-    if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 27, 0) and comm.per_node > MOST_NVLS:
+    """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.25."""
+    if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 25, 0) and comm.per_node > MOST_NVLS:
         return False
     return cell.algbw_GBps > 0
 

@@ -74,7 +74,7 @@ class _Island:
     """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
 
     `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
-    is null where every ring takes the same one.
+    is null where every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
     """
 
     gpus: int
@@ -83,11 +83,16 @@ class _Island:
     total: float
     ring: Callable[[float], int]
     path: Callable[[float], int] | None = None
+    open: Callable[[float], int] | None = None
     least: int = 1
 
     def chains(self, speed: float) -> int:
-        """As `ring`, for chains within the node: of two GPUs each takes one direction only."""
-        return self.ring(speed) * (2 if self.gpus == 2 else 1)
+        """As `ring`, for chains within the node: of two GPUs, or two bridged pairs, each takes one direction only."""
+        return self.ring(speed) * (2 if self.gpus == 2 or self.least == 2 else 1)
+
+    def leaving(self, speed: float) -> int:
+        """How many fit that leave the node, so that one GPU of each spares its links."""
+        return MOST_CHANNELS if self.gpus == 1 else max(self.ring(speed), self.open(speed) if self.open else 0)
 
     def same(self, channels: int, speed: float, found: int) -> bool:
         """Whether all `channels` take one path, `found` of them before NCCL doubles them."""
@@ -125,7 +130,15 @@ def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> _Island | Ab
     joined = system.nvlinks and link
     if joined and system.fabric == "nvswitch":
         total = system.nvlinks * link
-        return _Island(gpus=gpus, kind="NVL", fastest=total, total=total, ring=lambda speed: _fit(total, speed))
+        spread = total * gpus / (gpus - 1)
+        return _Island(
+            gpus=gpus,
+            kind="NVL",
+            fastest=total,
+            total=total,
+            ring=lambda speed: _fit(total, speed),
+            open=lambda speed: _fit(spread, speed),
+        )
     if joined and system.fabric == "mesh":
         return _mesh(system, gpus, link)
     if joined and system.fabric == "cube-mesh":
@@ -154,8 +167,15 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
         shared = _fit(pair, speed)
         return (gpus - 1) * shared - (1 if gpus == 4 and shared % 2 else 0)
 
-    total = pair * (gpus - 1)
-    return _Island(gpus=gpus, kind="NVL", fastest=pair, total=total, ring=ring, path=lambda speed: _fit(pair, speed))
+    return _Island(
+        gpus=gpus,
+        kind="NVL",
+        fastest=pair,
+        total=pair * (gpus - 1),
+        ring=ring,
+        path=lambda speed: _fit(pair, speed),
+        open=lambda speed: gpus * _fit(pair, speed),
+    )
 
 
 def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
@@ -199,9 +219,20 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     def ring(speed: float) -> int:
         return min(_fit(system.pcie_GBps, speed * overhead), _fit(between, speed) if crosses else MOST_CHANNELS)
 
+    def crossing(speed: float) -> int:
+        # One ring each way, from the NIC of one socket to that of the other: not over AMD's, where NCCL forbids it.
+        many = system.processor != "amd" and system.nics * gpus >= system.sockets * system.gpus
+        return 2 if crosses and many and 2 * speed <= system.pcie_GBps and speed <= between else 0
+
     split = 2 if bridged and gpus == 4 else 1
     return _Island(
-        gpus=gpus, kind=kind, fastest=max(path, bridged), total=max(system.pcie_GBps, bridged), ring=ring, least=split
+        gpus=gpus,
+        kind=kind,
+        fastest=max(path, bridged),
+        total=max(system.pcie_GBps, bridged),
+        ring=ring,
+        open=crossing if gpus > 2 else None,
+        least=split,
     )
 
 
@@ -221,12 +252,13 @@ class _Nics:
     @classmethod
     def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
-        charged = path == "PHB" and system.processor in INTEL
+        charged = (path == "PHB" or not system.gdr) and system.processor in INTEL
+        twice = 2 if not system.gdr and path != "PHB" else 1  # a switch's way to the processor carries GPU and NIC
         return cls(
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
             speed=system.nic_gbps / 8,
-            slot=(system.pcie_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0),
+            slot=(system.pcie_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0) / twice,
             kind=path if system.gdr else farther(path, "PHB"),
         )
 
@@ -265,7 +297,9 @@ def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds
         bw_inter=best.speed,
         type_intra=inside.kind,
         type_inter=_to_nic(system, inside, nics, first) if nics else "PIX",
-        same_channels=_one_way(inside, nics, best) if between else inside.same(best.channels, best.speed, first.channels),
+        same_channels=_one_way(inside, nics, best)
+        if between
+        else inside.same(best.channels, best.speed, first.channels),
     )
 
 
@@ -293,17 +327,9 @@ def _ring_fits(inside: _Island, nics: "_Nics | None") -> Callable[[float], int]:
             return min(MOST_CHANNELS, inside.ring(speed))
         most = min(MOST_CHANNELS, nics.channels(speed))
         closed = min(most, inside.ring(speed))
-        return closed if closed * speed >= inside.total else min(most, _spared(inside, speed))
+        return closed if closed * speed >= inside.total else min(most, inside.leaving(speed))
 
     return fits
-
-
-def _spared(inside: _Island, speed: float) -> int:
-    if inside.gpus == 1:
-        return MOST_CHANNELS
-    if inside.kind != "NVL" or inside.path:
-        return inside.ring(speed)
-    return max(inside.ring(speed), _fit(inside.total * inside.gpus / (inside.gpus - 1), speed))
 
 
 def _descend(
@@ -345,20 +371,30 @@ def _tree(system: NodeSystem, ring: Graph, inside: _Island, nics: _Nics | None, 
     """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
     if nics is None:
         return _tree_inside(ring, inside, steps)
-    speed = ring.bw_intra
-    for step in reversed([step for step in steps if step > ring.bw_inter]):
-        if speed >= 2 * ring.bw_inter or _spared(inside, step) < ring.channels:
-            break
-        speed = step
+    intra, inter = _tree_speeds(system, ring, inside, steps)
     return Graph(
         pattern=BALANCED_TREE if inside.gpus > 1 and _pairs_share(system, inside, nics) else TREE,
         channels=ring.channels,
-        bw_intra=speed,
-        bw_inter=ring.bw_inter,
+        bw_intra=intra,
+        bw_inter=inter,
         type_intra=ring.type_intra,
         type_inter="SYS" if inside.kind == "SYS" else nics.kind,
         same_channels=ring.same_channels,
     )
+
+
+def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Island, steps: Speeds) -> tuple[float, float]:
+    """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too."""
+    if inside.gpus > 1 and inside.kind != "NVL" and inside.least == 1:
+        slots = system.pcie_GBps / (ring.channels + 0.5)
+        speed = next((step for step in steps if step <= min(ring.bw_inter, slots)), ring.bw_inter)
+        return speed, speed
+    speed = ring.bw_intra
+    for step in reversed([step for step in steps if step > ring.bw_inter]):
+        if speed >= 2 * ring.bw_inter or inside.leaving(step) < ring.channels:
+            break
+        speed = step
+    return speed, ring.bw_inter
 
 
 def _pairs_share(system: NodeSystem, inside: _Island, nics: "_Nics") -> bool:
