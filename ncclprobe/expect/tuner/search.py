@@ -12,7 +12,6 @@ CollNet (SHARP) is left out. What has no such regularity is Absent, with the rea
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -23,17 +22,15 @@ from ncclprobe.expect.tuner.constants import (
     MOST_NVLS,
     LOCAL_GBps,
     Speeds,
-    between_sockets_GBps,
-    nvlink_GBps,
     speeds,
 )
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
+from ncclprobe.expect.tuner.within import Within, fit, within
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
 _NVLS_OF_TWO: NcclVersion = (2, 28, 7)
-_PATIENCE = 256
-"""Steps that the search takes over channels on one path, each a step per GPU and one more, before it mixes paths."""
 _ENOUGH = 0.49
 """A speed below that share of the best is not tried any more."""
 _DUPLICATED = 25.0
@@ -41,7 +38,7 @@ _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
 
 
-def islands(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
+def nvlink_domains(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
     """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL) are one."""
     together = system.domain_gpus // system.gpus if system.gpus else 1
     if together <= 1:
@@ -58,51 +55,20 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
         return Absent("NCCL has nothing to search for fewer than two ranks")
     if max(shape.gpus) > system.gpus:
         return Absent(f"{max(shape.gpus)} ranks per node, but {system.name} has {system.gpus} GPUs")
-    parts = islands(system, shape)
+    parts = nvlink_domains(system, shape)
     network = len(parts) > 1
     if network and not (system.nics and system.nic_gbps > 0):
         return Absent(f"the NICs of {system.name} or their speed are not known")
-    found = [_one_island(system, gpus, network, version) for gpus in sorted(set(parts))]
+    found = [_one_domain(system, gpus, network, version) for gpus in sorted(set(parts))]
     for one in found:
         if isinstance(one, Absent):
             return one
     return _agreed([one for one in found if not isinstance(one, Absent)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Island:
-    """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
-
-    `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
-    is null where every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
-    """
-
-    gpus: int
-    kind: PathWord
-    fastest: float
-    total: float
-    ring: Callable[[float], int]
-    path: Callable[[float], int] | None = None
-    open: Callable[[float], int] | None = None
-    least: int = 1
-
-    def chains(self, speed: float) -> int:
-        """As `ring`, for chains within the node: of two GPUs, or two bridged pairs, each takes one direction only."""
-        return self.ring(speed) * (2 if self.gpus == 2 or self.least == 2 else 1)
-
-    def leaving(self, speed: float) -> int:
-        """How many fit that leave the node, so that one GPU of each spares its links."""
-        return MOST_CHANNELS if self.gpus == 1 else max(self.ring(speed), self.open(speed) if self.open else 0)
-
-    def same(self, channels: int, speed: float, found: int) -> bool:
-        """Whether all `channels` take one path, `found` of them before NCCL doubles them."""
-        fits = (self.path or self.ring)(speed)
-        return channels <= fits and found * (self.gpus + 1) <= _PATIENCE
-
-
 @lru_cache(maxsize=4096)
-def _one_island(system: NodeSystem, gpus: int, network: bool, version: NcclVersion) -> Graphs | Absent:
-    inside = _inside(system, gpus, version)
+def _one_domain(system: NodeSystem, gpus: int, network: bool, version: NcclVersion) -> Graphs | Absent:
+    inside = within(system, gpus, version)
     if isinstance(inside, Absent):
         return inside
     steps = speeds(system.compute_capability, version, network=network)
@@ -122,122 +88,7 @@ def _multicast(system: NodeSystem, gpus: int, version: NcclVersion) -> bool:
     return version >= (_NVLS_BETWEEN_HOSTS if gpus > system.gpus else _NVLS_OF_TWO if gpus == 2 else (0, 0, 0))
 
 
-def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> _Island | Absent:
-    """The links within a node, by how they are laid."""
-    if gpus == 1:
-        return _Island(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
-    link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
-    joined = system.nvlinks and link
-    if joined and system.fabric == "nvswitch":
-        total = system.nvlinks * link
-        spread = total * gpus / (gpus - 1)
-        return _Island(
-            gpus=gpus,
-            kind="NVL",
-            fastest=total,
-            total=total,
-            ring=lambda speed: _fit(total, speed),
-            open=lambda speed: _fit(spread, speed),
-        )
-    if joined and system.fabric == "mesh":
-        return _mesh(system, gpus, link)
-    if joined and system.fabric == "cube-mesh":
-        return _cube(system, gpus, link)
-    if joined and system.fabric == "pairs" and gpus == 2:
-        total = system.nvlinks * link
-        return _Island(gpus=2, kind="NVL", fastest=total, total=total, ring=lambda speed: _fit(total, speed))
-    if not system.pcie_GBps:
-        return Absent(f"the speed of the slots of {system.name} is not known")
-    return _slots(system, gpus, version, link if joined else 0.0)
-
-
-def _fit(capacity: float, speed: float) -> int:
-    """How many channels of `speed` a link carries; NCCL rounds what is left to thousandths."""
-    return math.floor(round(capacity / speed, 6))
-
-
-def _mesh(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
-    others = system.gpus - 1
-    if system.nvlinks % others:
-        return _uneven(system, gpus, link)
-    pair = system.nvlinks // others * link
-
-    def ring(speed: float) -> int:
-        shared = _fit(pair, speed)
-        return (gpus - 1) * shared - (1 if gpus == 4 and shared % 2 else 0)
-
-    return _Island(
-        gpus=gpus,
-        kind="NVL",
-        fastest=pair,
-        total=pair * (gpus - 1),
-        ring=ring,
-        path=lambda speed: _fit(pair, speed),
-        open=lambda speed: gpus * _fit(pair, speed),
-    )
-
-
-def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """Four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some ring."""
-    if (system.gpus, system.nvlinks) != (4, 4):
-        return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
-    if gpus not in (2, 4):
-        return Absent(f"which {gpus} of the 4 GPUs take part decides over their NVLinks")
-    total = system.nvlinks * link if gpus == 4 else link
-    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: _fit(total, speed))
-
-
-def _cube(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
-
-    Faster than a link are only the pairs of links, which form one ring of all eight.
-    """
-    if system.gpus != 8 or gpus not in (4, 8):
-        return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
-    links = system.nvlinks if gpus == 8 else min(4, system.nvlinks)
-
-    def path(speed: float) -> int:
-        return 2 * _fit(2 * link, speed)
-
-    def ring(speed: float) -> int:
-        return links * _fit(link, speed) if speed <= link else path(speed)
-
-    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=links * link, ring=ring, path=path)
-
-
-def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Island:
-    """GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
-    crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
-    between = between_sockets_GBps(system.processor, version) if crosses else math.inf
-    through_root = not crosses and not system.p2p
-    overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
-    path = min(system.pcie_GBps, between)
-    bridged = system.nvlinks * link
-    kind: PathWord = "SYS" if crosses else "PHB" if through_root else "PXB"
-
-    def ring(speed: float) -> int:
-        return min(_fit(system.pcie_GBps, speed * overhead), _fit(between, speed) if crosses else MOST_CHANNELS)
-
-    def crossing(speed: float) -> int:
-        # One ring each way, from the NIC of one socket to that of the other: not over AMD's, where NCCL forbids it.
-        many = system.processor != "amd" and system.nics * gpus >= system.sockets * system.gpus
-        return 2 if crosses and many and 2 * speed <= system.pcie_GBps and speed <= between else 0
-
-    split = 2 if bridged and gpus == 4 else 1
-    return _Island(
-        gpus=gpus,
-        kind=kind,
-        fastest=max(path, bridged),
-        total=max(system.pcie_GBps, bridged),
-        ring=ring,
-        open=crossing if gpus > 2 else None,
-        least=split,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Nics:
+class _Nics(Struct, frozen=True, kw_only=True):
     """The NICs of the GPUs that take part: `speed` of one, `slot` of one GPU, and the kind of path between them.
 
     Without GPUDirect the way leads over the processor, whatever lies between.
@@ -269,19 +120,18 @@ class _Nics:
 
     def channels(self, speed: float) -> int:
         """How many fit: a NIC reserves whole GB/s and is crossed by each channel once per direction."""
-        one = min(_fit(self.speed, speed), _fit(self.speed, int(speed)) if speed >= 1 else MOST_CHANNELS)
-        slots = _fit(self.slot, speed)
+        one = min(fit(self.speed, speed), fit(self.speed, int(speed)) if speed >= 1 else MOST_CHANNELS)
+        slots = fit(self.slot, speed)
         near = min(self.count, self.gpus)
         return min(one * self.count, slots * near)
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
+class _Best(Struct, frozen=True):
     channels: int
     speed: float
 
 
-def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     fits = _ring_fits(inside, nics)
     fastest = nics.fastest if nics else inside.fastest
     first = _descend(fits, steps, fastest, inside.total, inside.least)
@@ -303,11 +153,11 @@ def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds
     )
 
 
-def _one_way(inside: _Island, nics: "_Nics | None", best: "_Best") -> bool:
+def _one_way(inside: Within, nics: "_Nics | None", best: "_Best") -> bool:
     return best.channels == 1 or inside.gpus == 1 or (nics is not None and nics.count == 1)
 
 
-def _to_nic(system: NodeSystem, inside: _Island, nics: "_Nics", first: "_Best") -> PathWord:
+def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
     """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
     if inside.kind == "SYS":
         return "SYS"
@@ -316,7 +166,7 @@ def _to_nic(system: NodeSystem, inside: _Island, nics: "_Nics", first: "_Best") 
     return farther(nics.kind, "PXN") if lone and closed and inside.kind == "NVL" else nics.kind
 
 
-def _ring_fits(inside: _Island, nics: "_Nics | None") -> Callable[[float], int]:
+def _ring_fits(inside: Within, nics: "_Nics | None") -> Callable[[float], int]:
     """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks.
 
     NCCL looks first for rings that come back to their NIC, and for no more where these fill the links.
@@ -367,7 +217,7 @@ def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
     return best
 
 
-def _tree(system: NodeSystem, ring: Graph, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph:
+def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph:
     """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
     if nics is None:
         return _tree_inside(ring, inside, steps)
@@ -383,7 +233,7 @@ def _tree(system: NodeSystem, ring: Graph, inside: _Island, nics: _Nics | None, 
     )
 
 
-def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Island, steps: Speeds) -> tuple[float, float]:
+def _tree_speeds(system: NodeSystem, ring: Graph, inside: Within, steps: Speeds) -> tuple[float, float]:
     """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too."""
     if inside.gpus > 1 and inside.kind != "NVL" and inside.least == 1:
         slots = system.pcie_GBps / (ring.channels + 0.5)
@@ -397,12 +247,12 @@ def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Island, steps: Speeds
     return speed, ring.bw_inter
 
 
-def _pairs_share(system: NodeSystem, inside: _Island, nics: "_Nics") -> bool:
+def _pairs_share(system: NodeSystem, inside: Within, nics: "_Nics") -> bool:
     """Whether two GPUs can each carry half of a NIC: before Hopper over any path, since then as neighbours only."""
     return system.compute_capability < 90 or nics.count < inside.gpus
 
 
-def _tree_inside(ring: Graph, inside: _Island, steps: Speeds) -> Graph:
+def _tree_inside(ring: Graph, inside: Within, steps: Speeds) -> Graph:
     chains = (step for step in steps if step <= inside.fastest and inside.chains(step) >= ring.channels)
     speed = next(chains, ring.bw_intra)
     return Graph(
@@ -416,14 +266,14 @@ def _tree_inside(ring: Graph, inside: _Island, steps: Speeds) -> Graph:
     )
 
 
-def _nvls(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _nvls(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     """One channel per GPU that pulls; its own links carry it twice, those of the others once."""
     most = min(MOST_NVLS, inside.gpus)
     heads = most if nics is None else min(most, nics.count)
 
     def fits(speed: float) -> int:
         # Past the heads' own, each link carries every channel once and its own a second time.
-        return min(heads, _fit(inside.total, speed) - 1, nics.channels(speed) if nics else heads)
+        return min(heads, fit(inside.total, speed) - 1, nics.channels(speed) if nics else heads)
 
     fastest = nics.fastest if nics else inside.fastest
     least = heads if nics is None else 1

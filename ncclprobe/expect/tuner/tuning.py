@@ -7,12 +7,12 @@ taken as 2.20: no torch that is supported comes with one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ncclprobe.expect.system import NcclVersion
+from ncclprobe.model.values import Struct, field, replace
 
 Algorithm = Literal["Tree", "Ring", "NVLS", "NVLSTree", "PAT"]
 Protocol = Literal["LL", "LL128", "Simple"]
@@ -80,16 +80,16 @@ def _row(limits: Limits, row: int, *values: float) -> Limits:
     return (*limits[:row], (one, two, more), *limits[row + 1 :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(Struct, frozen=True, kw_only=True):
     """One version's constants. The defaults are those of 2.30.
 
     `ring_ll` is the share of the bus that LL has, `ring_ll_copies` that of an operation within a node that reduces
-    nothing. `gathers_ratio` is what NVLS keeps where it gathers or scatters. `nvls_ratio` is what NVLS kept of its bandwidth before it had an
-    efficiency per generation (None: it has). `corrected` is how many steps of the trees' correction there are, and
-    `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added to the 2(M - 1) steps
-    of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta. `ll128_lonely`: what
-    LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network as a tree does.
+    nothing. `gathers_ratio` is what NVLS keeps where it gathers or scatters. `nvls_ratio` is what NVLS kept of its
+    bandwidth before it had an efficiency per generation (None: it has). `corrected` is how many steps of the trees'
+    correction there are, and `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added
+    to the 2(M - 1) steps of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta.
+    `ll128_lonely`: what LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network
+    as a tree does.
     """
 
     base: Latencies = field(default_factory=lambda: _BASE)
