@@ -81,7 +81,7 @@ class Communicator(Struct, frozen=True):
 
     def _nvls_channels_between(self) -> int:
         """Blackwell's, since 2.30: fewer where the NICs are the limit."""
-        nic = min(self.system.nic_gbps / 8, self.system.pcie_GBps)
+        nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
         if nic < 48 or self.nodes == 2:
             return 32
         return 24 if nic < 96 or self.per_node <= 8 else 32

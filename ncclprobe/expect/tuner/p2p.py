@@ -24,7 +24,7 @@ def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
     """The links of one rank of `shape`."""
     largest = max(nvlink_domains(system, shape))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
-    slot = system.pcie_GBps or LOCAL_GBps
+    slot = system.to_nic_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8
     kind, inside = _inside(system, largest, version)
     return RankLinks(

@@ -109,7 +109,7 @@ class _Nics(Struct, frozen=True, kw_only=True):
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
             speed=system.nic_gbps / 8,
-            slot=(system.pcie_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0) / twice,
+            slot=(system.to_nic_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0) / twice,
             kind=path if system.gdr else farther(path, "PHB"),
         )
 
