@@ -159,8 +159,8 @@ def _one_way(inside: Within, nics: "_Nics | None", best: "_Best") -> bool:
 
 def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
     """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
-    if inside.kind == "SYS":
-        return "SYS"
+    if inside.kind in ("PHB", "SYS"):
+        return farther(nics.kind, inside.kind)
     lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
     closed = first.channels <= inside.ring(first.speed)
     return farther(nics.kind, "PXN") if lone and closed and inside.kind == "NVL" else nics.kind
@@ -228,7 +228,7 @@ def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, s
         bw_intra=intra,
         bw_inter=inter,
         type_intra=ring.type_intra,
-        type_inter="SYS" if inside.kind == "SYS" else nics.kind,
+        type_inter=farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind,
         same_channels=ring.same_channels,
     )
 

@@ -21,6 +21,8 @@ from ncclprobe.model.values import Struct
 
 _PATIENCE = 256
 """Steps that the search takes over channels on one path, each a step per GPU and one more, before it mixes paths."""
+_ON_A_SWITCH = 4
+"""More GPUs than that on one socket are on two switches, as 4U servers are built."""
 
 
 class Within(Struct, frozen=True, kw_only=True):
@@ -141,7 +143,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     """GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
-    through_root = not crosses and not system.p2p
+    through_root = not crosses and (not system.p2p or gpus > _ON_A_SWITCH)
     overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
     path = min(system.pcie_GBps, between)
     bridged = system.nvlinks * link
