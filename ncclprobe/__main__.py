@@ -56,7 +56,7 @@ def _guarded(argv: list[str]) -> int:
         return code
     except UsageError as error:
         return _say(str(error), ExitCode.USAGE)
-    except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
+    except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """No text of a machine may be unprintable, and a stream that the caller closed is one that nobody reads."""
+    """Make every text printable, and replace a stream that the caller closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

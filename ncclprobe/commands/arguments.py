@@ -64,7 +64,7 @@ def destination(text: str) -> str:
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
-            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which may never be read; use - or a file")
         path.resolve()
     except (
         OSError,
@@ -224,7 +224,7 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
     from ncclprobe.redact.redactor import Redactor, random_key
 
     if options.redact_key == "":
-        raise UsageError("--redact-key: the key is empty; give a long word that nobody guesses, or --redact alone")
+        raise UsageError("--redact-key: the key is empty; give a long word that cannot be guessed, or --redact alone")
     key = options.redact_key or random_key()
     if not options.redact_key:
         print(

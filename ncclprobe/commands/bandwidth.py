@@ -123,7 +123,7 @@ def _share(text: str) -> float:
 def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
     """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
 
-    Where nobody said how long a row may take, all of them together take no more than half of --timeout.
+    Without --budget all rows together take no more than half of --timeout.
     """
     fixed = given.iters or given.batches
     if fixed and (given.precision or given.budget_s):

@@ -26,7 +26,7 @@ examples:
   torchrun … -m ncclprobe.bandwidth --baseline site.json
 
 Refused are rows that failed, were noise or carried wrong data, and, where it is known what the machine should reach
-(from the report, or --machine), rows below that: a sick machine is nobody's norm.
+(from the report, or --machine), rows below that: a sick machine is no baseline.
 
 exit codes: 0 kept, 2 wrong usage or unreadable, 3 some rows, or all of them, were refused: it says which and why"""
 
@@ -69,7 +69,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 
 def _by_name(machine: str) -> baselines.Allowed:
-    """By the description of a machine type. Raises UsageError for one that nobody knows."""
+    """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
     from ncclprobe.expect.predict import expectation
     from ncclprobe.expect.system import Shape
     from ncclprobe.expect.tables import machines

@@ -166,11 +166,11 @@ def _changed(old: Side, new: Side) -> Iterator[str]:
 def _remarks(old: Side, new: Side) -> Iterator[str]:
     if not old.fingerprint or not new.fingerprint:
         silent = " and ".join(each.path for each in (old, new) if not each.fingerprint)
-        yield f"{silent}: does not say which machine it was, so nobody can say whether that changed"
+        yield f"{silent}: does not say which machine it was, so a change of the machine cannot be seen"
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
     if new.cut and set(old.points) - set(new.points):
-        yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
+        yield f"{new.path}: was cut short or is inconclusive, so rows that it lacks may be slower"
 
 
 def _name(key: RowKey) -> str:
@@ -224,7 +224,7 @@ def _last(found: Comparison) -> str:
     }
     words = ", ".join(f"{number} {change}" for change, number in counts.items() if number)
     if not found.rows:
-        words = "no row was measured alike in both, so there is nothing to compare"
+        words = "no row was measured in both under the same conditions, so there is nothing to compare"
     failed = len(found.new_failures)
     failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
     head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")

@@ -48,7 +48,7 @@ def variable(parameter: Parameter) -> Iterator[str]:
     values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
     since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
     told = {
-        "read by": "nobody" if parameter.owner == "none" else parameter.owner,
+        "read by": "nothing" if parameter.owner == "none" else parameter.owner,
         "type": f"{parameter.type} {values}".rstrip(),
         "default": parameter.default,
         "since": since,

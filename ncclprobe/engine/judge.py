@@ -2,7 +2,7 @@
 
 The rules that make a verdict trustworthy live here: a check whose facts are absent is UNKNOWN and never PASS; a
 required check that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check
-already explains is SKIP; a check that raises spoils nobody's verdict but its own.
+already explains is SKIP; a check that raises spoils only its own verdict.
 """
 
 import fnmatch
@@ -234,8 +234,8 @@ def part_of(node: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
     """What of `verdicts` is this node's business: its own, and what others' findings say of it or of the whole job.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
-    comparison that can single nobody out, a node that never came (contract, Whose exit). What a comparison could not
-    learn is the business of whoever reports on the whole.
+    comparison that cannot name a node, a node that never came (contract, Whose exit). What a comparison could not
+    learn concerns the report on all nodes.
     """
     verdicts = tuple(verdicts)
     here = {verdict.node for verdict in verdicts}

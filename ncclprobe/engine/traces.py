@@ -1,4 +1,4 @@
-"""What collectors made of answers before: a fleet's machines answer alike, and equal answers make equal facts.
+"""The facts that collectors made of earlier answers: the machines of a fleet give equal answers, and so equal facts.
 
 A collector is a pure function of what the host answers and of the facts it is given (architecture: one door), so the
 questions that it asked, with the answers that decided the next one, are all there is to know about a run of it. They

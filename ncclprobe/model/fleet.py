@@ -60,12 +60,12 @@ class Vote(Generic[K]):
 
     @property
     def usual(self) -> K:
-        """What the largest group says. Raises IndexError where nobody says anything."""
+        """Return the value of the largest group. Raises IndexError without any value."""
         return next(iter(self.groups))
 
     @property
     def odd(self) -> tuple[str, ...]:
-        """Those that differ from the majority; nobody where there is none."""
+        """Return the nodes that differ from the majority; none without a majority."""
         groups = list(self.groups.values()) if self.settled else []
         return tuple(node for group in groups[1:] for node in group)
 

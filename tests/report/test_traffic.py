@@ -1,4 +1,5 @@
-"""Transports, copies and affinity in words: rows alike on one line, what is not known left out, hostile names printable."""
+"""Transports, copies and affinity in words: rows alike on one line, what is not known left out, hostile names
+printable."""
 
 from dataclasses import replace
 

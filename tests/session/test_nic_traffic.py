@@ -1,4 +1,5 @@
-"""From counters as ranks tell them to a transport: resets in the middle, ranks with NICs of their own, bonds and IPoIB."""
+"""From counters as ranks tell them to a transport: resets in the middle, ranks with NICs of their own, bonds and
+IPoIB."""
 
 from typing import Any
 
