@@ -213,7 +213,7 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
         return None
     version = software.nccl_version if isinstance(software, Software) else None
     found = find_by(interfaces.addresses, settings, version, limit=1).interfaces
-    return next((each for each in interfaces.all for choice in found if each.name == choice.name), None)
+    return next((interfaces.by_name.get(choice.name) for choice in found), None)
 
 
 @applies

@@ -33,7 +33,7 @@ def leads_out(interface: Interface) -> bool:
 
 def sockets(found: Interfaces, settings: Settings, software: Software | Absent) -> tuple[Interface, ...]:
     """Return the interfaces that NCCL's sockets use and that lead to other nodes, in NCCL's order."""
-    by_name = {each.name: each for each in found.all}
+    by_name = found.by_name
     chosen = find_by(found.addresses, settings, loaded(software)).interfaces
     return tuple(by_name[each.name] for each in chosen if leads_out(by_name[each.name]))
 
@@ -47,7 +47,7 @@ def data_interfaces(
     """
     ports = taken(fabric, settings) if isinstance(fabric, Fabric) else ()
     chosen = sockets(found, settings, software)[: 1 if ports else None]
-    by_name = {each.name: each for each in found.all}
+    by_name = found.by_name
     owners = {p.name: gid.netdev for p in ports if isinstance(p.gids, tuple) for gid in p.gids if gid.netdev}
     return {
         **{f"socket device {place}": each for place, each in enumerate(chosen)},

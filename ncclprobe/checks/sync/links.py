@@ -6,7 +6,6 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env import number
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
 from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
@@ -23,6 +22,7 @@ from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import gbps
+from ncclprobe.nccl.values import read_setting
 
 _FULL_MEMBER = 0x8000
 
@@ -169,7 +169,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     blamed = {"blame": "fabric", "action": "repair", "evidence": seen}
     keys: dict[str, frozenset[int]] = {}
     for node, ports in _ports(fabrics, settings).items():
-        index = number(settings.by_node[node], "NCCL_IB_PKEY", 0)
+        index = read_setting(settings.by_node[node], "NCCL_IB_PKEY", 0)
         every = [port.pkeys for port in ports if port.link_layer == "InfiniBand"]
         tables = [table for table in every if not isinstance(table, Absent) and table]
         if tables:
