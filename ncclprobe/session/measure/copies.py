@@ -8,7 +8,6 @@ nothing is published, and they are unjudged.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.measure.look import Look
