@@ -36,8 +36,11 @@ _SOURCES = re.compile(
 
 def main(argv: Sequence[str]) -> int:
     """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
-    parser = arguments.Parser("explain", "What a check finds, why it matters, how it decides and how to fix it.")
-    help_ = "a check such as env.bool-word (`ncclprobe checks` lists them), or a variable such as NCCL_IB_TIMEOUT"
+    parser = arguments.Parser(
+        "explain",
+        "Explain a check: the problem, why it matters, how it is decided and how to fix it; or a variable of NCCL.",
+    )
+    help_ = "Explain this check, such as env.bool-word (see `ncclprobe checks`), or variable, such as NCCL_IB_TIMEOUT."
     parser.add_argument("id", metavar="ID", help=help_)
     wanted = parser.parse_args(argv).id
     lines = variable(table()[wanted]) if wanted in table() else explanation(_named(wanted))
