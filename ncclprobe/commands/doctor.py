@@ -154,8 +154,8 @@ def _refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "doctor",
-        "Check whether this machine, or a captured one, is fit for an NCCL job. Started on several nodes, by a launcher "
-        "or with --nnodes, it also compares the nodes and probes the network between them.",
+        "Check whether this machine, or a captured one, is fit for an NCCL job. Started on several nodes, by a "
+        "launcher or with --nnodes, it also compares the nodes and probes the network between them.",
         _EXIT_CODES,
     )
     add = parser.add_argument
