@@ -10,7 +10,7 @@ from pathlib import Path
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import elsewhere, rendering
-from ncclprobe.expect.context import Situation, situation
+from ncclprobe.expect.context import ExpectationContext, expectation_context
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, Shape
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         known = links.table().values()
         print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
-    here = _situation(options)
+    here = _context(options)
     if options.judge:
         return _judge(options, here)
     if isinstance(here.system, Absent):
@@ -143,22 +143,22 @@ def _version(text: str) -> NcclVersion:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def _situation(options: argparse.Namespace) -> Situation:
+def _context(options: argparse.Namespace) -> ExpectationContext:
     """The machine that was named, captured, or is this one. Raises UsageError."""
     if options.machine and options.file:
         raise UsageError(f"{options.file} and --machine {options.machine[:40]!r}: give one")
     if options.machine:
         machine = machines.find(options.machine)
-        return Situation(machine.system(), machine, f"{machine.title or machine.name}, as described")
+        return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
     from ncclprobe.engine import observe
 
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if options.file:
-        return situation(observe.replayed([options.file], collectors)[0].facts)
-    return situation(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
+        return expectation_context(observe.replayed([options.file], collectors)[0].facts)
+    return expectation_context(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
 
 
-def _judge(options: argparse.Namespace, here: Situation) -> int:
+def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.commands.run_files import read_runs
 
@@ -219,7 +219,7 @@ def _change(options: argparse.Namespace) -> WhatIf:
     )
 
 
-def _asked(options: argparse.Namespace, here: Situation) -> TableRequest:
+def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableRequest:
     assert not isinstance(here.system, Absent)
     steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
     if len(steps) > _MOST_SIZES:

@@ -86,10 +86,10 @@ def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
         return Judgement("fail")
     if not all(reached):
         return Judgement("inconclusive", STRADDLES)
-    return Judgement("warn" if max(ends) < faint(expected) else "pass")
+    return Judgement("warn" if max(ends) < warn_threshold(expected) else "pass")
 
 
-def faint(expected: Expectation) -> float:
+def warn_threshold(expected: Expectation) -> float:
     """GB/s from which on a row passes without a warning."""
     if expected.basis == "user":
         return expected.threshold
