@@ -212,7 +212,11 @@ class Network:
         from ncclprobe.nccl.selection import choose
 
         software = Software({}, nccl=(NcclLibrary(self._version, "loaded"),))
-        facts = {Interfaces: self._interfaces, Settings: effective(case, self._version), Software: software}
+        facts: dict[type, Any] = {
+            Interfaces: self._interfaces,
+            Settings: effective(case, self._version),
+            Software: software,
+        }
         chosen = choose(Snapshot("here", facts)).sockets.chosen
         return None if chosen is None else [each.name for each in chosen]
 
