@@ -12,9 +12,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from ncclprobe.facts.reach import Flood
+from ncclprobe.model.values import Struct, field
 
 _PAUSE_S = 0.1  # where this process may open no more files
 _MOST_SOURCES = 64  # that are counted by their address
@@ -23,13 +23,12 @@ _ESTABLISHED = b"\x01"  # tcpi_state, the first byte of struct tcp_info
 _OTHERS = "other addresses"
 
 
-@dataclass(slots=True, eq=False)
-class Caller:
+class Caller(Struct, eq=False):
     """A connection, by the address that it comes from, since a time.monotonic()."""
 
     address: str
     since: float = field(default_factory=time.monotonic)
-    task: "asyncio.Task[None] | None" = None
+    task: asyncio.Task[None] | None = None
 
 
 Serve = Callable[[Caller, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

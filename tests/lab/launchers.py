@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from ncclprobe.model.values import Struct
 
 from . import hosts
 from .hosts import Host, Lab
@@ -21,8 +22,7 @@ READY_S = 30.0
 POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Slurm:
+class Slurm(Struct, frozen=True):
     """A cluster that is ready for jobs."""
 
     lab: Lab
@@ -144,7 +144,7 @@ def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> Non
 
 
 def _start_munge(cluster: Slurm) -> Running:
-    """munge on the controller; its socket is a file, which all hosts see, also where munge's own clients look for it."""
+    """munge on the controller; its socket is a file, which all hosts see where munge's own clients look for it."""
     folder = cluster.folder / "munge"
     folder.mkdir(mode=0o755)
     (folder / "key").write_bytes(os.urandom(128))
@@ -157,7 +157,9 @@ def _start_munge(cluster: Slurm) -> Running:
             raise LabError(f"munged did not start: {job.err.strip()}")
         time.sleep(POLL_S / 10)
     for host in cluster.lab.hosts:
-        host.must("sh", "-c", 'mount -t tmpfs tmpfs /run && mkdir /run/munge && mount --bind "$0" /run/munge', str(folder))
+        host.must(
+            "sh", "-c", 'mount -t tmpfs tmpfs /run && mkdir /run/munge && mount --bind "$0" /run/munge', str(folder)
+        )
     return job
 
 

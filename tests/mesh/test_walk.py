@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from ncclprobe.cluster.mesh import Listeners, MeshInterface, plan_mesh, reserve_
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.facts.paths import MeshListener, Paths
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.values import replace
 
 TOKEN = b"the token of this run"
 
@@ -163,7 +163,7 @@ def test_ends_of_different_families_do_not_meet() -> None:
     assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 do not meet")
 
 
-def test_a_road_whose_address_is_not_there_is_said_and_the_others_open() -> None:
+def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
     async def run() -> Paths:
         roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
         own = listening(0, *roles)
@@ -217,7 +217,10 @@ def test_a_door_takes_one_stream_at_a_time() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", b"ncclprobe/2 token " + b"a" * 32 + b"\n" + b"\xff" * 500])
+GREETING = b"ncclprobe/2 token " + b"a" * 32 + b"\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
 def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
     async def run() -> list[Paths]:
         async with mesh(2) as opened:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.errors import Unlearned
@@ -13,6 +12,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 _MOST_TOLD = 5
 _PROVED = Proof("NCCLPROBE_TOKEN", proved=True)

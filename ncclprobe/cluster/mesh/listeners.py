@@ -10,12 +10,12 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from ncclprobe import wire
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.facts.paths import MeshListener
 from ncclprobe.facts.reach import Flood
+from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import Wire, WireError
 
 CHUNK_BYTES = 256 << 10
@@ -31,8 +31,7 @@ _HANDSHAKE_S = 5.0
 _VISIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class MeshInterface:
+class MeshInterface(Struct, frozen=True):
     """An interface to listen on; `name` is its role: ``nccl0`` is the first that NCCL would use."""
 
     name: str
@@ -40,8 +39,7 @@ class MeshInterface:
     address: str
 
 
-@dataclass(slots=True)
-class Listeners:
+class Listeners(Struct):
     """The listeners of node `me`. `unopened` holds, by role, why an address could not be had."""
 
     me: int

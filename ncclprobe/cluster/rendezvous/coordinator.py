@@ -10,7 +10,6 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept
 
 _HELLO_S = 10.0
@@ -42,8 +42,7 @@ async def all_allowed(hello: Hello, address: str) -> str:
     return ""
 
 
-@dataclass(slots=True, eq=False)
-class Peer:
+class Peer(Struct, eq=False):
     """A node that handed over its capture. `extra`: its node rank is taken, or is not one of this job's."""
 
     hello: Hello

@@ -13,13 +13,13 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncclprobe.cluster.rendezvous import munge
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Proof
+from ncclprobe.model.values import Struct
 from ncclprobe.wire import SECRET_BYTES, Key
 
 VARIABLE = "NCCLPROBE_TOKEN"
@@ -38,8 +38,7 @@ _SHARED = frozenset(
 """File systems that several machines mount, as /proc/self/mountinfo calls them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """What proves that a process belongs to the run.
 
     `mark` is made of what every process of the run knows, and every stranger as well: it keeps runs apart, no more.
