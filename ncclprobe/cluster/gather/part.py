@@ -134,7 +134,7 @@ def describe_meeting(part: Part) -> str:
     origins = dict(launch.origins)
     where = f"{launch.master_addr} ({origins.get('master_addr', 'given')}), port {launch.master_port}"
     through = "through torchrun's store at" if launch.agent_store else "at"
-    return f"{launch.kind} started {part.nnodes} nodes, which met {through} {where}; token: {part.token.origin}"
+    return f"{launch.kind} started {part.nnodes} nodes, to meet {through} {where}; token: {part.token.origin}"
 
 
 def say(line: str) -> None:
