@@ -1,4 +1,4 @@
-"""Text from outside may be a hundred thousand times the same: whatever reads it passes over it a bounded number of times.
+"""Text from outside may be a hundred thousand times the same: a reader passes over it a bounded number of times.
 
 No time is asserted: a reader whose work grows with the square of the length runs into the deadline of every test.
 """
