@@ -43,7 +43,7 @@ from ncclprobe.units import size  # noqa: E402
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 LARGE = 8 << 30
 PEAK = 256 << 20
-PATHS = ("nvlink ampere", "nvlink hopper", "nvlink blackwell", "mnnvl", "pcie", "rdma", "tcp")
+PATHS = ("nvlink ampere", "nvlink hopper", "nvlink blackwell", "mnnvl", "pcie", "rdma", "racks", "tcpx", "tcp")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 ALARMS = 0.01
 BOARD = 0.86
@@ -78,8 +78,7 @@ def paired(found: Iterable[Row]) -> Iterator[Pair]:
     """Rows beside their predictions, where there is one."""
     for row in found:
         nbytes = row.nbytes or LARGE
-        forced = {"ring": "Ring", "tree": "Tree", "nvlstree": "NVLSTree"}[row.forced[0]] if row.forced else None
-        prediction = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, forced)
+        prediction = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, row.forced)
         if prediction:
             yield Pair(row, nbytes, prediction)
 

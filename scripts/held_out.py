@@ -24,14 +24,14 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
 
 LARGE = 8 << 30
-PINNED = {"ring": "Ring", "tree": "Tree", "nvlstree": "NVLSTree"}
 _SITES = {
     "google": ("google",),
     "azure": ("azure", "microsoft"),
     "oracle": ("oracle",),
     "aws": ("aws",),
+    "nvidia": ("nvidia",),
 }
-"""Several repositories of one cloud are one source."""
+"""Several repositories and documents of one cloud or vendor are one source; an issue thread is one of its own."""
 _DIGITS = 4
 _COPIES = 2
 HIGHEST = 0.9
@@ -117,8 +117,7 @@ def _by_model(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]
 
 
 def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
-    pinned = PINNED[row.forced[0]] if row.forced else None
-    found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, pinned)
+    found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, row.forced)
     if found:
         return as_expectation(found), found.latency_decides
     if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
@@ -131,7 +130,7 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
     """By what a healthy other source printed of a size within a factor of two, the best as the tables take it."""
     same: dict[object, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.nbytes and not row.forced:
+        if row.nbytes:
             same[_machine(row)].append(row)
     for own in same.values():
         best: dict[str, float] = {}
@@ -148,7 +147,7 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
 def _machine(row: Row) -> object:
     system = row.system
     links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
-    return system.gpu, row.shape, row.op, int(math.log2(row.nbytes or 1)), links
+    return system.gpu, row.shape, row.op, row.forced, int(math.log2(row.nbytes or 1)), links
 
 
 def _sample(row: Row, source: str, best: float) -> Sample:

@@ -21,10 +21,10 @@ from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.units import size
 
-PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
+PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcpx", "tcp", "unknown"]
 """Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
-nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or over a network that is
-not known."""
+nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), over Google's GPUDirect-TCPX and TCPXO, over TCP sockets,
+or over a network that is not known."""
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
@@ -32,11 +32,12 @@ WORDS: Mapping[PathClass, str] = MappingProxyType(
         "racks": "between racks of NVLink",
         "pcie": "over PCIe in a node",
         "rdma": "over RDMA between nodes",
-        "tcp": "over TCP between nodes",
+        "tcpx": "over GPUDirect-TCPX between nodes",
+        "tcp": "over TCP sockets between nodes",
         "unknown": "over a network that is not known",
     }
 )
-_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcp", "unknown"))
+_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcpx", "tcp", "unknown"))
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
 """Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
@@ -87,7 +88,9 @@ def _path(system: NodeSystem, shape: Shape) -> PathClass:
             return "racks"
         if system.network is None:
             return "unknown"
-        return "tcp" if system.network in ("sockets", "tcpx", "tcpxo") else "rdma"
+        if system.network in ("tcpx", "tcpxo"):
+            return "tcpx"
+        return "tcp" if system.network == "sockets" else "rdma"
     if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
         return "mnnvl" if shape.nodes > 1 else "nvlink"
     return "pcie"

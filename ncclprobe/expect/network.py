@@ -23,7 +23,7 @@ _PCIE_PAYLOAD = 1.1
 (https://github.com/NVIDIA/nvbandwidth, README)."""
 _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
 """Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
-_NEEDS_GDR = ("ib", "roce", "efa", "slingshot")
+_NEEDS_GDR = ("ib", "roce", "efa", "slingshot", "opa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
         "tcpx": Fraction(0.71, "medium", _TCPX),
         "tcpxo": Fraction(0.94, "high", _TCPXO),
         "slingshot": Fraction(0.92, "medium", _ALPS),
+        "opa": Fraction(0.85, "low", "as of an unknown network: no healthy run over Omni-Path is published"),
         None: Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )

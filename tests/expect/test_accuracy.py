@@ -90,7 +90,9 @@ def test_of_sources_held_back_whole_hardly_a_healthy_row_or_run_fails(nested: li
 
 
 def test_no_row_between_nodes_fails_up_to_64_mib(nested: list[Any]) -> None:
-    small = [e for e in nested if e.nbytes <= 64 << 20 and e.path.split()[0] in ("rdma", "tcp", "racks", "unknown")]
+    small = [
+        e for e in nested if e.nbytes <= 64 << 20 and e.path.split()[0] in ("rdma", "tcpx", "tcp", "racks", "unknown")
+    ]
     assert len(small) > 100
     assert not any(each.status == "fail" for each in small)
 
@@ -141,3 +143,21 @@ def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
     assert family("https://github.com/NVIDIA/nccl-tests/issues/309#x") == "NVIDIA/nccl-tests#309"
     assert family("https://github.com/a/b/blob/main/c.md#L3") == "a/b"
     assert family("https://www.nvidia.com/x") == "www.nvidia.com"
+
+
+def test_what_a_row_says_of_its_network_and_algorithm_is_read_as_words(accuracy: ModuleType) -> None:
+    found = list(accuracy.rows(PUBLISHED))
+    assert {r.system.network for r in found if "megagpu" in r.system.name and r.shape.nodes > 1} == {"tcpxo"}
+    assert {r.system.network for r in found if "OPA" in r.system.name} == {"opa"}
+    advised = [r for r in found if r.family == "NVIDIA/nccl-tests#309" and r.settings == "default"]
+    assert {r.forced for r in advised} == {None}, "a note that advises a ring is no ring"
+    assert {r.forced for r in found if r.settings == "NCCL_ALGO=NVLSTree"} == {"NVLSTree"}
+    racks = [r for r in found if r.system.name == "BM.GPU.GB300.4" and r.shape.nodes == 32]
+    assert {r.system.nics for r in racks} == {8}, "a row that names a machine type has its NICs"
+
+
+def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accuracy: ModuleType) -> None:
+    sources = accuracy.held_out.sources(list(accuracy.rows(PUBLISHED)))
+    assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
+    assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
+    assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]
