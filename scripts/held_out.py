@@ -1,7 +1,7 @@
 """Published runs against expectations that were made without them: what ``expect/tables/errors.csv`` is made of.
 
-A source is held back whole. What it is compared with: NCCL's model (whose few factors were fitted to some of them),
-and for the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
+A source is held back whole. What it is compared with: NCCL's model with factors that were fitted to the others, and for
+the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
 """
 
 import csv
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import fitting
 from published import Row
 from tables import table
 
-from ncclprobe.expect import evidence, sockets
-from ncclprobe.expect.predict import LATEST, as_expectation, combined, predict
+from ncclprobe.expect import direct, evidence, sockets
+from ncclprobe.expect.predict import LATEST, Prediction, as_expectation, combined, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
@@ -106,24 +107,42 @@ def samples(rows: Sequence[Row]) -> list[Sample]:
     return [*_by_model(rows, named), *_by_others(rows, named)]
 
 
-def _by_model(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+def points(rows: Sequence[Row]) -> list[fitting.Point]:
+    """What the factors of the correction are fitted to: healthy rows of the collectives that NCCL's model knows."""
+    named = sources(rows)
+    own = ((row, _predicted(row)) for row in rows if row.healthy == "yes" and row.op not in direct.OPS)
+    return [_point(row, named[row.family], found) for row, found in own if found]
+
+
+def _predicted(row: Row) -> Prediction | None:
+    return predict(row.system, row.shape, row.op, row.nbytes or LARGE, row.nccl or LATEST, row.forced)
+
+
+def _point(row: Row, source: str, found: Prediction) -> fitting.Point:
+    path = evidence.path_of(row.system, row.shape, row.op)
+    seen_us = found.bus_bytes / measured(row, row.nbytes or LARGE) / 1e3
+    return fitting.Point(source, found.place, path, found.latency_us, found.bytes_us, seen_us)
+
+
+def _by_model(rows: Sequence[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+    fitted = points(rows)
+    without = {source: fitting.fit([p for p in fitted if p.source != source]) for source in set(named.values())}
     for row in rows:
-        nbytes = row.nbytes or LARGE
-        expected, by_time = _modelled(row, nbytes)
+        nbytes, source, found = row.nbytes or LARGE, named[row.family], _predicted(row)
+        expected = as_expectation(found) if found else _over_tcp(row, nbytes)
+        if found and expected:
+            time_us = without[source].time_us(_point(row, source, found))
+            expected = replace(expected, value=found.bus_bytes / time_us / 1e3)
         if expected:
-            path = evidence.path_of(row.system, row.shape, row.op)
-            value = measured(row, nbytes)
-            yield Sample(row, named[row.family], expected.basis, path, nbytes, expected, value, by_time)
+            path, by_time = evidence.path_of(row.system, row.shape, row.op), bool(found and found.latency_decides)
+            yield Sample(row, source, expected.basis, path, nbytes, expected, measured(row, nbytes), by_time)
 
 
-def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
-    found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, row.forced)
-    if found:
-        return as_expectation(found), found.latency_decides
+def _over_tcp(row: Row, nbytes: int) -> Expectation | None:
     if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
-        return None, False
+        return None
     link = sockets.SocketLink(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")
-    return sockets.nccl(row.op, link), False
+    return sockets.nccl(row.op, link)
 
 
 def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
@@ -154,7 +173,8 @@ def _sample(row: Row, source: str, best: float) -> Sample:
     nbytes = row.nbytes or LARGE
     path = evidence.path_of(row.system, row.shape, row.op)
     expected = Expectation(best, 0.0, "GB/s", "published", "another source", "another source")
-    by_time = _modelled(row, nbytes)[1]
+    found = _predicted(row)
+    by_time = bool(found and found.latency_decides)
     return Sample(row, source, "published", path, nbytes, expected, measured(row, nbytes), by_time)
 
 

@@ -1,22 +1,23 @@
 """Where NCCL's model and the clock are known to part, and by how much: few factors, each with a physical reason.
 
-NCCL's model ranks algorithms; it was never meant to tell the time. Three things are missing in it, the same for every
+NCCL's model ranks algorithms; it was never meant to tell the time. Four things are missing in it, the same for every
 machine of a class, and each is one number here:
 
-- `latency`: what the caller waits for beside the hops NCCL counts: the launch of the kernel, the wait for the slowest
-  rank, the last hop's way back to the host.
+- `STARTS_US`: what a call waits for before its first and after its last hop: the launch, the slowest rank, and between
+  nodes the host's thread that posts to the NIC (with TCPX a program on the host that moves every message).
+- `latency`: hops that take longer than NCCL counts: only through host memory.
 - `transfer`: what the bytes take beside the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
   eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone.
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
   greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
-  90 of 125.
+  90 of 125. Rings between nodes show none, trees do.
 
-``corrected_us = latency x L + transfer x B + filling x sqrt(L x B)`` for a modelled latency L and transfer time B.
+``corrected_us = wait + transfer x B + filling x sqrt(wait x B)`` with ``wait = start + latency x L``, for a modelled
+latency L and transfer time B.
 
-The numbers come from ``scripts/accuracy.py --fit`` over published runs; sources whose name hashes to an even number
-were held back, and ``reports/expected-accuracy.md`` says how the correction does on those. Never tuned to a row; and
-where the sources held back gained nothing (PCIe, the network) there is no correction.
+The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` says how far
+they are off where each source is compared with factors that were fitted without it. Never tuned to a row.
 """
 
 import math
@@ -27,10 +28,10 @@ from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 
-Where = Literal["nvlink", "pcie", "host", "nvls", "nvls-8", "network"]
+Where = Literal["nvlink", "pcie", "host", "nvls", "nvls-8", "network", "network trees"]
 """The classes that differ in what is missing: rings and trees over NVLink, over PCIe, and through host memory (which
 NCCL counts as PCIe, though each byte crosses memory twice); the switches' own reduction; the same on one Blackwell
-board; anything that crosses a network."""
+board; rings and pairs that cross a network, and trees that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +45,44 @@ class Correction:
 
 CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
-        "nvlink": Correction(latency=2.0, transfer=1.0, filling=0.4),
+        "nvlink": Correction(filling=0.8),
         "pcie": Correction(),
         "host": Correction(latency=1.3, transfer=1.7, filling=0.2),
-        "nvls": Correction(latency=1.9, transfer=1.0, filling=0.2),
-        "nvls-8": Correction(latency=1.9, transfer=0.86, filling=0.2),
+        "nvls": Correction(filling=0.8),
+        "nvls-8": Correction(transfer=0.86, filling=0.8),
         "network": Correction(),
+        "network trees": Correction(filling=0.8),
     }
 )
 
+STARTS_US: Mapping[str, float] = MappingProxyType(
+    {
+        "nvlink": 8.0,
+        "nvlink ampere": 16.0,
+        "nvlink hopper": 0.0,
+        "mnnvl": 8.0,
+        "rdma": 18.0,
+        "tcpx": 58.0,
+        "unknown": 18.0,
+        "racks": 117.0,
+    }
+)
+"""By the path of the bytes as :mod:`.evidence` words it. Between racks one run says it: 184 us for 8 B on two of them
+(https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document)."""
 
 _BOARD, _SHARES = 8, (2, 28, 0)
+
+
+def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
+    """What a call over `path` waits for beside its hops: of its own class, else of what it is a kind of, else none."""
+    words = path.removesuffix(" pairs")
+    return starts.get(words, starts.get(words.split()[0], 0.0))
 
 
 def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
     """The class of one prediction."""
     if crosses_network:
-        return "network"
+        return "network trees" if algorithm.endswith("Tree") else "network"
     if algorithm.startswith("NVLS"):
         board = system.compute_capability >= 100 and shape.ranks <= _BOARD and version >= _SHARES
         return "nvls-8" if board else "nvls"
@@ -69,7 +91,8 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
     return "pcie" if system.p2p else "host"
 
 
-def corrected_us(latency_us: float, transfer_us: float, factors: Correction) -> float:
+def corrected_us(latency_us: float, transfer_us: float, factors: Correction, start: float = 0.0) -> float:
     """The time of one call, from what the model makes of its latency and of its bytes, in microseconds."""
-    filling = factors.filling * math.sqrt(latency_us * transfer_us)
-    return factors.latency * latency_us + factors.transfer * transfer_us + filling
+    wait = start + factors.latency * latency_us
+    moving = factors.transfer * transfer_us
+    return wait + moving + factors.filling * math.sqrt(wait * moving)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from ncclprobe.expect import direct, evidence, network, sockets
-from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, where
+from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, start_us, where
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.pinned import NOTHING, Pinned
@@ -39,9 +39,10 @@ _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc)
 class Prediction:
     """What the model makes of one call, corrected and within what the network allows.
 
-    `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `bytes_us` is
-    the transfer time within what the network allows, `bus_bytes` what the bus bandwidth counts. `bottleneck` names
-    what decides: ``launch``, ``latency``, ``NVLink``, ``PCIe``, ``inter-socket`` or ``NIC``.
+    `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is
+    what a call waits for beside its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes` what
+    the bus bandwidth counts. `bottleneck` names what decides: ``launch``, ``latency``, ``NVLink``, ``PCIe``,
+    ``inter-socket`` or ``NIC``.
     """
 
     op: str
@@ -49,6 +50,7 @@ class Prediction:
     time_us: float
     busbw_GBps: float
     model_GBps: float
+    start_us: float
     latency_us: float
     transfer_us: float
     bytes_us: float
@@ -67,12 +69,17 @@ class Prediction:
     @property
     def corrected(self) -> bool:
         """Whether the model's own time was corrected."""
-        return CORRECTIONS[self.place] != Correction()
+        return CORRECTIONS[self.place] != Correction() or self.start_us > 0
+
+    @property
+    def between_nodes(self) -> bool:
+        """Whether it crosses a network."""
+        return self.place.startswith("network")
 
     @property
     def latency_decides(self) -> bool:
         """Whether more than bytes decide the time; between nodes a tenth is enough, as latency grows with nodes."""
-        return self.judged_by == "time" or (self.place == "network" and self.judged_by == "both")
+        return self.judged_by == "time" or (self.between_nodes and self.judged_by == "both")
 
     @property
     def above_the_wire(self) -> bool:
@@ -118,8 +125,9 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
-    time_us = corrected_us(found.latency_us, transfer_us, CORRECTIONS[place])
-    share = transfer_us / (found.latency_us + transfer_us)
+    factors, start = CORRECTIONS[place], start_us(evidence.path_of(system, shape, op))
+    time_us = corrected_us(found.latency_us, transfer_us, factors, start)
+    share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     busbw = bus_bytes / time_us / 1e3
     return Prediction(
@@ -128,6 +136,7 @@ def _whole(
         time_us=time_us,
         busbw_GBps=busbw,
         model_GBps=bus_bytes / (found.latency_us + found.transfer_us) / 1e3,
+        start_us=start,
         latency_us=found.latency_us,
         transfer_us=found.transfer_us,
         bytes_us=transfer_us,
@@ -139,7 +148,7 @@ def _whole(
         judged_by=judged_by,
         place=place,
         wire_GBps=bound.hard_GBps / network.crossing(shape, network.domains(system, shape)) if bound else _wire(system),
-        why=_why(found, system, shape, bound, judged_by),
+        why=_why(found, system, shape, bound, start if judged_by != "bandwidth" else None),
         source=f"{_MODEL}; {bound.source}" if bound else _MODEL,
         confidence=bound.confidence if bound else "low" if place in ("pcie", "host") else found.confidence,
     )
@@ -179,7 +188,8 @@ def _wire(system: NodeSystem) -> float:
     return system.nvlinks * links if system.nvlinks else system.pcie_GBps * 1.3
 
 
-def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, judged_by: str) -> str:
+def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, start: float | None) -> str:
+    """The links, the algorithm and the ranks; with `start`, the microseconds that the bytes have no part in."""
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
     if bound:
@@ -188,7 +198,7 @@ def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None,
         links = f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s as NCCL counts them"
     else:
         links = f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
-    time = f"; judged by time, {found.latency_us:.3g} us of it latency" if judged_by != "bandwidth" else ""
+    time = f"; judged by time, {start + found.latency_us:.3g} us of it latency" if start is not None else ""
     return f"{links}, {how}, {ranks}{time}"
 
 
@@ -202,8 +212,9 @@ def _of_pairs(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: N
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
-    time_us = corrected_us(inside.latency_us, transfer_us, Correction(filling=CORRECTIONS[place].filling))
-    share = transfer_us / (inside.latency_us + transfer_us)
+    start = start_us(evidence.path_of(system, shape, op))
+    time_us = corrected_us(inside.latency_us, transfer_us, Correction(filling=CORRECTIONS[place].filling), start)
+    share = transfer_us / (start + inside.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     busbw = bus_bytes / time_us / 1e3
     return Prediction(
@@ -212,6 +223,7 @@ def _of_pairs(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: N
         time_us=time_us,
         busbw_GBps=busbw,
         model_GBps=busbw,
+        start_us=start,
         latency_us=inside.latency_us,
         transfer_us=transfer_us,
         bytes_us=transfer_us,

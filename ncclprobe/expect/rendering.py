@@ -147,7 +147,7 @@ def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
         return
     ring = predict(asked.system, asked.shape, rows[0].op, rows[-1].nbytes, asked.version, "Ring")
     if ring:
-        how = "a tree of two nodes" if high[-1].place == "network" else high[-1].algorithm
+        how = "a tree of two nodes" if high[-1].between_nodes else high[-1].algorithm
         yield "  " + _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
 
 

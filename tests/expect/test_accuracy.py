@@ -125,16 +125,20 @@ def test_a_mark_is_below_the_lowest_seen_and_wider_the_fewer_sources_there_are(a
     assert mark([1.0] * 9) == accuracy.held_out.HIGHEST
 
 
+def test_the_factors_that_ship_are_those_that_the_published_runs_give(accuracy: ModuleType, pairs: list[Any]) -> None:
+    made = accuracy.fitting.fit(accuracy.held_out.points([pair.row for pair in pairs]))
+    shipped = accuracy.fitting.Factors()
+    assert made.corrections == shipped.corrections, "run scripts/accuracy.py --fit"
+    assert made.starts_us == shipped.starts_us, "run scripts/accuracy.py --fit"
+
+
 def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, pairs: list[Any]) -> None:
-    corrections = accuracy.correction
-    for place, factors in corrections.CORRECTIONS.items():
-        own = [
-            p
-            for p in healthy(pairs)
-            if p.found.place == place and accuracy.held_back(p.row.family) and p.row.op not in accuracy.direct.OPS
-        ]
-        if own and factors != corrections.Correction():
-            assert accuracy.loss(own, factors) < accuracy.loss(own, corrections.Correction()), place
+    fitting = accuracy.fitting
+    points = accuracy.held_out.points([pair.row for pair in pairs])
+    without = {source: fitting.fit([p for p in points if p.source != source]) for source in {p.source for p in points}}
+    for places in (("nvlink",), ("nvls",), ("network",), ("network trees",)):
+        own = [point for point in points if point.place in places]
+        assert fitting.loss(own, lambda p: without[p.source].time_us(p)) < 0.8 * fitting.loss(own, fitting.plain_us)
 
 
 def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
