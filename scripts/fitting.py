@@ -39,8 +39,10 @@ class Factors:
 
     def time_us(self, point: Point) -> float:
         """What a call takes with these factors."""
-        start = start_us(point.path, self.starts_us)
-        return corrected_us(point.latency_us, point.bytes_us, self.corrections[point.place], start)
+        start, factors = start_us(point.path, self.starts_us), self.corrections[point.place]
+        if point.path.endswith(" pairs"):
+            factors = Correction(filling=factors.filling)
+        return corrected_us(point.latency_us, point.bytes_us, factors, start)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from published import Row
 from tables import table
 
 from ncclprobe.expect import direct, evidence, sockets
-from ncclprobe.expect.predict import LATEST, Prediction, as_expectation, combined, predict
+from ncclprobe.expect.expected import as_expectation, combined
+from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.ops import OPS
@@ -269,7 +270,7 @@ class Judged:
 
 
 def nested(found: Sequence[Sample]) -> list[Judged]:
-    """Every row, judged as :func:`ncclprobe.expect.predict.expectation` judges it, its own source held back whole."""
+    """Every row, judged as :func:`ncclprobe.expect.expected.expectation` judges it, its own source held back whole."""
     marks = {source: without(found, source) for source in {each.source for each in found}}
     by_row: dict[int, dict[str, Sample]] = defaultdict(dict)
     for each in found:

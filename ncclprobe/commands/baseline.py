@@ -70,7 +70,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 def _by_name(machine: str) -> baselines.Allowed:
     """By the description of a machine type. Raises UsageError for one that nobody knows."""
-    from ncclprobe.expect.predict import expectation
+    from ncclprobe.expect.expected import expectation
     from ncclprobe.expect.system import Shape
     from ncclprobe.expect.tables import machines
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned
-from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import MachineType

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.expect.context import situation
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
-from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
