@@ -1,8 +1,9 @@
 """The factors of ``ncclprobe/expect/correction.py`` from published runs: all of them, or all but one source.
 
-What is fitted: how much a pipeline loses over NVLink and in trees between nodes, and what a call waits for beside its
-hops by path. The loss is the mean over sources of their mean absolute log error, so that one long sweep does not drown
-the rest; a class that differs from its kind must gain by it (SHRINK per squared microsecond).
+What is fitted: how much a pipeline loses over NVLink and in trees between nodes, what of a slot several GPUs reach, and
+what a call waits for beside its hops by path. The loss is the mean over sources of their mean absolute log error, so
+that one long sweep does not drown the rest; a class that differs from its kind must gain by it (SHRINK per squared
+microsecond).
 """
 
 import math
@@ -10,11 +11,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ncclprobe.expect.correction import CORRECTIONS, STARTS_US, Correction, Where, corrected_us, start_us
 
 SHRINK, START_US = 2e-6, 8.0
-STEPS = {"start": (8.0, 2.0), "filling": (0.2, 0.05)}
+STEPS = {"start": (8.0, 2.0), "filling": (0.2, 0.05), "transfer": (0.1, 0.05)}
+BEGIN = {"filling": 0.0, "transfer": 1.0}
 _LEAST_GAIN = 1e-6
 
 
@@ -47,9 +50,10 @@ class Factors:
 
 @dataclass(frozen=True)
 class Family:
-    """Classes that are fitted together: they share the filling, and their starts lie near that of `kind`."""
+    """Classes that are fitted together: those `filled` share one factor, and their starts lie near that of `kind`."""
 
     kind: str
+    factor: Literal["filling", "transfer"]
     filled: tuple[Where, ...]
     places: tuple[Where, ...]
     own: tuple[str, ...]
@@ -57,20 +61,32 @@ class Family:
 
     def parameters(self) -> tuple[str, ...]:
         """What is fitted, by name."""
-        return ("filling", self.kind, *self.own)
+        return (self.factor, self.kind, *self.own)
 
     def applied(self, factors: Factors, values: Mapping[str, float]) -> Factors:
         """`factors` with `values`; a class of its own that has none is as its kind."""
-        filling = max(0.0, values["filling"])
-        filled = {place: replace(factors.corrections[place], filling=filling) for place in self.filled}
+        value = max(0.0, values[self.factor])
+        filled = {place: _with(factors.corrections[place], self.factor, value) for place in self.filled}
         starts = {name: max(0.0, values[self.kind]) for name in (self.kind, *self.same)}
         starts |= {name: max(0.0, values[self.kind] + values[name]) for name in self.own}
         return Factors({**factors.corrections, **filled}, {**factors.starts_us, **starts})
 
 
+def _with(correction: Correction, factor: str, value: float) -> Correction:
+    return replace(correction, filling=value) if factor == "filling" else replace(correction, transfer=value)
+
+
 FAMILIES = (
-    Family("nvlink", ("nvlink", "nvls", "nvls-8"), ("nvlink", "nvls"), ("nvlink ampere", "nvlink hopper"), ("mnnvl",)),
-    Family("rdma", ("network trees",), ("network", "network trees"), ("tcpx",), ("unknown",)),
+    Family(
+        "nvlink",
+        "filling",
+        ("nvlink", "nvls", "nvls-8"),
+        ("nvlink", "nvls"),
+        ("nvlink ampere", "nvlink hopper"),
+        ("mnnvl",),
+    ),
+    Family("pcie", "transfer", ("pcie ring",), ("pcie", "pcie ring"), (), ()),
+    Family("rdma", "filling", ("network trees",), ("network", "network trees"), ("tcpx",), ("unknown",)),
 )
 
 
@@ -85,7 +101,7 @@ def fit(points: Sequence[Point]) -> Factors:
 
 def _descend(points: Sequence[Point], family: Family, base: Factors) -> Factors:
     """Coordinate by coordinate, in coarse steps, then in fine ones."""
-    values = {**dict.fromkeys(family.parameters(), 0.0), family.kind: START_US}
+    values = {**dict.fromkeys(family.parameters(), 0.0), family.kind: START_US, family.factor: BEGIN[family.factor]}
 
     def cost(tried: Mapping[str, float]) -> float:
         return loss(points, family.applied(base, tried).time_us) + SHRINK * sum(tried[name] ** 2 for name in family.own)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import elsewhere, rendering
+from ncclprobe.expect import composed, elsewhere, rendering
 from ncclprobe.expect.context import Situation, situation
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
@@ -41,6 +41,7 @@ examples:
   ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7         what a lost NIC costs; --nic-rate 200, --no-gdr, --tcp
   ncclprobe expect --machine dgx-h100 --algo ring                what NVLS gives, and what a ring shows of the links
   ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4      nodes that differ
+  ncclprobe expect --machine '8 x L40S, 2 sockets, no P2P'       a machine that has no name, of its parts
 
   ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4        results from elsewhere, row by row
 
@@ -92,7 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("expect", _ABOUT, _MORE)
     add, count = parser.add_argument, arguments.count
     add("file", nargs="?", type=Path, metavar="FILE", help="a capture (default: this machine)")
-    add("--machine", metavar="NAME", help="a machine type; --list names them")
+    add(
+        "--machine",
+        metavar="NAME",
+        help=f"a machine type (--list names them), or a box by its parts, such as '{composed.EXAMPLE}'",
+    )
     add("--nodes", type=count, metavar="N", help="how many, all alike (default: 1)")
     add("--gpus-per-node", metavar="N[,N]", help="how many GPUs take part; a list gives each node its own")
     add("--judge", type=Path, metavar="FILE",
@@ -142,6 +147,9 @@ def _situation(options: argparse.Namespace) -> Situation:
     """The machine that was named, captured, or is this one. Raises UsageError."""
     if options.machine and options.file:
         raise UsageError(f"{options.file} and --machine {options.machine[:40]!r}: give one")
+    if options.machine and composed.is_composed(options.machine):
+        box = composed.composed(options.machine)
+        return Situation(box, None, f"composed of its parts: {options.machine}")
     if options.machine:
         machine = machines.find(options.machine)
         return Situation(machine.system(), machine, f"{machine.title or machine.name}, as described")

@@ -8,7 +8,9 @@ machine of a class, and each is one number here:
 - `latency`: hops that take longer than NCCL counts: only through host memory.
 - `transfer`: what the bytes take beside the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
-  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone.
+  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone, and where more
+  than two GPUs share PCIe: 8 reach 41 of 48 GB/s, 3 20 of 24, two 11.7 of 12. Below one across sockets: 8 GPUs on two
+  EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
   greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
   90 of 125. Rings between nodes show none, trees do.
@@ -28,10 +30,11 @@ from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 
-Where = Literal["nvlink", "pcie", "host", "nvls", "nvls-8", "network", "network trees"]
-"""The classes that differ in what is missing: rings and trees over NVLink, over PCIe, and through host memory (which
-NCCL counts as PCIe, though each byte crosses memory twice); the switches' own reduction; the same on one Blackwell
-board; rings and pairs that cross a network, and trees that do."""
+Where = Literal["nvlink", "pcie", "pcie ring", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
+"""The classes that differ in what is missing: rings and trees over NVLink, between two GPUs over PCIe, around more of
+them, across the sockets of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses
+memory twice); the switches' own reduction; the same on one Blackwell board; rings and pairs that cross a network, and
+trees that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
         "nvlink": Correction(filling=0.8),
         "pcie": Correction(),
-        "host": Correction(latency=1.3, transfer=1.7, filling=0.2),
+        "pcie ring": Correction(transfer=1.2),
+        "sockets": Correction(transfer=0.72),
+        "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
         "nvls": Correction(filling=0.8),
         "nvls-8": Correction(transfer=0.86, filling=0.8),
         "network": Correction(),
@@ -61,6 +66,7 @@ STARTS_US: Mapping[str, float] = MappingProxyType(
         "nvlink ampere": 16.0,
         "nvlink hopper": 0.0,
         "mnnvl": 8.0,
+        "pcie": 2.0,
         "rdma": 18.0,
         "tcpx": 58.0,
         "unknown": 18.0,
@@ -88,7 +94,9 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
         return "nvls-8" if board else "nvls"
     if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
         return "nvlink"
-    return "pcie" if system.p2p else "host"
+    if not system.p2p:
+        return "host"
+    return "pcie" if shape.ranks == 2 else "pcie ring"
 
 
 def corrected_us(latency_us: float, transfer_us: float, factors: Correction, start: float = 0.0) -> float:

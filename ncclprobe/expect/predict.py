@@ -3,7 +3,7 @@
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ncclprobe.expect import direct, evidence, network
@@ -11,7 +11,7 @@ from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, correcte
 from ncclprobe.expect.modelled import Modelled, modelled
 from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.tuner.cost import Forced, only
+from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.ops import OPS
@@ -22,7 +22,12 @@ SATURATED, LATENT = 0.9, 0.25
 
 _LAUNCH_SHARE = 0.6
 _LARGE = 8 << 30
+_LOW = ("pcie", "pcie ring", "sockets", "host")
+_RING_US, _RANK_US = 5.0, 2.0
+"""A small ring over PCIe: 16 us with 4 V100, 24 with 8 RTX PRO 6000."""
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
+
+_LINKS = "the slowest link as NCCL counts it, as its search finds no channel there; corrected by published runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,8 @@ def predict(
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
+    if not system.p2p and not system.nvlinks:
+        system = replace(system, sockets=1)  # each byte crosses host memory, on whichever socket its GPU sits
     parts = network.domains(system, shape)
     if system.network == "sockets" and parts.count > 1:
         return None
@@ -104,6 +111,8 @@ def predict(
         return _of_pairs(system, shape, op, nbytes, version, wait)
     forced = left or only(algorithm)
     found = modelled(system, shape, op, nbytes, version, forced, graphs)
+    if found is None and parts.count < 2 and (forced is None or forced.ring):
+        found = _over_links(system, shape, op, nbytes, version)
     if found is None:
         return None
     ring = forced is not None and forced.ring
@@ -112,6 +121,18 @@ def predict(
     if parts.count > 1 and limit is None:
         return None
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
+
+
+def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> Modelled | None:
+    """A ring over the slowest link of a node without NVLink, where NCCL's search finds no channel of its speeds.
+
+    NCCL then falls back on one in simple order, as between the sockets of 8 RTX 5090.
+    """
+    if op not in FUNCTIONS or system.nvlinks:
+        return None
+    transfer_us = nbytes * OPS[op].bus_factor(shape.ranks) / links(system, shape, version).inside_GBps / 1e3
+    latency_us = _RING_US + _RANK_US * shape.ranks
+    return Modelled(latency_us, transfer_us, _RING_US, 1.0, "Ring", "", 1, "low")
 
 
 def _whole(
@@ -127,6 +148,8 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
+    if place in ("pcie", "pcie ring") and links(system, shape, version).kind == "inter-socket":
+        place = "sockets"
     factors = CORRECTIONS[place]
     time_us = corrected_us(found.latency_us, transfer_us, factors, start)
     share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
@@ -151,8 +174,8 @@ def _whole(
         place=place,
         wire_GBps=bound.hard_GBps / network.crossing(shape, network.domains(system, shape)) if bound else _wire(system),
         why=_why(found, system, shape, bound, start if judged_by != "bandwidth" else None),
-        source=f"{_MODEL}; {bound.source}" if bound else _MODEL,
-        confidence=bound.confidence if bound else "low" if place in ("pcie", "host") else found.confidence,
+        source=f"{_MODEL}; {bound.source}" if bound else _MODEL if found.protocol else _LINKS,
+        confidence=bound.confidence if bound else "low" if place in _LOW else found.confidence,
     )
 
 
@@ -195,13 +218,21 @@ def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None,
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
     if bound:
-        links = bound.why
+        path = bound.why
     elif system.nvlinks and _link(system, shape, LATEST) == "NVLink":
-        links = f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s as NCCL counts them"
+        path = f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s as NCCL counts them"
     else:
-        links = f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
+        path = _pcie(system, shape)
     time = f"; judged by time, {start + found.latency_us:.3g} us of it latency" if start is not None else ""
-    return f"{links}, {how}, {ranks}{time}"
+    return f"{path}, {how}, {ranks}{time}"
+
+
+def _pcie(system: NodeSystem, shape: Shape) -> str:
+    """The slots, or the link between the sockets, that a ring of PCIe crosses."""
+    have = links(system, shape, LATEST)
+    if have.kind == "inter-socket":
+        return f"processor sockets that NCCL counts as {have.inside_GBps:g} GB/s apart"
+    return f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
 
 
 def _of_pairs(

@@ -125,11 +125,13 @@ def test_a_mark_is_below_the_lowest_seen_and_wider_the_fewer_sources_there_are(a
     assert mark([1.0] * 9) == accuracy.held_out.HIGHEST
 
 
-def test_the_factors_that_ship_are_those_that_the_published_runs_give(accuracy: ModuleType, pairs: list[Any]) -> None:
-    made = accuracy.fitting.fit(accuracy.held_out.points([pair.row for pair in pairs]))
-    shipped = accuracy.fitting.Factors()
-    assert made.corrections == shipped.corrections, "run scripts/accuracy.py --fit"
-    assert made.starts_us == shipped.starts_us, "run scripts/accuracy.py --fit"
+def test_the_factors_that_ship_are_nearly_those_that_fit_the_published_runs_best(
+    accuracy: ModuleType, pairs: list[Any]
+) -> None:
+    points = accuracy.held_out.points([pair.row for pair in pairs])
+    made, shipped = accuracy.fitting.fit(points), accuracy.fitting.Factors()
+    losses = [accuracy.fitting.loss(points, factors.time_us) for factors in (made, shipped)]
+    assert losses[1] <= 1.03 * losses[0], "run scripts/accuracy.py --fit"
 
 
 def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, pairs: list[Any]) -> None:
