@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+
+from ncclprobe.model.values import Struct
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -41,7 +42,7 @@ from ncclprobe.probes.collectives import all_reduce  # noqa: E402
 from ncclprobe.probes.plan import Plan  # noqa: E402
 from ncclprobe.probes.sampling import Target, calls_per_batch, more_batches  # noqa: E402
 from ncclprobe.probes.sweep import run  # noqa: E402
-from ncclprobe.session.ranks.identity import Seat  # noqa: E402
+from ncclprobe.session.ranks.identity import RankIdentity  # noqa: E402
 from ncclprobe.session.ranks.store import Exchange  # noqa: E402
 
 MiB = 1 << 20
@@ -49,8 +50,7 @@ DEADLINE_S = 600
 PRECISION = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """Microseconds of host time per call, medians over `rounds` alternating loops of `calls` calls."""
 
     calls: int
@@ -60,8 +60,7 @@ class Overhead:
     more_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Ratios of pairs: the median with its 95 % bootstrap interval, and the extremes."""
 
     median: float
@@ -75,8 +74,7 @@ class Spread:
         return f"{interval} ({self.smallest:.2f} to {self.largest:.2f})"
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """Time reported by ncclprobe over time of the loop by hand, for one size.
 
     `by_chance` is the same for pairs of two loops by hand: what a ratio can be on this machine with no difference.
@@ -89,8 +87,7 @@ class Ratio:
     by_chance: Spread
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A row with ±2 % asked for, beside one of 5 untimed and 20 timed calls.
 
     `time` is the ratio of what the two take, `reached` the share of rows that came to ±2 % within the budget, and
@@ -193,8 +190,7 @@ def asked(nbytes: int, pairs: int, exchange: Exchange) -> Asked:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """`rows` answers with ±2 % asked for and with 20 calls after 5, on calls of `call_us` with one kind of noise.
 
     `seconds` is what the one takes, `time` that over the other's; medians. The rest are shares of rows: those that
@@ -284,8 +280,8 @@ def rank_main(rank: int, ranks: int, folder: str, sizes: list[int], pairs: int, 
     store = dist.FileStore(f"{folder}/store", ranks)
     group = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    seat = Seat("environment", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
-    exchange = Exchange(store, seat, deadline_s=60)
+    identity = RankIdentity("environment", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
+    exchange = Exchange(store, identity, deadline_s=60)
     found: dict[str, list[Any]] = {"ratios": [], "asked": []}
     for nbytes in sizes:
         if not only_asked:
@@ -298,8 +294,7 @@ def rank_main(rank: int, ranks: int, folder: str, sizes: list[int], pairs: int, 
     dist.destroy_process_group()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What the ranks found, by size."""
 
     ratios: list[Ratio]
@@ -330,16 +325,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--sizes", default="4K,1M,64M", help="bytes of the all_reduce, binary suffixes")
     parser.add_argument("--json", type=Path, help="write the results there as well")
-    parser.add_argument("--seat", type=int, metavar="RANK", help="only be this rank of --ranks, for 3. alone, and …")
+    parser.add_argument(
+        "--only-rank", type=int, metavar="RANK", help="be only this rank of --ranks, for 3. alone, and …"
+    )
     parser.add_argument("--meet", metavar="FOLDER", help="… meet the others there; what is found goes there too")
     given = parser.parse_args()
     if given.pairs < 1 or given.ranks < 2:
         parser.error("a ratio needs at least one pair, and two ranks")
     sizes = [units.parse_size(text) for text in given.sizes.split(",")]
-    if given.seat is not None:
+    if given.only_rank is not None:
         if not given.meet:
-            parser.error("--seat needs --meet")
-        return rank_main(given.seat, given.ranks, given.meet, sizes, given.pairs, only_asked=True)
+            parser.error("--only-rank needs --meet")
+        return rank_main(given.only_rank, given.ranks, given.meet, sizes, given.pairs, only_asked=True)
     cost = overhead()
     print(f"fake group, host time per call: bare {cost.bare_us:.2f} us, ours {cost.ours_us:.2f} us,", end=" ")
     print(f"{cost.more_us:+.2f} us (median of {cost.rounds} paired loops of {cost.calls} calls)")

@@ -10,10 +10,10 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ncclprobe.expect.correction import CORRECTIONS, STARTS_US, Correction, Where, corrected_us, start_us
+from ncclprobe.model.values import Struct, field, replace
 
 SHRINK, START_US = 2e-6, 8.0
 STEPS = {"start": (8.0, 2.0), "filling": (0.2, 0.05), "transfer": (0.1, 0.05)}
@@ -21,8 +21,7 @@ BEGIN = {"filling": 0.0, "transfer": 1.0}
 _LEAST_GAIN = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One published time beside what NCCL's model makes of it, in microseconds."""
 
     source: str
@@ -33,12 +32,11 @@ class Point:
     seen_us: float
 
 
-@dataclass(frozen=True)
-class Factors:
+class Factors(Struct, frozen=True):
     """Corrections by class, and what a call waits for by path: those of :mod:`ncclprobe.expect.correction`."""
 
-    corrections: Mapping[Where, Correction] = field(default_factory=lambda: dict(CORRECTIONS))
-    starts_us: Mapping[str, float] = field(default_factory=lambda: dict(STARTS_US))
+    corrections: Mapping[Where, Correction] = field(default_factory=lambda: CORRECTIONS)
+    starts_us: Mapping[str, float] = field(default_factory=lambda: STARTS_US)
 
     def time_us(self, point: Point) -> float:
         """What a call takes with these factors."""
@@ -48,8 +46,7 @@ class Factors:
         return corrected_us(point.latency_us, point.bytes_us, factors, start)
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """Classes that are fitted together: those `filled` share one factor, and their starts lie near that of `kind`."""
 
     kind: str

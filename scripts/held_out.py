@@ -11,7 +11,6 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 import fitting
@@ -23,6 +22,7 @@ from ncclprobe.expect.expected import as_expectation, combined
 from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 LARGE = 8 << 30
@@ -43,8 +43,7 @@ T99 = (31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.
 """Student's t by degrees of freedom from 1, one in a hundred on one side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One published row and one expectation that was made without its source."""
 
     row: Row
@@ -236,8 +235,7 @@ def as_csv(found: Cells) -> str:
     return text.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """One row, judged by expectations and thresholds that its source had no part in."""
 
     row: Row

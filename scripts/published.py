@@ -3,12 +3,12 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from ncclprobe.expect.system import Network, NodeSystem, NvlinkFabric, Shape
 from ncclprobe.expect.tables import gpus, machines
+from ncclprobe.model.values import Struct, replace
 
 OPS = {"alltoall": "all_to_all"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
@@ -48,8 +48,7 @@ MEANT = {
 """What a sick run should have used: its own words are those of the fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One published number. `nbytes` and `time_us` are null where the row has none, `family` is who published it."""
 
     system: NodeSystem
@@ -223,8 +222,7 @@ def _types() -> Mapping[str, NodeSystem]:
     return {machine.name: machine.system() for machine in machines.table().values()}
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """One published copy in one direction, and the link that carried it."""
 
     machine: str

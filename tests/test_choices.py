@@ -1,6 +1,5 @@
 """What NCCL would choose, machine by machine, checked by hand against NCCL's rules; and how the machines are built."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
@@ -227,7 +227,7 @@ def test_p2p_denied_over_nvlink_ends_nccls_start() -> None:
     assert "ends its start" in peers.why
 
 
-def test_nvlinks_that_nobody_knows_leave_the_roads_unknown_but_not_a_nic_beside_its_gpu() -> None:
+def test_nvlinks_that_nobody_knows_leave_the_transports_unknown_but_not_a_nic_beside_its_gpu() -> None:
     links = snapshot("hgx-h100").facts[NvLinks]
     made = choose(changed("hgx-h100", nvlinks=replace(links, gpus=(UNREAD, *links.gpus[1:]))))
     assert made.p2p.chosen is None

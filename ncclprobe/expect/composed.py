@@ -6,13 +6,13 @@ boards of SXM GPUs are switched, bridges are there where they are said, more tha
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import cast, get_args
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import Network, NodeSystem, Processor
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.gpus import GpuProduct
+from ncclprobe.model.values import replace
 
 EXAMPLE = "8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce"
 _GPUS = re.compile(r"(\d{1,3})\s*x\s*(\S.*)", re.IGNORECASE)

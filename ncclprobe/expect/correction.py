@@ -24,11 +24,11 @@ they are off where each source is compared with factors that were fitted without
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.model.values import Struct
 
 Where = Literal["nvlink", "pcie", "pcie ring", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
 """The classes that differ in what is missing: rings and trees over NVLink, between two GPUs over PCIe, around more of
@@ -37,8 +37,7 @@ memory twice); the switches' own reduction; the same on one Blackwell board; rin
 trees that do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """Factors on the modelled latency and transfer time, and the weight of what a pipeline loses as it fills."""
 
     latency: float = 1.0

@@ -7,7 +7,6 @@ all, is :mod:`.evidence`'s to say.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, cast
 
@@ -18,6 +17,7 @@ from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import Latency, MachineType
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 
@@ -60,8 +60,7 @@ def expectation(
     return evidence.unjudged(found, unknown) if unknown else found
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call on `system`, which has no links but those that `settings` leave it."""
 
     system: NodeSystem

@@ -6,24 +6,24 @@ cost, is not published, so rows that such a setting changes are not judged.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl import algorithms as nccl
 from ncclprobe.nccl.algorithms import Pin, parse_pin
-from ncclprobe.nccl.gpudirect import switched_on, user_level
+from ncclprobe.nccl.gpudirect import user_level
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType
 
 _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FEWEST_CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")
 
 
-@dataclass(frozen=True, slots=True)
-class Channels:
+class Channels(Struct, frozen=True):
     """A limit on channels, as it was set."""
 
     text: str
@@ -35,8 +35,7 @@ class Channels:
         return used is None or (self.number < used if self.kind == "most" else self.number > used)
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(Struct, frozen=True):
     """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
 
     `nvls`, `mnnvl` and `p2p` are how those were turned off, empty where they were not.
@@ -99,19 +98,19 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         parse_pin(proto, nccl.PROTOCOLS, version),
         f"NCCL_ALGO={algo}" if algo else "",
         f"NCCL_PROTO={proto}" if proto else "",
-        _off(settings, "NCCL_NVLS_ENABLE"),
-        _off(settings, "NCCL_MNNVL_ENABLE"),
+        _off(settings, "NCCL_NVLS_ENABLE", version),
+        _off(settings, "NCCL_MNNVL_ENABLE", version),
         _no_p2p(settings, version),
         tuple(_channels(settings)),
     )
 
 
-def _off(settings: Settings, name: str) -> str:
-    return f"{name}={settings.get(name)}" if switched_on(settings, name, 2) == 0 else ""
+def _off(settings: Settings, name: str, version: NcclVersion) -> str:
+    return f"{name}={settings.get(name)}" if read_setting(settings, name, 2, version) == 0 else ""
 
 
 def _no_p2p(settings: Settings, version: NcclVersion) -> str:
-    if switched_on(settings, "NCCL_P2P_DISABLE", 0) == 1:
+    if read_setting(settings, "NCCL_P2P_DISABLE", 0, version) == 1:
         return f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}"
     level = user_level(settings, "NCCL_P2P_LEVEL", version)
     return level.origin if level and level.path is PathType.LOC else ""
@@ -124,6 +123,6 @@ def _channels(settings: Settings) -> Iterator[Channels]:
     )
     for kind, names in kinds:
         for name in names:
-            number = switched_on(settings, name, 0)
+            number = read_setting(settings, name, 0)
             if number > 0:
                 yield Channels(f"{name}={settings.get(name)}", number, kind)

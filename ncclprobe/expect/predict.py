@@ -3,7 +3,6 @@
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ncclprobe.expect import direct, evidence, network
@@ -14,6 +13,7 @@ from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 LATEST: NcclVersion = (2, 30, 7)
@@ -30,8 +30,7 @@ _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc)
 _LINKS = "the slowest link as NCCL counts it, as its search finds no channel there; corrected by published runs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """What the model makes of one call, corrected and within what the network allows.
 
     `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is

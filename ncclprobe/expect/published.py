@@ -8,11 +8,11 @@ to them, in the logarithm of the time over that of the size.
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables.machine_types import Latency, MachineType, Published
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
 from ncclprobe.units import size
 
@@ -20,8 +20,7 @@ FADES = 64
 """A number that has no other on its far side counts less and less, and not at all for calls so many times as large."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTime:
+class PublishedTime(Struct, frozen=True):
     """A published time of one size, in microseconds."""
 
     nbytes: int

@@ -6,10 +6,10 @@ bridge reports 10 Gb/s whatever is below it, so there only a measured stream cou
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
@@ -42,8 +42,7 @@ LARGE_NBYTES = 16 << 20
 Speed = Literal["reported", "measured"]
 
 
-@dataclass(frozen=True, slots=True)
-class SocketLink:
+class SocketLink(Struct, frozen=True):
     """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
 
     gbps: float
@@ -51,8 +50,7 @@ class SocketLink:
     known: Speed
 
 
-@dataclass(frozen=True, slots=True)
-class SocketInterface:
+class SocketInterface(Struct, frozen=True):
     """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
 
     node: str
@@ -61,14 +59,14 @@ class SocketInterface:
     virtual: bool | None = False
 
 
-def slowest(roads: Sequence[SocketInterface]) -> SocketLink | None:
-    """The slowest of `roads` by what their interfaces report; None where one of them is virtual or says nothing.
+def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
+    """Return the slowest of `interfaces` by the speed that they report; None where one is virtual or reports none.
 
-    One that is not known may be the slowest, so then nothing can be expected of the whole.
+    An interface of unknown speed may be the slowest, so then nothing is expected.
     """
-    if not roads or any(road.virtual is not False or not road.gbps for road in roads):
+    if not interfaces or any(each.virtual is not False or not each.gbps for each in interfaces):
         return None
-    least = min(roads, key=lambda road: road.gbps or 0.0)
+    least = min(interfaces, key=lambda each: each.gbps or 0.0)
     return SocketLink(least.gbps or 0.0, f"{least.interface} of {least.node}", "reported")
 
 

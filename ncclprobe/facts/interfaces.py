@@ -1,4 +1,4 @@
-"""Network interfaces: flags and addresses from psutil (getifaddrs), the rest from sysfs.
+"""Network interfaces: flags and addresses from getifaddrs(3), as psutil gives them, the rest from sysfs.
 
 All of it is for every user, and all of it is this network namespace's only: a container without the host's network
 sees its own veth, and neither the NICs nor the bond below it.
@@ -7,7 +7,6 @@ sees its own veth, and neither the NICs nor the bond below it.
 import contextlib
 import json
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,17 +15,19 @@ from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 ROOT = "/sys/class/net"
 _OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of their members'
 _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it.
 
-    `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``); `netmask` is written as an address.
+    `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) knows no other, and to NCCL
+    it is an interface of its own. `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``);
+    `netmask` is written as an address.
     """
 
     name: str
@@ -36,8 +37,7 @@ class Address:
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """One interface. `speed_mbps` is None where the driver does not say, `driver` empty for a virtual one.
 
     `virtual`: the kernel made it (lo, veth, bridge, bond, vlan, tunnel …); None: not known. `kind` is what a virtual
@@ -71,8 +71,7 @@ class Interface:
         return "loopback" in self.flags
 
 
-@dataclass(frozen=True, slots=True)
-class Interfaces:
+class Interfaces(Struct, frozen=True):
     """All interfaces by index, the kernel's own order."""
 
     all: tuple[Interface, ...] = ()
@@ -82,6 +81,12 @@ class Interfaces:
         """Return every address as getifaddrs(3) lists them: all IPv4 ones by interface, then all IPv6 ones."""
         listed = [address for interface in self.all for address in interface.addresses]
         return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
+
+    @property
+    def by_name(self) -> dict[str, Interface]:
+        """Return every interface by its name and by the labels of its addresses, as NCCL would call it."""
+        labelled = {address.name: interface for interface in self.all for address in interface.addresses}
+        return labelled | {interface.name: interface for interface in self.all}
 
     def members(self, name: str) -> tuple[str, ...]:
         """Return the interfaces that belong to the bond or bridge `name`."""
@@ -96,11 +101,17 @@ def interfaces(host: Host) -> Interfaces:
     found = []
     for name in stats:
         with contextlib.suppress(Missing):  # containers come and go, and their interfaces with them
-            found.append(_interface(host, name, addresses.get(name, []), stats[name]))
+            found.append(_interface(host, name, _of(name, addresses, stats), stats[name]))
     return Interfaces(tuple(sorted(found, key=lambda i: i.index)))
 
 
-def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[str, Any]) -> Interface:
+def _of(name: str, addresses: dict[str, Any], stats: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the addresses of one interface with their labels, which no statistics are kept of, in their order."""
+    labels = [label for label in addresses if label == name or (label not in stats and label.split(":")[0] == name)]
+    return [(label, row) for label in labels for row in addresses[label]]
+
+
+def _interface(host: Host, name: str, rows: list[tuple[str, dict[str, Any]]], stats: dict[str, Any]) -> Interface:
     folder = f"{ROOT}/{name}"
     flags = frozenset(filter(None, stats["flags"].split(",")))
     virtual, pci = _place(learn(host, place, "link", folder))
@@ -111,7 +122,9 @@ def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[st
         index=int(host.ask("read", f"{folder}/ifindex")),
         flags=flags,
         mtu=stats["mtu"],
-        addresses=tuple(parse_address(name, row, "running" in flags) for row in rows if row["family"] in _FAMILIES),
+        addresses=tuple(
+            parse_address(label, row, "running" in flags) for label, row in rows if row["family"] in _FAMILIES
+        ),
         virtual=virtual,
         kind=kind,
         pci=pci,

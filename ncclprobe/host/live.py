@@ -9,22 +9,23 @@ import fnmatch
 import importlib.util
 import json
 import os
+import pwd
 import re
 import resource
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ncclprobe.errors import Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
-from ncclprobe.host.command import as_host_error, run
+from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring, net_devices
+from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
+from ncclprobe.host.patience import within
 
-T = TypeVar("T")
 MAX_ANSWER_BYTES = 16 << 20
 _CHUNK_BYTES = 64 << 10
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -124,37 +125,12 @@ def sanitised(value: str) -> str:
     return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
 
 
-def within(patience_s: float, work: Callable[[], T], what: str) -> T:
-    """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
-
-    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
-    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
-    """
-    outcome: list[T] = []
-    refusal: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            outcome.append(work())
-        except (OSError, HostError, ValueError) as error:
-            refusal.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(max(0.0, patience_s))
-    if outcome:
-        return outcome[0]
-    if refusal:
-        raise as_host_error(refusal[0], what)
-    raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
-
-
 def _read(path: str) -> str:
     """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
     at once.
     """
     text = bytearray()
-    with Path(path).open("rb", buffering=0) as file:
+    with FileIO(path) as file:
         while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
@@ -204,7 +180,12 @@ def _list(path: str, pattern: str = "*") -> str:
     """Return the names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an
     error.
     """
-    return json.dumps(sorted(entry.name for entry in Path(path).iterdir() if fnmatch.fnmatchcase(entry.name, pattern)))
+    return json.dumps(sorted(fnmatch.filter(_names(path), pattern)))
+
+
+def _names(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries]
 
 
 def _link(path: str) -> str:
@@ -253,6 +234,14 @@ def _uname() -> str:
     return json.dumps(seen | {"hostname": encodable(names.nodename)})
 
 
+def _home() -> str:
+    """Return this user's home by the password file. Raises Missing where the file has no such user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise Missing(f"user {os.getuid()}: no entry in the password file") from None
+
+
 def _resolve(name: str) -> str:
     started = time.monotonic()
     try:
@@ -263,26 +252,12 @@ def _resolve(name: str) -> str:
     return json.dumps({"addresses": addresses, "seconds": round(time.monotonic() - started, 4)})
 
 
-def _psutil(function: str) -> str:
-    import psutil
-
-    answer = getattr(psutil, function)()
-    return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
-
-
-def _plain(value: Any) -> Any:
-    """Return psutil's named tuples as objects."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
-
-
 def _packages() -> str:
     """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         with contextlib.suppress(OSError):
-            for match in (_METADATA.fullmatch(entry.name) for entry in Path(folder or ".").iterdir()):
+            for match in map(_METADATA.fullmatch, _names(folder or ".")):
                 if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
                     versions.setdefault(name, match[2])  # the first on the path is the one that imports
     return json.dumps(dict(sorted(versions.items())))
@@ -295,6 +270,10 @@ def _module(name: str) -> str:
     return found.origin
 
 
+_NET_DEVICES: dict[str, Callable[[], Any]] = {
+    "net_if_addrs": net_devices.addresses,
+    "net_if_stats": net_devices.states,
+}
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
     "lines": _lines,
@@ -312,8 +291,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "statvfs": _statvfs,
     "rlimit": _rlimit,
     "uname": _uname,
+    "home": _home,
     "resolve": _resolve,
-    "psutil": _psutil,
+    "psutil": lambda function: json.dumps(_NET_DEVICES[function]()),
     "packages": _packages,
     "module": _module,
 }

@@ -1,13 +1,12 @@
 """The nouns of measured pairs: a row per direction, and what they say together about who is slow."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
+class PairRow(Struct, frozen=True, kw_only=True):
     """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
 
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
@@ -37,8 +36,7 @@ class PairRow:
     mismatch: Mismatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Blamed:
+class Blamed(Struct, frozen=True):
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
 
@@ -61,8 +59,7 @@ class Blamed:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LostPair:
+class LostPair(Struct, frozen=True):
     """Nothing, or not all, came from `src` to `dst` before the deadline."""
 
     src: str
@@ -71,8 +68,7 @@ class LostPair:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
+class Aside(Struct, frozen=True):
     """A rank that played no more, where it is, and why: its pair was lost, or (`gone`) it did not answer at all."""
 
     rank: int
@@ -81,8 +77,7 @@ class Aside:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCollective:
+class OwnCollective(Struct, frozen=True):
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
@@ -96,8 +91,7 @@ class OwnCollective:
     samples_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Struct, frozen=True):
     """What is slow inside one node beside its peers, where no network is in the way.
 
     `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
@@ -113,8 +107,7 @@ class Inside:
     tests: int
 
 
-@dataclass(frozen=True, slots=True)
-class WrongBytes:
+class WrongBytes(Struct, frozen=True):
     """`wrong` bytes of one transfer from rank `src` to rank `dst` are not what was sent; `first` is where it begins."""
 
     src: int
@@ -125,8 +118,7 @@ class WrongBytes:
     first: Mismatch
 
 
-@dataclass(frozen=True, slots=True)
-class Localisation:
+class Localisation(Struct, frozen=True):
     """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
 
     `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:

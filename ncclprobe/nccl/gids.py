@@ -5,7 +5,6 @@ Source: src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateG
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Literal
 
@@ -13,7 +12,8 @@ from ncclprobe.facts.infiniband import Gid, Port
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.values import read_int
+from ncclprobe.model.values import Struct
+from ncclprobe.nccl.values import read_setting
 
 Family = Literal["inet", "inet6"]
 Range = IPv4Network | IPv6Network
@@ -25,8 +25,7 @@ _MAPPED_IPV4 = b"\0" * 10 + b"\xff\xff"
 _EMPTY = Gid(-1, IPv6Address(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What the environment asks for. `index` below 0: NCCL searches."""
 
     index: int = -1
@@ -36,8 +35,7 @@ class Wish:
     flid_index: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Struct, frozen=True):
     """The index that NCCL uses on a port, what stands there (None: an empty entry), and what decided.
 
     `by` is ``setting`` (NCCL_IB_GID_INDEX), ``search``, ``version`` (one that does not search) or ``infiniband``.
@@ -51,7 +49,7 @@ class Pick:
 def wish(settings: Settings, version: Version | None = None) -> Wish:
     """Read the variables as NCCL does; up to 2.20 only the index."""
     automatic = reaches(version, _AUTOMATIC)
-    index = read_int(settings.get("NCCL_IB_GID_INDEX") or "", -1 if automatic else 0).value
+    index = read_setting(settings, "NCCL_IB_GID_INDEX", -1 if automatic else 0, version)
     if not automatic:
         return Wish(index)
     family: Family = "inet6" if settings.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else "inet"
@@ -59,8 +57,8 @@ def wish(settings: Settings, version: Version | None = None) -> Wish:
         index=index,
         family=family,
         within=address_range(settings.get("NCCL_IB_ADDR_RANGE") or "", family),
-        roce=read_int(settings.get("NCCL_IB_ROCE_VERSION_NUM") or "", 2).value,
-        flid_index=read_int(settings.get("NCCL_IB_ROUTABLE_FLID_GID_INDEX") or "", 1).value,
+        roce=read_setting(settings, "NCCL_IB_ROCE_VERSION_NUM", 2, version),
+        flid_index=read_setting(settings, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, version),
     )
 
 

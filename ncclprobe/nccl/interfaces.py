@@ -6,12 +6,12 @@ nccl_semantics.md §1.2 to §1.4.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Literal, Protocol
 
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 Family = Literal["inet", "inet6"]
@@ -44,8 +44,7 @@ class Interface(Protocol):
         """IFF_RUNNING: up, and the link has a carrier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The interfaces taken, in NCCL's order, and the step of its search that found them.
 
     ``step`` is ``env`` (NCCL_SOCKET_IFNAME), ``ib``, ``subnet`` (that of NCCL_COMM_ID), ``^docker,lo,virbr``
@@ -65,6 +64,27 @@ def forced_family(text: str) -> Family | None:
     if text == "AF_INET":
         return "inet"
     return "inet6" if text == "AF_INET6" else None
+
+
+def comm_id_host(text: str) -> str:
+    """Return the host, name or numeric address, of NCCL_COMM_ID=`text`: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
+
+    Raises ValueError where NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
+    to the resolver, so that it may still refuse it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString
+    (v2.30.7).
+    """
+    if len(text) < 2:
+        raise ValueError("it is empty, or a single character")
+    if not text.startswith("["):
+        return next((piece for piece in text.split(",") if piece and piece[0] != ":"), "").split(":")[0]
+    inside, closed, _ = text[1:].partition("]")
+    if not closed:
+        raise ValueError("its bracket is not closed")
+    try:
+        IPv6Address(inside.partition("%")[0])
+    except ValueError:
+        raise ValueError("what stands in its brackets is no IPv6 address") from None
+    return inside
 
 
 def find_interfaces(

@@ -7,7 +7,6 @@ rank. PLANTED is `silent`: rank ONE says nothing to OTHER; or `flip`: of what ON
 import json
 import sys
 import time
-from dataclasses import asdict
 from datetime import timedelta
 
 import torch
@@ -16,12 +15,13 @@ import torch.distributed as dist
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 RANK, HOSTS, PLANTED = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[4]
@@ -52,8 +52,8 @@ def flipped(src: int, dst: int, device: torch.device) -> Pattern:
 def main() -> None:
     """Play, and print what was found on rank 0; every rank prints whether its endpoint was lost."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
-    exchange = Exchange(store, seat, deadline_s=30)
+    identity = RankIdentity("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    exchange = Exchange(store, identity, deadline_s=30)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )

@@ -1,12 +1,11 @@
 """Addresses, of which every machine needs its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, interface
-from ncclprobe.checks.sync.interfaces import leads_out, roads
+from ncclprobe.checks.sync.interfaces import data_interfaces, leads_out
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
@@ -18,6 +17,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 Stack = tuple[str | None, int | None]
 """Whose network it is: the machine's boot id and the network namespace. None: not known."""
@@ -89,8 +89,7 @@ def address_twice(
         yield tell(address, message, blame="fabric", action="repair", nodes=nodes, evidence="getifaddrs(3)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+class _Holder(Struct, frozen=True):
     """A node that has an address, and whether NCCL would use the interface that it is on."""
 
     node: str
@@ -116,7 +115,7 @@ def _used(
 ) -> set[str]:
     """The interfaces that NCCL, or RoCE for it, would use on a node."""
     given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
-    here = roads(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
+    here = data_interfaces(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
     return {each.name for each in here.values()}
 
 

@@ -1,7 +1,6 @@
 """What this run is measured on, in few words: the fingerprint that baselines are kept under. Of rank 0's node."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from ncclprobe.expect.site.fingerprint import digest
 from ncclprobe.facts.cpu import Cpus
@@ -9,11 +8,12 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.topology.node import layout
 
 
 def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
-    """The fingerprint that `facts` of one node make."""
+    """Return the fingerprint of a node with these `facts`."""
     machine: dict[str, str] = {}
     firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
     if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +13,7 @@ from plotly import graph_objects
 
 from ncclprobe.model.findings import Status, Suppression, Verdict, fail
 from ncclprobe.model.report import NodeRow, Report
+from ncclprobe.model.values import replace
 from ncclprobe.report.html import charts, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place
@@ -134,7 +134,7 @@ def test_a_frame_is_around_what_the_blamed_sender_sends_and_around_the_suspected
     assert [s["line"]["color"] for s in shapes] == ["--fail", "--warn"]
 
 
-def test_a_fast_road_within_nodes_does_not_pale_the_slow_one_between_them() -> None:
+def test_a_fast_transport_within_nodes_does_not_pale_the_slow_one_between_them() -> None:
     first = made.pairs().pairs[0]
     rates = {(0, 1): 40.0, (0, 2): 1.0, (0, 3): 1.0, (1, 2): 0.25}
     pairs = [replace(first, src=a, dst=b, GBps=rate, inside=rate > 2) for (a, b), rate in rates.items()]
