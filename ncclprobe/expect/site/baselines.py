@@ -18,7 +18,6 @@ from typing import Any, Literal
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
@@ -147,7 +146,7 @@ def _unfit(row: Measurement) -> str:
 
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
     """The row that `rows` become, why it is no expectation (empty: it is), and whether that is for being low."""
-    first, rates = rows[0], [typical_GBps(row) for row in rows]
+    first, rates = rows[0], [row.busbw_GBps for row in rows]
     value = median(rates)
     mad = median(abs(rate - value) for rate in rates)
     within = median(row.precision or 0.0 for row in rows)
