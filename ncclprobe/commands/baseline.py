@@ -28,20 +28,22 @@ examples:
 Refused are rows that failed, were noise or carried wrong data, and, where it is known what the machine should reach
 (from the report, or --machine), rows below that: a sick machine is nobody's norm.
 
-exit codes: 0 kept, 2 wrong usage or unreadable, 3 some rows, or all of them, were refused: it says which and why"""
+A run that is given twice counts once. Exit codes: 0 written, and what was refused is said; 2 wrong usage or unreadable;
+3 every row was refused, and nothing was written."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Merge the runs and write the baseline. Raises UsageError."""
     options = _parser().parse_args(argv)
-    runs = [run for path in options.file for run in read_runs(path)]
+    runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
     kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
     site = _site(runs, kept, fingerprint)
     if kept.rows and options.output != "-":
         files.write(Path(options.output), baselines.render(site))
-    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else _told(site, kept, options.output))
-    return ExitCode.INCONCLUSIVE if kept.refused or not kept.rows else ExitCode.OK
+    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else
+          _told(site, kept, options.output, twice))  # fmt: skip
+    return ExitCode.OK if kept.rows else ExitCode.INCONCLUSIVE
 
 
 def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:
@@ -87,9 +89,13 @@ def _by_name(machine: str) -> baselines.Allowed:
     return allowed
 
 
-def _told(site: baselines.Site, kept: baselines.Kept, path: str) -> str:
+def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence[str]) -> str:
     """What was kept, of what, and what was refused."""
-    lines = [f"refused: {each}" for each in kept.refused] + [f"kept though low: {each}" for each in kept.flagged]
+    lines = [
+        *twice,
+        *(f"refused: {each}" for each in kept.refused),
+        *(f"kept though low: {each}" for each in kept.flagged),
+    ]
     if not kept.rows:
         return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
     mine = site.print()

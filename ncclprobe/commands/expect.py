@@ -32,7 +32,7 @@ from ncclprobe.units import parse_size, printable
 
 _ABOUT = """\
 What collectives should reach on this machine, on one that a capture describes, or on a type with a name: per size the
-time, the bus bandwidth, the lowest that passes, what decides it, and where the number comes from."""
+time, the bus bandwidth, the threshold below which a row does not pass, what decides it, and where it comes from."""
 
 _MORE = """\
 examples:

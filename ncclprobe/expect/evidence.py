@@ -148,11 +148,15 @@ def unjudged(found: Expectation, why: str) -> Expectation:
 
 
 def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:
-    have = f"from {cell.sources} sources and {cell.rows} rows" if cell else "from no source"
+    have = f"from {_count(cell.sources, 'source')} and {_count(cell.rows, 'row')}" if cell else "from no source"
     return (
         f"not judged: how far {basis} expectations {where} are off is known {have}, and it takes {FEWEST_SOURCES} and "
         f"{FEWEST_ROWS}"
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _words(path: str) -> str:

@@ -35,8 +35,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is
     what a call waits for beside its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes` what
-    the bus bandwidth counts. `bottleneck` names what decides: ``launch``, ``latency``, ``NVLink``, ``PCIe``,
-    ``inter-socket`` or ``NIC``.
+    the bus bandwidth counts. `links` says in words what the bytes cross, `bottleneck` names what decides: ``launch``,
+    ``latency``, ``NVLink``, ``PCIe``, ``inter-socket`` or ``NIC``.
     """
 
     op: str
@@ -56,6 +56,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     judged_by: str
     place: Where
     wire_GBps: float
+    links: str
     why: str
     source: str
     confidence: Confidence
@@ -119,6 +120,8 @@ def predict(
     limit = network.limit(system, shape, op, alone, ring=ring)
     if parts.count > 1 and limit is None:
         return None
+    if limit and found.algorithm == "Ring" and limit.value_GBps > parts.line_GBps and limit.rule != "racks":
+        found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
 
 
@@ -153,7 +156,7 @@ def _whole(
     time_us = corrected_us(found.latency_us, transfer_us, factors, start)
     share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
-    busbw = bus_bytes / time_us / 1e3
+    busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
     return Prediction(
         op=op,
         nbytes=nbytes,
@@ -172,7 +175,8 @@ def _whole(
         judged_by=judged_by,
         place=place,
         wire_GBps=bound.hard_GBps / network.crossing(shape, network.domains(system, shape)) if bound else _wire(system),
-        why=_why(found, system, shape, bound, start if judged_by != "bandwidth" else None),
+        links=path,
+        why=_why(found, path, shape, start if judged_by != "bandwidth" else None),
         source=f"{_MODEL}; {bound.source}" if bound else _MODEL if found.protocol else _LINKS,
         confidence=bound.confidence if bound else "low" if place in _LOW else found.confidence,
     )
@@ -212,16 +216,19 @@ def _wire(system: NodeSystem) -> float:
     return system.nvlinks * links if system.nvlinks else system.pcie_GBps * 1.3
 
 
-def _why(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, start: float | None) -> str:
+def _crossed(system: NodeSystem, shape: Shape, bound: Limit | None) -> str:
+    """What the bytes cross, in words."""
+    if bound:
+        return bound.why
+    if system.nvlinks and _link(system, shape, LATEST) == "NVLink":
+        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s as NCCL counts them"
+    return _pcie(system, shape)
+
+
+def _why(found: Modelled, path: str, shape: Shape, start: float | None) -> str:
     """The links, the algorithm and the ranks; with `start`, the microseconds that the bytes have no part in."""
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
-    if bound:
-        path = bound.why
-    elif system.nvlinks and _link(system, shape, LATEST) == "NVLink":
-        path = f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s as NCCL counts them"
-    else:
-        path = _pcie(system, shape)
     time = f"; judged by time, {start + found.latency_us:.3g} us of it latency" if start is not None else ""
     return f"{path}, {how}, {ranks}{time}"
 
@@ -268,6 +275,7 @@ def _of_pairs(
         judged_by=judged_by,
         place=place,
         wire_GBps=limit.hard_GBps if limit else _wire(system),
+        links=limit.why if limit else inside.why,
         why=f"{limit.why if limit else inside.why}, {shape.ranks} ranks in pairs",
         source=limit.source if limit else inside.source,
         confidence="low" if limit is None else limit.confidence,
