@@ -120,8 +120,6 @@ def predict(
     limit = network.limit(system, shape, op, alone, ring=ring)
     if parts.count > 1 and limit is None:
         return None
-    if limit and found.algorithm == "Ring" and limit.value_GBps > parts.line_GBps and limit.rule != "racks":
-        found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
 
 
@@ -157,6 +155,8 @@ def _whole(
     share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
+    if bound and found.algorithm == "Ring" and busbw > network.domains(system, shape).line_GBps:
+        found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs
     return Prediction(
         op=op,
         nbytes=nbytes,
