@@ -15,7 +15,6 @@ from itertools import combinations
 
 import fitting
 from published import Row
-from tables import table
 
 from ncclprobe.expect import direct, evidence, sockets
 from ncclprobe.expect.expected import as_expectation, combined
@@ -187,11 +186,14 @@ def without(found: Iterable[Sample], source: str) -> Cells:
     """The same without one source. What is judged with it stays judged: its mark is then what the others give."""
     groups = _groups(found)
     others = {key: {name: own[name] for name in own if name != source} for key, own in groups.items()}
-    return {
-        key: replace(_cell(key, own), mark=mark_of([min(each) for each in own.values()]))
-        for key, own in others.items()
-        if len(own) > 1 and _cell(key, groups[key]).mark is not None
-    }
+    return {key: replace(_cell(key, own), mark=_mark(own, groups[key])) for key, own in others.items() if own}
+
+
+def _mark(own: Mapping[str, Sequence[float]], whole: Mapping[str, Sequence[float]]) -> float | None:
+    """That of `own`, where the evidence is enough with the source that was left out of `whole`."""
+    rows = sum(map(len, whole.values()))
+    known = len(own) > 1 and evidence.enough(len(whole), rows)
+    return mark_of([min(each) for each in own.values()]) if known else None
 
 
 def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[float]]]:
@@ -290,104 +292,3 @@ def _weighed(each: Sample, marks: Cells) -> Expectation:
     return evidence.weighed(
         each.expected, row.system, row.shape, row.op, each.nbytes, by_time=each.by_time, cells=marks
     )
-
-
-def page(rows: Sequence[Row]) -> Iterator[str]:
-    """What is judged, how far off it is, and whom it blames, each source held back whole."""
-    found = nested(samples(rows))
-    healthy = [each for each in found if each.row.healthy == "yes"]
-    yield "## Each source held back whole"
-    yield ""
-    count = len({each.source for each in healthy})
-    yield (
-        f"{len(healthy)} healthy rows of {count} sources: several repositories of one cloud are one source, as are "
-        f"those who print {_COPIES} or more of the same numbers. A row is compared with what *other* sources printed "
-        "of the same machine, else with the model, and judged by thresholds of the others alone: where the basis, the "
-        f"path of the bytes and the decade of bytes have {evidence.FEWEST_SOURCES} sources and {evidence.FEWEST_ROWS} "
-        "rows; a FAIL lies below the thresholds of both. Errors count each source once; `worst` is the median of the "
-        "worst source. The share that is judged stands with every error."
-    )
-    yield ""
-    yield from _by_path(healthy)
-    yield from _by_size(healthy)
-    yield from _alarms(found)
-    yield from _incidents([each for each in found if each.row.healthy == "no"])
-
-
-def _by_path(healthy: Sequence[Judged]) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for each in healthy:
-        groups[each.path, _large(each.nbytes)].append(each)
-    head = ("path", "bytes", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
-    yield from table(head, [(*key, *_numbers(own)) for key, own in sorted(groups.items())])
-
-
-_BOUNDS = (
-    (1 << 30, "1 GiB and more"),
-    (256 << 20, "256 MiB to 1 GiB"),
-    (64 << 20, "64 to 256 MiB"),
-    (0, "below 64 MiB"),
-)
-
-
-def _large(nbytes: int) -> str:
-    return next(words for least, words in _BOUNDS if nbytes >= least)
-
-
-def _by_size(healthy: Sequence[Judged]) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for each in healthy:
-        inside = each.path.split()[0] in ("nvlink", "pcie", "mnnvl")
-        groups[_large(each.nbytes), "one node or rack" if inside else "between nodes"].append(each)
-    head = ("bytes", "where", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
-    order = [words for _, words in _BOUNDS]
-    ordered = sorted(groups.items(), key=lambda item: (item[0][1], order.index(item[0][0])))
-    yield from table(head, [(*key, *_numbers(own)) for key, own in ordered])
-
-
-def _numbers(own: Sequence[Judged]) -> tuple[object, ...]:
-    """Rows, the judged share, the error over sources, and the verdicts."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    for each in own:
-        errors[each.source].append(each.error)
-    middle = [statistics.median(values) for values in errors.values()]
-    ninety = [sorted(values)[math.ceil(0.9 * len(values)) - 1] for values in errors.values()]
-    judged = sum(each.is_judged for each in own) / len(own)
-    states = [sum(each.status == word for each in own) for word in ("fail", "warn")]
-    return (len(own), f"{judged:.0%}", f"{statistics.fmean(middle):.3f}", f"{statistics.fmean(ninety):.3f}",
-            f"{max(middle):.2f}", *states)  # fmt: skip
-
-
-def _alarms(found: Sequence[Judged]) -> Iterator[str]:
-    for health, words in (("yes", "healthy"), ("unknown", "of unknown health")):
-        own = [each for each in found if each.row.healthy == health]
-        runs: dict[object, list[Judged]] = defaultdict(list)
-        for each in own:
-            runs[each.run].append(each)
-        failed, warned = ([run for run in runs.values() if any(each.status == word for each in run)]
-                          for word in ("fail", "warn"))  # fmt: skip
-        names = "; ".join(sorted({f"{run[0].row.label} ({run[0].row.family})" for run in failed}))
-        judged = sum(any(each.is_judged for each in run) for run in runs.values())
-        rows = sum(each.status == "fail" for each in own)
-        yield (
-            f"- {words}: {rows} of {len(own)} rows FAIL ({rows / len(own):.2%}), {len(failed)} of {len(runs)} runs"
-            f"{': ' + names if names else ''}; {len(warned)} runs have a WARN; {judged} runs have a judged row"
-        )
-    yield ""
-
-
-def _incidents(sick: Sequence[Judged]) -> Iterator[str]:
-    yield "## Incidents found"
-    yield ""
-    yield "One incident is one run of one sick machine, whatever the number of its rows."
-    yield ""
-    runs: dict[object, list[Judged]] = defaultdict(list)
-    for each in sick:
-        runs[each.run].append(each)
-    lines = []
-    for own in runs.values():
-        states = [each.status for each in own]
-        whole = next(word for word in ("fail", "warn", "pass", "unjudged") if word in states)
-        counts = f"{states.count('fail')} / {states.count('warn')} / {states.count('unjudged')} of {len(own)}"
-        lines.append((whole, counts, f"{min(each.reached for each in own):.2f}", own[0].row.label))
-    yield from table(("verdict", "FAIL / WARN / not judged", "lowest of expected", "incident"), sorted(lines))
