@@ -132,10 +132,10 @@ def report(found: Sequence[Row], path: Path) -> Iterator[str]:
         f"`scripts/accuracy.py` over {len(found)} published collectives whose GPU is known, {len(pairs)} predicted "
         f"({len(found) - len(pairs)} go over TCP or say nothing of their NICs). {len(healthy)} are healthy, from "
         f"{count} publishers. An error is the absolute log of predicted by measured bus bandwidth (by time, where it "
-        "is printed): 0.10 is 10 %. Medians and 90th percentiles are those of each source, averaged over sources. First "
-        "every source is held back whole: from the factors of the correction, from what was published, and from the "
-        "thresholds. Below that the model alone, as it ships. What each kind of evidence knows without the others is "
-        "in `ablation.md`. This page takes ten seconds."
+        "is printed): 0.10 is 10 %. Medians and 90th percentiles are those of each source, averaged over sources. "
+        "First every source is held back whole: from the factors of the correction, from what was published, and from "
+        "the thresholds. Below that the model alone, as it ships. What each kind of evidence knows without the others "
+        "is in `ablation.md`. This page takes ten seconds."
     )
     yield ""
     yield from INDEPENDENCE

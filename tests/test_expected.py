@@ -42,7 +42,7 @@ READ = ("p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 
 def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
     capsys: pytest.CaptureFixture[str], machine: str, nodes: str
 ) -> None:
-    argv = ("--machine", machine, "--nodes", nodes, "--op", "all", "-b", "16M")
+    argv = ("--machine", machine, "--nodes", nodes, "--op", "all", "-f", "64")
     lines = said(capsys, *argv).splitlines()
     assert all(len(line) <= 80 or "http" in line for line in lines)
     rows = [line for line in lines if re.match(r" +\d+ [KMG]?i?B +[\d.e-]+ +[\d.e-]+ ", line)]

@@ -150,8 +150,8 @@ def unjudged(found: Expectation, why: str) -> Expectation:
 def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:
     have = f"from {_count(cell.sources, 'source')} and {_count(cell.rows, 'row')}" if cell else "from no source"
     return (
-        f"not judged: how far {basis} expectations {where} are off is known {have}, and it takes {FEWEST_SOURCES} and "
-        f"{FEWEST_ROWS}"
+        f"not judged: how far {basis} expectations {where} are off is known {have}; it takes {FEWEST_SOURCES} sources "
+        f"and {FEWEST_ROWS} rows"
     )
 
 

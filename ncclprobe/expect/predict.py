@@ -236,9 +236,12 @@ def _why(found: Modelled, path: str, shape: Shape, start: float | None) -> str:
 def _pcie(system: NodeSystem, shape: Shape) -> str:
     """The slots, or the link between the sockets, that a ring of PCIe crosses."""
     have = links(system, shape, LATEST)
+    path = f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
+    place = where(system, shape, "Ring", LATEST, crosses_network=False)
     if have.kind == "inter-socket":
-        return f"processor sockets that NCCL counts as {have.inside_GBps:g} GB/s apart"
-    return f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
+        path, place = f"the link between processor sockets, which NCCL counts as {have.inside_GBps:g} GB/s", "sockets"
+    share = 1 / CORRECTIONS[place].transfer
+    return path if share == 1 else f"{path}, of which {share:.2g} is reached"
 
 
 def _of_pairs(

@@ -1,5 +1,6 @@
 """The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types, the beliefs."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -114,7 +115,7 @@ def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[st
     for (why, source, confidence), number in reasons.items():
         yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", "    ")
     for of in _by_worst(rows):
-        yield from _wrapped(f"{_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{of[-1].expectation.known}")
+        yield from _wrapped(f"{_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
     yield from (line for note in _above(rows, asked) for line in _wrapped(note))
 
 
@@ -125,7 +126,13 @@ def _row(line: Line, ranks: int, number: int, *, faulty: bool) -> str:
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
     low = f"{value.threshold:9.4g}" if value.worst != "unjudged" else f"{'-':>9}"
     last = _fault(line) if faulty else f"{_how(line):<15}"
-    return f"{size(line.nbytes):>8} {time} {value.value:8.4g} {low} {decides:<12} {last} {value.basis} [{number}]"
+    return f"{size(line.nbytes):>8} {time} {_rate(value.value)} {low} {decides:<12} {last} {value.basis} [{number}]"
+
+
+def _rate(value: float) -> str:
+    """GB/s in eight columns: four digits, and three of what is very small."""
+    text = f"{value:8.4g}"
+    return text if len(text) == 8 else f"{value:8.3g}"
 
 
 def _fault(line: Line) -> str:
@@ -142,7 +149,7 @@ def _how(line: Line) -> str:
 
 
 _NEAR = 1.2
-_SAID = ("corrected", "drawn to", "with NCCL_")
+_SAID = ("drawn to", "with NCCL_")
 
 
 def _reason(line: Line) -> tuple[str, str, str]:
@@ -161,6 +168,15 @@ def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
     """Sizes that follow each other with the same worst verdict."""
     for _, group in groupby(rows, key=lambda line: line.expectation.worst):
         yield list(group)
+
+
+def _known(of: Sequence[Line]) -> str:
+    """How well the last and largest of these sizes is known; what the model expects is said of one size alone."""
+    known = of[-1].expectation.known
+    return _EXPECTS.sub("", known) if len(of) > 1 else known
+
+
+_EXPECTS = re.compile(r"the model expects [\d.e+-]+ GB/s: ")
 
 
 def _span(of: Sequence[Line]) -> str:

@@ -53,7 +53,7 @@ def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) ->
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
     assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
-    assert "it takes 3 and 30" in found.known
+    assert "it takes 3 sources and 30 rows" in found.known
     assert once((1, 1), found).status == "unjudged"
     assert once(None, found).status == "unjudged"
 
