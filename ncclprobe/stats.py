@@ -5,7 +5,7 @@ sample
     over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
 median (p50)
     The middle sample, or the mean of the two in the middle: the headline, which bandwidths come from and verdicts go
-    by, for one hiccup does not move it. Rates are never averaged: a mean of rates flatters whoever was lucky.
+    by, for one hiccup does not move it. Rates are never averaged: a mean of rates overstates the fast samples.
 mean
     The arithmetic mean of the samples, which nccl-tests prints. Bandwidths come from it where there are fewer than
     MIN_SAMPLES.

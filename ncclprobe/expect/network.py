@@ -122,7 +122,7 @@ def domains(system: NodeSystem, shape: Shape) -> Domains:
 def _line_GBps(system: NodeSystem, gpus: int) -> float:
     """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
     line = system.nics * min(1.0, gpus / system.gpus) * _nic_GBps(system)
-    return min(line, gpus * system.pcie_GBps * _PCIE_PAYLOAD) if system.gdr else line
+    return min(line, gpus * system.to_nic_GBps * _PCIE_PAYLOAD) if system.gdr else line
 
 
 def _nic_GBps(system: NodeSystem) -> float:

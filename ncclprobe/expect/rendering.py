@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ncclprobe.expect.context import Situation
+from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
@@ -24,12 +24,12 @@ _ABOVE = (
 _NEWER = "NCCL {asked} is newer than {known}, the newest whose search and tables are known here: taken as that"
 
 
-def as_text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> str:
+def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> str:
     """The table of each operation, and the reasons below it."""
     return "\n".join(_text(asked, here, found))
 
 
-def _text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> Iterator[str]:
+def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
     yield from _wrapped(f"{system.name}: {_ranks(asked)}, NCCL {_dotted(asked.version)}")
     yield from _wrapped(here.why)
@@ -197,7 +197,7 @@ def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
         yield _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
 
 
-def as_json(asked: TableRequest, here: Situation, found: Sequence[Line]) -> dict[str, Any]:
+def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> dict[str, Any]:
     """Everything of the table, with real types."""
     return {
         "machine": asked.machine.name if asked.machine else None,
