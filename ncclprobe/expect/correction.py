@@ -13,10 +13,11 @@ machine of a class, and each is one number here:
   EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
   greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
-  90 of 125. Rings between nodes show none, trees do.
+  90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
+  none, trees do.
 
-``corrected_us = wait + transfer x B + filling x sqrt(wait x B)`` with ``wait = start + latency x L``, for a modelled
-latency L and transfer time B.
+``corrected_us = wait + transfer x B + filling x min(sqrt(wait x B), FILLED x wait)`` with ``wait = start + latency x
+L``, for a modelled latency L and transfer time B.
 
 The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` says how far
 they are off where each source is compared with factors that were fitted without it. Never tuned to a row.
@@ -47,15 +48,15 @@ class Correction(Struct, frozen=True):
 
 CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
-        "nvlink": Correction(filling=0.8),
+        "nvlink": Correction(filling=0.9),
         "pcie": Correction(),
         "pcie ring": Correction(transfer=1.2),
         "sockets": Correction(transfer=0.72),
         "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
-        "nvls": Correction(filling=0.8),
-        "nvls-8": Correction(transfer=0.86, filling=0.8),
+        "nvls": Correction(filling=0.9),
+        "nvls-8": Correction(transfer=0.86, filling=0.9),
         "network": Correction(),
-        "network trees": Correction(filling=0.8),
+        "network trees": Correction(filling=0.9),
     }
 )
 
@@ -66,15 +67,16 @@ STARTS_US: Mapping[str, float] = MappingProxyType(
         "nvlink hopper": 0.0,
         "mnnvl": 8.0,
         "pcie": 2.0,
-        "rdma": 18.0,
+        "rdma": 16.0,
         "tcpx": 58.0,
-        "unknown": 18.0,
+        "unknown": 16.0,
         "racks": 117.0,
     }
 )
 """By the path of the bytes as :mod:`.evidence` words it. Between racks one run says it: 184 us for 8 B on two of them
 (https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document)."""
 
+FILLED = 4.0
 _BOARD, _SHARES = 8, (2, 28, 0)
 
 
@@ -102,4 +104,4 @@ def corrected_us(latency_us: float, transfer_us: float, factors: Correction, sta
     """The time of one call, from what the model makes of its latency and of its bytes, in microseconds."""
     wait = start + factors.latency * latency_us
     moving = factors.transfer * transfer_us
-    return wait + moving + factors.filling * math.sqrt(wait * moving)
+    return wait + moving + factors.filling * min(math.sqrt(wait * moving), FILLED * wait)
