@@ -137,7 +137,7 @@ def measurement_row(m: Measurement) -> str:
         f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,
         m.nbytes,
         "x" if m.place == "in" else "-",
-        f"{m.time_us.mean:.2f}",
+        f"{m.time_us.typical:.2f}",
         "-" if m.precision is None else _percent(m.precision),
         f"{m.issue_us:.2f}",
         m.iters * m.batches,
