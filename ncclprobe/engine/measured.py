@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
-from ncclprobe.expect import of_run
+from ncclprobe.expect import copies, of_run
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
@@ -21,7 +21,7 @@ from ncclprobe.facts.run.asked import Asked, Notes, Skipped
 from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
+from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, NicTraffic, Steps
 from ncclprobe.host import Host
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Measurement
@@ -29,6 +29,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.nccl.selection import choose
 from ncclprobe.units import size
 
@@ -61,7 +62,9 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     found = of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
     told = run.get(Notes)
     texts = told.texts if isinstance(told, Notes) else ()
-    return {**run, Expected: Expected(found.bands), Notes: Notes((*texts, f"judged again: {found.note}"))}
+    by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
+    again = Notes((*texts, f"judged again: {found.note}"))
+    return {**run, Expected: Expected(found.bands), ExpectedCopies: by_slot, Notes: again}
 
 
 def job_of(run: Facts, job: Job) -> Job:
@@ -186,6 +189,13 @@ def rows_of(run: Facts) -> tuple[Measurement, ...]:
     return judge_rows(rows, expected if isinstance(expected, Expected) else Expected())
 
 
+def copies_of(run: Facts) -> tuple[CopyRow, ...]:
+    """The copies of a run with their verdicts; none where it measured none."""
+    expected = run.get(ExpectedCopies)
+    nodes = expected.nodes if isinstance(expected, ExpectedCopies) else {}
+    return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
+
+
 def sections(run: Facts) -> dict[str, Any]:
     """The report's fields that hold what was measured."""
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
@@ -194,7 +204,7 @@ def sections(run: Facts) -> dict[str, Any]:
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "nic_traffic": _rows(run, NicTraffic),
-        "copies": _rows(run, Copies),
+        "copies": copies_of(run),
         "affinity": _rows(run, Affinities),
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),

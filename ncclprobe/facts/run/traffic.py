@@ -1,9 +1,10 @@
 """Where bytes went in a run, and what it measured besides collectives: copies, affinity, groups and training steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import collector
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
 
@@ -23,7 +24,7 @@ def nic_traffic(host: Host) -> NicTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies within nodes that were measured. At least one."""
+    """The copies within nodes that were measured, without verdicts. At least one."""
 
     rows: tuple[CopyRow, ...]
 
@@ -32,6 +33,20 @@ class Copies:
 def copies(host: Host) -> Copies:
     """Read the copies."""
     return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCopies:
+    """What the run expected of copies, by node and kind (``host``, ``d2d``); a node that is left out: of none."""
+
+    nodes: dict[str, dict[str, Expectation]] = field(default_factory=dict)
+
+
+@collector
+def expected_copies(host: Host) -> ExpectedCopies:
+    """Read what the run expected of copies."""
+    found = any_of(host, "expected_copies", ExpectedCopies)
+    return found[-1] if found else ExpectedCopies()
 
 
 @dataclass(frozen=True, slots=True)

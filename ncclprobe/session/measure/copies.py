@@ -1,20 +1,19 @@
 """``ncclprobe copies``: what a node's own links carry, GPU after GPU and all together; without a GPU, its memory.
 
-Ranks of one node take turns, those of other nodes do the same meanwhile; then all copy at once. Judged by what the slot
-or the NVLinks of this machine carry (:mod:`ncclprobe.expect.copies`), from the GPU's own NUMA node and alone; for the
-other cases nothing is published, and they stand beside it.
+Ranks of one node take turns, those of other nodes do the same meanwhile; then all copy at once. Nothing is judged here:
+what the slot or the NVLinks of each machine carry is recorded with the copies (:mod:`ncclprobe.expect.copies`).
 """
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
+from ncclprobe.expect.copies import by_kind
+from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
@@ -24,8 +23,6 @@ from ncclprobe.session.ranks.identity import Seat
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
-_C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
-Expected = Mapping[str, Expectation | None]
 Rates = Sequence[float]
 
 
@@ -37,22 +34,24 @@ class Copies:
         self._node, self._device, self._look = look.node, device, look
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
         self.remark = ""
+        self.expected = ExpectedCopies()
 
     def play(self) -> tuple[CopyRow, ...]:
-        """All copies, judged; on rank 0, nothing elsewhere. Raises ProbeError."""
+        """All copies on rank 0, nothing elsewhere; `expected` then says what they should reach. Raises ProbeError."""
         reads = self._seat.local_rank == 0
         self._beat("what copies should reach")
-        expected = expectations(self._look.snapshot()) if reads and self._device != "cpu" else {}
+        expected = by_kind(self._look.snapshot().facts) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
         told = self._exchange.collect(
-            [self._node, [asdict(row) for row in rows], {k: asdict(v) for k, v in expected.items() if v}, self.remark]
+            [self._node, [asdict(row) for row in rows], {kind: asdict(each) for kind, each in expected.items()}, self.remark]
         )
         if told is None:
             return ()
-        known = {node: {k: Expectation(**v) for k, v in found.items()} for node, _, found, _ in told if found}
+        self.expected = ExpectedCopies(
+            {node: {kind: Expectation(**each) for kind, each in found.items()} for node, _, found, _ in told if found}
+        )
         self.remark = next((remark for *_, remark in told if remark), "")
-        found = [CopyRow(**row) for _, rows, _, _ in told for row in rows]
-        return tuple(judged(row, known.get(row.node, {})) for row in found)
+        return tuple(CopyRow(**row) for _, rows, _, _ in told for row in rows)
 
     def _turns(self) -> Iterator[CopyRow]:
         """Local rank after local rank, then all of them."""
@@ -170,31 +169,3 @@ class Copies:
     def _cpus(self, node: int | None) -> Sequence[int]:
         """The processors of a NUMA node that this process may use; all of them where it is not known."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
-
-
-def expectations(snapshot: Snapshot) -> Expected:
-    """What a copy between host and GPU, and one between GPUs, reaches on this machine, as far as it is known."""
-    from ncclprobe.expect import copies
-    from ncclprobe.expect.context import situation
-
-    system = situation(snapshot.facts).system
-    if isinstance(system, Absent):
-        return {}
-    place = copies.slot(system.pcie_GBps)
-    host = copies.host_copy(*place) if place else None
-    if _C2C.search(system.gpu):
-        host = copies.c2c_copy(max(1, system.gpus // max(1, system.sockets)), system.compute_capability)
-    peer = copies.nvlink_copy(system) or (copies.p2p_pcie_copy(*place, p2p=system.p2p) if place else None)
-    return {"host": host, "d2d": peer}
-
-
-def judged(row: CopyRow, expected: Expected) -> CopyRow:
-    """`row` beside what its link carries. Both ways at once, from the far node and together: nothing is expected."""
-    kind: Literal["host", "d2d"] = "d2d" if row.kind == "d2d" else "host"
-    found = expected.get(kind) if row.kind in ("h2d", "d2h", "d2d") and row.near is not False else None
-    if found is None or row.concurrent:
-        return row
-    beside = replace(row, expected_GBps=found.value, threshold_GBps=found.threshold, why=found.why, source=found.source)
-    if row.GBps >= found.threshold:
-        return replace(beside, status="pass")
-    return replace(beside, status="fail" if row.max_GBps < found.threshold else "inconclusive")

@@ -7,7 +7,7 @@ ranks, the process that started them makes the report from the log, and rank 0 o
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
@@ -33,7 +34,10 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
 from ncclprobe.session.watchdog.watchdog import Ending
 
-_VERDICT = ("expectation", "status", "inconclusive_why", "retest")
+_VERDICT: Mapping[type, Collection[str]] = {
+    Measurement: ("expectation", "status", "inconclusive_why", "retest"),
+    CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
+}
 """Fields of a row that are judged: the log holds none of them."""
 
 
@@ -187,10 +191,11 @@ class Recorder:
         """Keep what the NICs have counted."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
 
-    def add_copies(self, rows: Sequence[CopyRow]) -> None:
-        """Keep the copies within nodes; without a row nothing was measured."""
+    def add_copies(self, rows: Sequence[CopyRow], expected: ExpectedCopies) -> None:
+        """Keep the copies within nodes, and what was `expected` of them; without a row nothing was measured."""
         if rows:
-            self._log.add("copies", _plain(tuple(rows)))
+            self._log.add("expected_copies", _plain(expected))
+            self._log.add("copies", [_unjudged(row) for row in rows])
 
     def add_affinity(self, rows: Sequence[AffinityRow]) -> None:
         """Keep the comparison of processors; without a row there was nothing to compare."""
@@ -278,5 +283,5 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _unjudged(row: Measurement) -> dict[str, Any]:
-    return {name: value for name, value in _plain(row).items() if name not in _VERDICT}
+def _unjudged(row: Measurement | CopyRow) -> dict[str, Any]:
+    return {name: value for name, value in _plain(row).items() if name not in _VERDICT[type(row)]}

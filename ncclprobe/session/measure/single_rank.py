@@ -69,6 +69,7 @@ def _measure(recorder: Recorder, seat: Seat, look: Look, host: Host, progress: P
     from ncclprobe.session.measure.copies import Copies
 
     measuring = Copies(seat, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
-    recorder.add_copies(measuring.play())
+    rows = measuring.play()
+    recorder.add_copies(rows, measuring.expected)
     if measuring.remark:
         recorder.note(measuring.remark)
