@@ -126,6 +126,7 @@ def diagnose(
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
+        run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
     verdicts = judge(snapshots, question.checks, job, run)
     verdicts, suppressed = suppress(verdicts, question.ignore)

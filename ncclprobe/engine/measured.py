@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
+from ncclprobe.errors import ParseError
 from ncclprobe.expect import copies, of_run
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.expect.system import Shape
@@ -23,12 +24,13 @@ from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, NicTraffic, Steps
 from ncclprobe.host import Host
+from ncclprobe.localise.of_run import localise
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Measurement
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.nccl.selection import choose
 from ncclprobe.units import size
@@ -42,6 +44,27 @@ _USED_SHARE = 0.1
 def run_facts(log: Host) -> Facts:
     """The facts that the samples of a run make."""
     return collect(log, discover("ncclprobe.facts", Collector, {"run"}))
+
+
+def concluded(run: Facts) -> Facts:
+    """`run` with what follows from its samples and its expectations: who is slow. Made anew for each report."""
+    measured = run.get(MeasuredPairs)
+    if not isinstance(measured, MeasuredPairs):
+        return {**run, Localised: measured or Absent("no pair was measured")}
+    if not measured.rows and not measured.lost and not measured.complete:
+        return {**run, Localised: Absent("the run ended before all pairs were measured", "NotCaptured")}
+    try:
+        return {**run, Localised: Localised(localise(measured, _expected_pair_GBps(run, measured)))}
+    except ParseError as error:
+        return {**run, Localised: Absent(str(error), "ParseError")}
+
+
+def _expected_pair_GBps(run: Facts, measured: MeasuredPairs) -> float | None:
+    """The least that is expected of a sendrecv of so many bytes as were sent between pairs."""
+    expected = run.get(Expected)
+    if not isinstance(expected, Expected) or not measured.rows:
+        return None
+    return expected.least_GBps("sendrecv", measured.rows[0].nbytes)
 
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:

@@ -38,6 +38,33 @@ class PairRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LostTransfer:
+    """Nothing, or not all, came from rank `src` to rank `dst` before the deadline; `step` and `inside` as of rows."""
+
+    src: int
+    dst: int
+    why: str
+    step: int = 0
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankNics:
+    """Where pairs were measured: the host of each rank and its NIC (null: not known; empty: of none)."""
+
+    hosts: tuple[str, ...]
+    nics: tuple[Nic | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Blamed:
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
@@ -86,6 +113,7 @@ class OwnCollective:
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
+    `turn` counts from 1: where a node is slow beside the others, all of them are measured again.
     """
 
     node: str
@@ -94,6 +122,7 @@ class OwnCollective:
     busbw_GBps: float
     time_us: float
     samples_us: tuple[float, ...]
+    turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)

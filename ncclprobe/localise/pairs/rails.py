@@ -5,14 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclprobe.localise.pairs.samples import End, Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Nic:
-    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
-
-    name: str
-    index: int
+from ncclprobe.model.pair_results import Nic
 
 
 @dataclass(frozen=True, slots=True)

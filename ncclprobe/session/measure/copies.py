@@ -42,9 +42,8 @@ class Copies:
         self._beat("what copies should reach")
         expected = by_kind(self._look.snapshot().facts) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
-        told = self._exchange.collect(
-            [self._node, [asdict(row) for row in rows], {kind: asdict(each) for kind, each in expected.items()}, self.remark]
-        )
+        expects = {kind: asdict(each) for kind, each in expected.items()}
+        told = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.remark])
         if told is None:
             return ()
         self.expected = ExpectedCopies(

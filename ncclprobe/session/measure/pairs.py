@@ -1,15 +1,14 @@
 """A run that measures pairs: what each node reaches alone, then the round-robin, which rank 0 leads."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from ncclprobe.host import Host
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
-from ncclprobe.model.pair_results import Localisation
+from ncclprobe.model.pair_results import RankNics
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint
@@ -48,7 +47,7 @@ def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Wat
     cards = exchange.collect(nic_of_rank.card(party.backend, party.host, party.gpu, party.look))
     hosts = tuple(exchange.share(recorder.participants.hosts if recorder else None))
     turn = turn_of(seat.rank, hosts, sizes[1], device, clock_of(device), watch.beat, options.phase_timeout_s + _SLACK_S)
-    rows, slow, note = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
+    own = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
     watch.beat("pairs, buffers")
     endpoint = PairEndpoint(seat.rank, device, sizes)
     context = PairContext(seat.rank, endpoint, exchange, watch.beat, sizes, options.phase_timeout_s / 2, watch.deserted)
@@ -56,32 +55,30 @@ def play(party: Party, exchange: Exchange, recorder: Recorder | None, watch: Wat
     if cards is None or recorder is None:
         fit = run_worker(context)
     else:
-        own = {"intra_node_all_reduce": rows, "intra_node": slow, "intra_node_note": note}
-        fit = _lead(context, own, place_ranks(hosts, nic_of_rank.nics(hosts, cards)), recorder, watch, options.rounds)
+        nics = tuple(nic_of_rank.nics(hosts, cards))
+        recorder.add_pair(RankNics(hosts, nics))
+        for row in own:
+            recorder.add_pair(row)
+        fit = _lead(context, place_ranks(hosts, nics), recorder, watch, options.rounds)
     watch.tolerant = False
     return fit and not endpoint.lost
 
 
 def _lead(
     context: PairContext,
-    own: dict[str, Any],
     placement: Placement,
     recorder: Recorder,
     watch: Watch,
     rounds: int | None,
 ) -> bool:
-    """Rank 0's part: the tournament with `own`, fields of the localisation that are known before it."""
+    """Rank 0's part: the round-robin. Whether all ranks played to its end."""
 
     def dropped(ranks: Collection[int]) -> None:
         recorder.lose(watch.set_aside(ranks))
 
-    def whole(found: Localisation) -> Localisation:
-        return replace(found, **{**own, "intra_node": (*own["intra_node"], *found.intra_node)})
-
     round_robin = RoundRobin(context, placement, recorder.add_pair, recorder.expected_GBps(context.sizes[1]), dropped)
-    recorder.so_far = lambda: whole(round_robin.so_far())
-    found = whole(round_robin.run(rounds))
-    recorder.localise(found)
+    fit = round_robin.run(rounds)
+    recorder.all_pairs_tried()
     if placement.note:
         recorder.note(placement.note)
-    return not found.excluded_ranks
+    return fit

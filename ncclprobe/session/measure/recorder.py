@@ -24,7 +24,7 @@ from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
-from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
@@ -39,6 +39,14 @@ _VERDICT: Mapping[type, Collection[str]] = {
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
 """Fields of a row that are judged: the log holds none of them."""
+PairSample = RankNics | OwnCollective | PairRow | LostTransfer | Aside
+_PAIR_SAMPLES: Mapping[type, str] = {
+    RankNics: "pair_ranks",
+    OwnCollective: "node_all_reduce",
+    PairRow: "pair",
+    LostTransfer: "lost_transfer",
+    Aside: "excluded",
+}
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
@@ -87,14 +95,10 @@ class Recorder:
         self._rows, self._expected = Rows(()), Expected()
         self._publisher = Publisher(options)
         self._code: int | None = None
-        self._localised = False
-        self._pairs = 0
         self.snapshots: Callable[[], Sequence[Snapshot]] = tuple
         """The nodes that were looked at, once the run asks for its report."""
         self.with_transport: Callable[[Measurement], Measurement] = lambda row: row
         """A row with its transport, as far as it is known."""
-        self.so_far: Callable[[], Localisation] | None = None
-        """What can be said of the pairs if the run ends before all are measured."""
         self._log.add("asked", _plain(asked(options, participants.backend)))
         self.participants = participants
         self.take_part(participants)
@@ -168,15 +172,13 @@ class Recorder:
                 if each.falsifies:
                     self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
-    def add_pair(self, row: PairRow) -> None:
-        """Keep one direction of a pair."""
-        self._pairs += 1
-        self._log.add("pair", _plain(row))
+    def add_pair(self, found: PairSample) -> None:
+        """Keep something that was measured of pairs."""
+        self._log.add(_PAIR_SAMPLES[type(found)], _plain(found))
 
-    def localise(self, found: Localisation) -> None:
-        """Keep who is slow, by all pairs."""
-        self._localised = True
-        self._log.add("localisation", _plain(found))
+    def all_pairs_tried(self) -> None:
+        """Say that no pair is missing but those of ranks that had gone."""
+        self._log.add("pairs_complete", True)
 
     def lose(self, ranks: Sequence[LostRank]) -> None:
         """Keep which ranks the run goes on without."""
@@ -203,12 +205,7 @@ class Recorder:
 
     def expected_GBps(self, nbytes: int) -> float | None:
         """The least that is expected of a sendrecv of so many bytes."""
-        asked = (
-            b.expectation.threshold
-            for b in self._expected.bands
-            if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes
-        )
-        return next(asked, None)
+        return self._expected.least_GBps("sendrecv", nbytes)
 
     def open(self) -> None:
         """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
@@ -247,8 +244,6 @@ class Recorder:
             self._log.add("arrivals", _plain(ending.arrivals))
         if ending.attendance:
             self._log.add("attendance", _plain(ending.attendance))
-        if self._pairs and not self._localised and self.so_far:
-            self.localise(self.so_far())
         self._log.close(ending.why or ("" if ending == Ending() else "ranks were lost"))
 
     def _publish(self, ending: Ending) -> int:
