@@ -58,7 +58,7 @@ class Question:
     """What a command was asked: which checks judge what, since when, and what a site accepts.
 
     `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
-    `pictures`: whether topology and NCCL's choices are to be in the report.
+    `pictures`: whether topology and NCCL's choices are to be in the report; the last line of accept says widths.
     """
 
     command: tuple[str, ...]
@@ -88,7 +88,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         accepted=suppressions.load(options.config, every_check),
         fail_on=options.fail_on,
         job=job,
-        pictures=bool(options.verbose or options.json or options.html),
+        pictures=bool(options.verbose or options.json or options.html) or command[:1] == ("accept",),
         started=started,
         clock=clock,
     )

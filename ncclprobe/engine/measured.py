@@ -22,7 +22,7 @@ from ncclprobe.facts.run.asked import Asked, Notes, Skipped
 from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, NicTraffic, Steps
+from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
 from ncclprobe.host import Host
 from ncclprobe.localise.of_run import localise
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
@@ -33,6 +33,7 @@ from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.nccl.selection import choose
+from ncclprobe.training.ladder import climbed
 from ncclprobe.units import size
 
 T = TypeVar("T")
@@ -87,7 +88,8 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     texts = told.texts if isinstance(told, Notes) else ()
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
     again = Notes((*texts, f"judged again: {found.note}"))
-    return {**run, Expected: Expected(found.bands), ExpectedCopies: by_slot, Notes: again}
+    bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
+    return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 
 def job_of(run: Facts, job: Job) -> Job:
@@ -219,6 +221,11 @@ def copies_of(run: Facts) -> tuple[CopyRow, ...]:
     return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
 
 
+def _bands(run: Facts) -> tuple[Band, ...]:
+    expected = run.get(Expected)
+    return expected.bands if isinstance(expected, Expected) else ()
+
+
 def sections(run: Facts) -> dict[str, Any]:
     """The report's fields that hold what was measured."""
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
@@ -231,6 +238,7 @@ def sections(run: Facts) -> dict[str, Any]:
         "affinity": _rows(run, Affinities),
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
+        "ladder": climbed(_rows(run, Ladder), _bands(run)),
         "skipped_rows": _rows(run, Skipped),
         "first_call": first.cost if isinstance(first, FirstCalls) else None,
         "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,

@@ -100,13 +100,18 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell."""
+    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell.
+
+    `pcie_width`: lanes of its PCIe link as read, of `pcie_max_width` that it and its slot have; null: not known.
+    """
 
     name: str
     model: str
     pci: str | None
     numa: int | None
     cpus: str | None
+    pcie_width: int | None = None
+    pcie_max_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and ne
 from dataclasses import dataclass
 from typing import Literal
 
+from ncclprobe.model.measurement import Expectation
+
+RungName = Literal["rank", "pair", "node", "job"]
+
 
 @dataclass(frozen=True, slots=True)
 class NicBytes:
@@ -143,3 +147,34 @@ class StepRow:
     bubble_overhead: float | None = None
     bubble_idle: float | None = None
     idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRow:
+    """One rung: the same step of data-parallel training in each of `groups` groups of `ranks` ranks, all at once.
+
+    `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
+    rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
+    sums nothing. `step_us` is the median over `steps` of the slowest group, whose ranks are `slowest`. `busbw_GBps` is
+    of an `op` of `nbytes` over each group and nothing else (median of the slowest group; `best_GBps` its fastest); a
+    null: one rank sends nothing. `speedup`: how many ranks by themselves do as much per second; `efficiency`: that per
+    rank.
+    """
+
+    rung: RungName
+    ranks: int
+    groups: int
+    slowest: tuple[int, ...]
+    step_bytes: int
+    steps: int
+    step_us: float
+    step_min_us: float
+    step_max_us: float
+    op: Literal["all_reduce"] = "all_reduce"
+    nbytes: int
+    busbw_GBps: float | None = None
+    best_GBps: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    expectation: Expectation | None = None
+    status: Literal["pass", "warn", "fail", "inconclusive", "unjudged"] = "unjudged"

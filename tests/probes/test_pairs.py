@@ -1,49 +1,20 @@
 """Pairs on real ranks: two that never get through, which ends no other rank's part; wrong bytes; own collectives."""
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from gloo_ranks import printed
+
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import End
 
-DEADLINE_S = 60
 RANKS, SILENT, DEAF = 5, 2, 1
-ROOT = Path(__file__).parents[2]
 
 
 def played(store: Path, hosts: str, planted: str, one: int, other: int) -> list[dict[str, Any]]:
     """What every rank printed, by rank."""
-    count = len(hosts.split(","))
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    program = Path(__file__).with_name("gloo_pairs.py")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), hosts, store, planted, str(one), str(other)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * count, "\n".join(err for _, err in answers)
-    return [json.loads(out) for out, _ in answers]
+    return printed("gloo_pairs.py", len(hosts.split(",")), hosts, store, planted, one, other)
 
 
 def test_a_pair_that_hangs_is_named_and_set_aside_and_the_others_play_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import collector
 from ncclprobe.ops import OPS
 
-What = Literal["collectives", "pairs", "copies", "affinity", "training"]
+What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import collector
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,16 @@ class Steps:
 def steps(host: Host) -> Steps:
     """Read the steps."""
     return Steps(any_of(host, "step", StepRow))
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The rungs from one rank to the whole job, without verdicts. At least one."""
+
+    rows: tuple[LadderRow, ...]
+
+
+@collector
+def ladder(host: Host) -> Ladder:
+    """Read the rungs."""
+    return Ladder(every(host, "rung", LadderRow, "no rung of the ladder was measured"))

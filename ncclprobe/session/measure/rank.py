@@ -22,7 +22,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.session.measure import interference, intra_node, training
+from ncclprobe.session.measure import interference, intra_node, ladder, training
 from ncclprobe.session.measure.baseline import know
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.intra_node import Aside
@@ -206,6 +206,8 @@ class Rank:
             self._pairs(exchange, terms, device)
         elif part == "collectives":
             self._sweep(exchange, terms, device)
+        elif part == "ladder":
+            self._ladder(exchange, terms, device)
         else:
             self._inside(part, exchange, terms, device)
 
@@ -258,7 +260,7 @@ class Rank:
             know(self._recorder, self._options.baseline, self._look.snapshot())
         found = expecting(self._options, terms, exchange, self._seat, self._host, self._look, self._hosts())
         if self._recorder:
-            self._recorder.expect(found.bands)
+            self._recorder.expect((*found.bands, *(found.node_bands if "ladder" in self._options.what else ())))
             if found.note:
                 self._recorder.note(found.note)
         if self._options.only_judged:
@@ -387,6 +389,14 @@ class Rank:
         for row in training.play(asked, plan, self._hosts(), self._host, exchange, self._watch.beat):
             if self._recorder:
                 self._recorder.add_trained(row)
+
+    def _ladder(self, exchange: Exchange, terms: Terms, device: str) -> None:
+        """One rank, its node, all nodes."""
+        options, group_s = self._options, self._options.phase_timeout_s + _SLACK_S
+        plan, hosts, beat = self._plan(terms, device), self._hosts(), self._watch.beat
+        rows = ladder.play(plan, hosts, self._host, options.timeout_s, group_s, exchange, beat)
+        if self._recorder:
+            self._recorder.add_ladder(rows)
 
     def _inside(self, asked: Aside, exchange: Exchange, terms: Terms, device: str) -> None:
         """What is measured within nodes, instead of collectives."""

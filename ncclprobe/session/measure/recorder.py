@@ -27,7 +27,7 @@ from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCal
 from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
@@ -36,6 +36,7 @@ from ncclprobe.session.watchdog.watchdog import Ending
 
 _VERDICT: Mapping[type, Collection[str]] = {
     Measurement: ("expectation", "status", "inconclusive_why", "retest"),
+    LadderRow: ("speedup", "efficiency", "expectation", "status"),
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
 """Fields of a row that are judged: the log holds none of them."""
@@ -189,6 +190,11 @@ class Recorder:
         """Keep a row of groups or of a training step."""
         self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
 
+    def add_ladder(self, rows: Sequence[LadderRow]) -> None:
+        """Keep the rungs of the ladder."""
+        for row in rows:
+            self._log.add("rung", _unjudged(row))
+
     def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
         """Keep what the NICs have counted."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
@@ -278,5 +284,5 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _unjudged(row: Measurement | CopyRow) -> dict[str, Any]:
+def _unjudged(row: Measurement | CopyRow | LadderRow) -> dict[str, Any]:
     return {name: value for name, value in _plain(row).items() if name not in _VERDICT[type(row)]}

@@ -29,20 +29,27 @@ def play(
     `plan` is a probes.plan.Plan whose last size is that of the groups; `hosts` are those of all ranks, on rank 0.
     Raises UsageError on all ranks alike, ProbeError where a step fails.
     """
-    import torch
-
     from ncclprobe.probes import groups as played
     from ncclprobe.probes import steps
-    from ncclprobe.probes.buffers import free_bytes
 
     if training.grid is not None:
         grid = groups.fit(training.grid, plan.ranks)
         yield from played.run(plan, grid, exchange.share(list(hosts)), exchange, beat)
+    room = room_of(plan, host, exchange)
+    for strategy in training.strategies:
+        asked = steps.Asked(strategy, training.model, training.compute_s)
+        yield from steps.run(plan, asked, room, exchange, beat)
+
+
+def room_of(plan: Any, host: Host, exchange: Any) -> int | None:
+    """The bytes that the fullest rank may allocate, on every rank; null: not known. Every rank must call this."""
+    import torch
+
+    from ncclprobe.probes.buffers import free_bytes
+
     free = free_bytes(torch.device(plan.device), host)
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     told = exchange.collect(None if free is None else free // sharing)
     known = [room for room in told if room is not None] if told else []
-    room = exchange.share(min(known, default=None))
-    for strategy in training.strategies:
-        asked = steps.Asked(strategy, training.model, training.compute_s)
-        yield from steps.run(plan, asked, room, exchange, beat)
+    found: int | None = exchange.share(min(known, default=None))
+    return found
