@@ -41,7 +41,7 @@ from ncclprobe.probes.collectives import all_reduce  # noqa: E402
 from ncclprobe.probes.plan import Plan  # noqa: E402
 from ncclprobe.probes.sampling import Target, calls_per_batch, more_batches  # noqa: E402
 from ncclprobe.probes.sweep import run  # noqa: E402
-from ncclprobe.session.ranks.identity import Seat  # noqa: E402
+from ncclprobe.session.ranks.identity import RankIdentity  # noqa: E402
 from ncclprobe.session.ranks.store import Exchange  # noqa: E402
 
 MiB = 1 << 20
@@ -284,8 +284,8 @@ def rank_main(rank: int, ranks: int, folder: str, sizes: list[int], pairs: int, 
     store = dist.FileStore(f"{folder}/store", ranks)
     group = dist.PrefixStore("group", store)
     dist.init_process_group("gloo", store=group, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    seat = Seat("environment", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
-    exchange = Exchange(store, seat, deadline_s=60)
+    identity = RankIdentity("environment", rank, ranks, rank, ranks, nnodes=1, address="", port=0)
+    exchange = Exchange(store, identity, deadline_s=60)
     found: dict[str, list[Any]] = {"ratios": [], "asked": []}
     for nbytes in sizes:
         if not only_asked:
@@ -330,16 +330,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--sizes", default="4K,1M,64M", help="bytes of the all_reduce, binary suffixes")
     parser.add_argument("--json", type=Path, help="write the results there as well")
-    parser.add_argument("--seat", type=int, metavar="RANK", help="only be this rank of --ranks, for 3. alone, and …")
+    parser.add_argument(
+        "--only-rank", type=int, metavar="RANK", help="be only this rank of --ranks, for 3. alone, and …"
+    )
     parser.add_argument("--meet", metavar="FOLDER", help="… meet the others there; what is found goes there too")
     given = parser.parse_args()
     if given.pairs < 1 or given.ranks < 2:
         parser.error("a ratio needs at least one pair, and two ranks")
     sizes = [units.parse_size(text) for text in given.sizes.split(",")]
-    if given.seat is not None:
+    if given.only_rank is not None:
         if not given.meet:
-            parser.error("--seat needs --meet")
-        return rank_main(given.seat, given.ranks, given.meet, sizes, given.pairs, only_asked=True)
+            parser.error("--only-rank needs --meet")
+        return rank_main(given.only_rank, given.ranks, given.meet, sizes, given.pairs, only_asked=True)
     cost = overhead()
     print(f"fake group, host time per call: bare {cost.bare_us:.2f} us, ours {cost.ours_us:.2f} us,", end=" ")
     print(f"{cost.more_us:+.2f} us (median of {cost.rounds} paired loops of {cost.calls} calls)")

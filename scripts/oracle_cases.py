@@ -6,13 +6,15 @@ from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
-from oracle_server import HOME
+from oracle_server import HOME, OTHER_HOME
 
 T = TypeVar("T")
 
 NAMED = "/etc/named.conf"
 _DRAWN_FOR_EACH = 4
+_LONGEST_LABELLED = 13  # a label is at most 15 characters: the name, a colon and a digit
 USER = f"{HOME}/.nccl.conf"
+OTHER_USER = f"{OTHER_HOME}/.nccl.conf"
 SYSTEM = "/etc/nccl.conf"
 FIXED = {"HOME": HOME, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP"}
 
@@ -39,11 +41,16 @@ _LIKE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One interface. `state`: ``up`` (with a carrier), ``nocarrier`` (its peer is down) or ``down``."""
+    """One interface. `state`: ``up`` (with a carrier), ``nocarrier`` (its peer is down) or ``down``.
+
+    `kind` is ``veth``, ``bridge`` (with a veth as its port) or ``macvlan`` (over a veth), which are to
+    getifaddrs() what bonds and VLANs are; those need modules that few kernels of virtual machines have.
+    """
 
     name: str
     state: str
     addresses: tuple[str, ...]
+    kind: str = "veth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,10 @@ class Case:
     def env(self) -> dict[str, str]:
         """The whole environment of the process."""
         return {**FIXED, **self.variables}
+
+    def home(self, by_variable: bool) -> str:
+        """The home by $HOME, or by the password file of the server."""
+        return self.env["HOME"] if by_variable else HOME
 
 
 def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
@@ -91,20 +102,32 @@ def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
     return random.Random(0).sample(list(found.values()), min(count, len(found)))
 
 
-def links() -> st.SearchStrategy[Link]:
-    """Any name, state and mixture of addresses; few subnets, so that several interfaces share one."""
+def links(names: st.SearchStrategy[str]) -> st.SearchStrategy[Link]:
+    """Any state and mixture of addresses, some labelled; few subnets, so that several interfaces share one."""
     host, net = st.integers(1, 50), st.integers(0, 3)
     v4 = st.builds("10.{}.0.{}/{}".format, net, host, st.sampled_from([8, 16, 24, 30, 32]))
     v6 = st.builds("fd00:{}::{}/{}".format, net, host, st.sampled_from([16, 64, 128]))
     local = st.builds("fe80::{}/64".format, host)
-    few = st.lists(st.one_of(v4, v4, v6, local, st.just("169.254.7.7/16")), max_size=3, unique=True).map(tuple)
-    return st.builds(Link, st.sampled_from(NAMES), st.sampled_from(["up", "up", "up", "nocarrier", "down"]), few)
+    labelled = st.builds("{} label LINK:{}".format, v4, st.integers(0, 2))
+    few = st.lists(st.one_of(v4, v4, v6, local, labelled, st.just("169.254.7.7/16")), max_size=3, unique=True)
+    kinds = st.sampled_from(["veth", "veth", "veth", "bridge", "macvlan"])
+    state = st.sampled_from(["up", "up", "up", "nocarrier", "down"])
+    return st.builds(_link, names, state, few, kinds)
+
+
+def _link(name: str, state: str, addresses: list[str], kind: str) -> Link:
+    """A link whose labels begin with its own name, as the kernel demands, as far as 15 characters hold them."""
+    own = [each.replace("LINK", name) if len(name) <= _LONGEST_LABELLED else each.split()[0] for each in addresses]
+    return Link(name, state, tuple(dict.fromkeys(own)), kind)
 
 
 def worlds() -> st.SearchStrategy[World]:
-    """Up to eight links in any order."""
-    some = st.lists(links(), max_size=8, unique_by=lambda link: link.name).map(tuple)
-    return st.builds(World, some, st.sampled_from([True, True, True, False]))
+    """Up to eight links in any order, and now and then forty, more than NCCL looks at."""
+    some = st.lists(links(st.sampled_from(NAMES)), max_size=8, unique_by=lambda link: link.name)
+    numbered = st.builds("{}{}".format, st.sampled_from(["eth", "ib", "ens", "docker"]), st.integers(0, 60))
+    many = st.lists(links(numbered), min_size=20, max_size=40, unique_by=lambda link: link.name)
+    sets = st.one_of(some, some, some, many).map(tuple)
+    return st.builds(World, sets, st.sampled_from([True, True, True, False]))
 
 
 def selectors() -> st.SearchStrategy[str]:
@@ -169,8 +192,13 @@ def cases() -> st.SearchStrategy[Case]:
     )
     comm_id = st.fixed_dictionaries({"NCCL_COMM_ID": _COMM_IDS})
     named = st.fixed_dictionaries({"NCCL_CONF_FILE": st.sampled_from([NAMED, "/etc/nosuch.conf", "/etc", ""])})
+    home = st.fixed_dictionaries({"HOME": st.sampled_from([OTHER_HOME, "/etc/nosuch", ""])})
     env = st.builds(
-        lambda *parts: {k: v for part in parts for k, v in part.items()}, variables, _seldom(comm_id), _seldom(named)
+        lambda *parts: {k: v for part in parts for k, v in part.items()},
+        variables,
+        _seldom(comm_id),
+        _seldom(named),
+        _seldom(home),
     )
-    files = st.fixed_dictionaries({}, optional={p: conf_texts() for p in (NAMED, USER, SYSTEM)})
+    files = st.fixed_dictionaries({}, optional={p: conf_texts() for p in (NAMED, USER, OTHER_USER, SYSTEM)})
     return st.builds(Case, env, _seldom(files))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Any
 
 from oracle_cases import Case, World
@@ -13,8 +13,8 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, Settings, conf_paths, merge, parse_conf
 from ncclprobe.facts.software import Version
-from ncclprobe.nccl.interfaces import find_interfaces, forced_family, same_subnet
-from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl.interfaces import comm_id_host, find_interfaces, forced_family, same_subnet
+from ncclprobe.nccl.values import keeps_default, read_int
 
 _USING = re.compile(r"Bootstrap ?: Using (\S+?):(\S+)<\d+>$", re.MULTILINE)
 _REFUSALS = {
@@ -58,14 +58,14 @@ def judge(
         ("choice", predict(settings, world, addresses, version), heard(log)),
         ("settings", *_unlike(_defined(expected, version), _defined(answer["environ"], version))),
         ("echo", *_unlike(_echoed(settings), _heard_echo(log), common=True)),
-        ("number", number(settings), heard_number(log)),
+        ("number", number(settings, version), heard_number(log)),
     ]
     return [Difference(what, ours, theirs, case, world) for what, ours, theirs in pairs if ours != theirs]
 
 
 def effective(case: Case, version: Version) -> Settings:
     """What the variables and the files come to, by our reading."""
-    paths = conf_paths(case.env, version)
+    paths = conf_paths(case.env, case.home(version >= (2, 30, 3)), version)
     return merge(
         Environment(case.env), [parse_conf(case.files[path], path, version) for path in paths if path in case.files]
     )
@@ -95,23 +95,14 @@ def resolve(comm_id: str, names: set[str]) -> str | None:
 
     A scope counts where `names` has it; if_nametoindex() makes 0, no scope, of any other.
     """
-    if len(comm_id) <= 1:
-        return None
-    if not comm_id.startswith("["):
-        first = next((piece for piece in comm_id.split(",") if piece and not piece.startswith(":")), "")
-        name = first.split(":")[0]
-        try:
-            return str(ip_address(_NAMES.get(name, name)))
-        except ValueError:
-            return None
-    inside, closed, _ = comm_id[1:].partition("]")
-    if not closed:
-        return None
-    text, _, scope = inside.partition("%")
     try:
-        return f"{IPv6Address(text)}%{scope}" if scope in names else str(IPv6Address(text))
-    except AddressValueError:
+        host = comm_id_host(comm_id)
+        text, _, scope = host.partition("%")
+        address = ip_address(_NAMES.get(text, text))
+    except ValueError:
         return None
+    bracketed = comm_id.startswith("[")
+    return f"{address}%{scope}" if bracketed and scope in names else str(address)
 
 
 def heard(log: str) -> str:
@@ -121,13 +112,14 @@ def heard(log: str) -> str:
     return next((short for text, short in _REFUSALS.items() if text in log), f"neither, but {log[-200:]!r}")
 
 
-def number(settings: Settings) -> str:
+def number(settings: Settings, version: Version) -> str:
     """What becomes of the number that NCCL reads at its start."""
     text = settings.get(_NUMBER)
     reading = read_int(text or "", 0)
     if not text:
         return "not set"
-    return "default" if reading.note == "overflow" else str(reading.value)
+    refused = reading.note == "overflow" or (reading.note == "word" and keeps_default(version))
+    return "default" if refused else str(reading.value)
 
 
 def heard_number(log: str) -> str:

@@ -24,6 +24,7 @@ from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.host.live import LiveHost
 
 HOME = "/etc/home"
+OTHER_HOME = "/etc/other"
 HOSTS = "127.0.0.1 localhost\n10.1.0.77 node1\nfd00:2::77 node2\n"
 CASE_DEADLINE_S = 20
 COMMAND_DEADLINE_S = 30
@@ -52,6 +53,7 @@ def isolate() -> None:
     _succeed(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
     _succeed(libc.mount(b"tmpfs", b"/etc", b"tmpfs", 0, None))
     Path(HOME).mkdir()
+    Path(OTHER_HOME).mkdir()
     Path("/etc/hosts").write_text(HOSTS)
     Path("/etc/nsswitch.conf").write_text("passwd: files\nhosts: files\n")
     Path("/etc/passwd").write_text(f"root:x:0:0:root:{HOME}:/bin/sh\n")
@@ -67,12 +69,16 @@ def build(links: list[dict[str, Any]], lo: bool) -> None:
     """Make the links in their order. A veth's peer has no address, so that getifaddrs() lists none of it."""
     lines = ["link set lo up"] if lo else []
     for number, link in enumerate(links):
-        name, peer = link["name"], f"zz{number}"
-        lines += [
-            f"link add {name} type veth peer name {peer}",
-            f"link set {name} addrgenmode none",
-            f"link set {peer} addrgenmode none",
-        ]
+        name, peer, below = link["name"], f"zz{number}", f"yy{number}"
+        own = name if link["kind"] == "veth" else below
+        lines += [f"link add {own} type veth peer name {peer}", f"link set {peer} addrgenmode none"]
+        if link["kind"] != "veth":
+            lines += [f"link set {below} addrgenmode none", f"link set {below} up"]
+        if link["kind"] == "bridge":
+            lines += [f"link add {name} type bridge", f"link set {below} master {name}"]
+        elif link["kind"] == "macvlan":
+            lines += [f"link add link {below} name {name} type macvlan mode private"]
+        lines += [f"link set {name} addrgenmode none"]
         lines += [f"link set {name} up"] if link["state"] != "down" else []
         lines += [f"link set {peer} up"] if link["state"] == "up" else []
         lines += [f"addr add {a} dev {name}{' nodad' if ':' in a else ''}" for a in link["addresses"]]

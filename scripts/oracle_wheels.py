@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = "nvidia-nccl-cu12"
 LIBRARY = "libnccl.so.2"
-REQUIRED = ("2.18.3", "2.21.5", "2.23.4", "2.27.7", "2.29.7", "2.30.7")
+REQUIRED = ("2.18.3", "2.21.5", "2.23.4", "2.27.7", "2.29.7", "2.30.7", "2.32.3")
 CACHE = Path.home() / ".cache" / "ncclprobe" / "oracle"
 DOWNLOAD_DEADLINE_S = 900
 QUESTION_DEADLINE_S = 60

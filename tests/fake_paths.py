@@ -8,7 +8,7 @@ from ncclprobe.facts.paths import Path, Paths
 from ncclprobe.model.fleet import Every
 
 Change = Callable[[int, int, str], dict[str, Any] | None]
-"""What is otherwise on the path from one node to another on a road."""
+"""What is otherwise on the path from one node to another for a role."""
 
 
 def fine(role: str, one: int, other: int) -> Path:

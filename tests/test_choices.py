@@ -227,7 +227,7 @@ def test_p2p_denied_over_nvlink_ends_nccls_start() -> None:
     assert "ends its start" in peers.why
 
 
-def test_nvlinks_that_nobody_knows_leave_the_roads_unknown_but_not_a_nic_beside_its_gpu() -> None:
+def test_nvlinks_that_nobody_knows_leave_the_transports_unknown_but_not_a_nic_beside_its_gpu() -> None:
     links = snapshot("hgx-h100").facts[NvLinks]
     made = choose(changed("hgx-h100", nvlinks=replace(links, gpus=(UNREAD, *links.gpus[1:]))))
     assert made.p2p.chosen is None

@@ -282,8 +282,8 @@ def test_a_failure_that_names_no_device_counts() -> None:
 
 def carried(*nics: NicBytes) -> RunLog:
     two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
-    road = OperationTraffic("all_reduce", 1 << 30, 1 << 30, nics)
-    return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [road]))
+    nic_traffic = OperationTraffic("all_reduce", 1 << 30, 1 << 30, nics)
+    return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [nic_traffic]))
 
 
 def test_of_nics_those_count_that_carried_bytes_or_were_meant_to() -> None:

@@ -1,4 +1,4 @@
-"""How good the paths between nodes are: whether large packets pass, how much, how surely and how soon."""
+"""The quality of paths between nodes: large packets, rate, loss and round trip."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -8,17 +8,17 @@ from statistics import median_high, median_low
 from ncclprobe.checks import several
 from ncclprobe.checks.launch.mesh import (
     HEALTHY,
-    MOST_CULPRITS,
+    MOST_SUSPECTS,
+    ByRole,
     Pair,
-    Roads,
     Try,
-    by_road,
+    by_role,
     confirmed,
     counted,
-    culprits,
     of_one_node,
     one_of,
     subject,
+    suspects_of,
     tries,
 )
 from ncclprobe.errors import Unlearned
@@ -86,19 +86,19 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
             if stalls:
                 failed.setdefault(each.path.role, {})[pair] = each.path
     _refuse_gaps(paths, tried)
-    for roads, bad in _explained(tried, failed):
-        culprit = one_of(roads)
-        mtus = {node: _mtu(nics.by_node.get(node), bad) for node in culprit.nodes}
+    for suspects, bad in _explained(tried, failed):
+        suspect = one_of(suspects)
+        mtus = {node: _mtu(nics.by_node.get(node), bad) for node in suspect.nodes}
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
         known = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
-        message = f"large messages stall on {counted(roads, bad)}; small ones pass"
+        message = f"large messages stall on {counted(suspects, bad)}; small ones pass"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
-        yield _tell(fail, culprit, message, evidence, "repair", max(path.tries for path in bad))
+        yield _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
 
 
 def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
-    """In which directions a large message was sent, and whether it stalled. Back comes only what went out."""
+    """Yield the directions in which a large message was sent, and whether it stalled: what arrives is sent back."""
     back = (each.other, each.one)
     if each.path.outcome in ("ok", "stalled-out", "stalled-back"):
         yield each.pair, each.path.outcome == "stalled-out"
@@ -130,22 +130,22 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
     other traffic on that path.
     """
-    carried = by_road(each for each in tries(paths) if _carried(each.path))
+    carried = by_role(each for each in tries(paths) if _carried(each.path))
     _refuse_gaps(paths, carried)
     usual, found = _slow_paths(paths, nics)
-    for roads, slow_paths in found:
-        culprit, others = one_of(roads), max(usual[road] for road in roads)
+    for suspects, slow_paths in found:
+        suspect, others = one_of(suspects), max(usual[role] for role in suspects)
         rates_seen = sorted(path.rate_gbps or 0 for path in slow_paths)
         speeds = sorted(
-            {_speed(nics.by_node.get(node), path) or 0 for node in culprit.nodes for path in slow_paths} - {0}
+            {_speed(nics.by_node.get(node), path) or 0 for node in suspect.nodes for path in slow_paths} - {0}
         )
         against = f"others reach {others:.3g} Gb/s" if others > 2 * rates_seen[-1] else "no path is faster"
         wired = f"; the interface says {speeds[0]:g} Gb/s" if speeds else ""
-        message = f"{_spread(rates_seen)} Gb/s on {counted(roads, slow_paths)}; {against}{wired}"
-        sure = _beyond_one_path(culprit) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
+        message = f"{_spread(rates_seen)} Gb/s on {counted(suspects, slow_paths)}; {against}{wired}"
+        sure = _beyond_one_path(suspect) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
         evidence = f"one TCP stream to {slow_paths[0].address}"
         yield _tell(
-            warn if sure else note, culprit, message, evidence, "repair", max(path.streams for path in slow_paths)
+            warn if sure else note, suspect, message, evidence, "repair", max(path.streams for path in slow_paths)
         )
 
 
@@ -174,24 +174,26 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
     replace cable and transceiver.
     """
     known = {
-        road: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
-        for road, rows in by_road(tries(paths)).items()
+        role: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
+        for role, rows in by_role(tries(paths)).items()
     }
     slow = {id(path) for _, found in _slow_paths(paths, nics)[1] for path in found}
     bad = {
-        road: {pair: rows[pair] for pair in _lossy(rows) if id(rows[pair]) not in slow} for road, rows in known.items()
+        role: {pair: rows[pair] for pair in _lossy(rows) if id(rows[pair]) not in slow} for role, rows in known.items()
     }
     _refuse_gaps(paths, known)
-    for roads, paths_seen in _explained({road: _conclusive(set(rows), bad[road]) for road, rows in known.items()}, bad):
+    for suspects, paths_seen in _explained(
+        {role: _conclusive(set(rows), bad[role]) for role, rows in known.items()}, bad
+    ):
         shares = sorted(100 * (path.resent or 0) / (path.segments or 1) for path in paths_seen)
         rates = sorted(path.rate_gbps for path in paths_seen if path.rate_gbps is not None)
         carried = f", which carried {_spread(rates)} Gb/s" if rates else ""
-        message = f"{_spread(shares)} % of the segments were sent again on {counted(roads, paths_seen)}{carried}"
+        message = f"{_spread(shares)} % of the segments were sent again on {counted(suspects, paths_seen)}{carried}"
         first = paths_seen[0]
         evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments resent")
-        sure = _beyond_one_path(one_of(roads)) or shares[-1] > 100 * _ONE_PATH_LOSS
+        sure = _beyond_one_path(one_of(suspects)) or shares[-1] > 100 * _ONE_PATH_LOSS
         looks = max(path.streams for path in paths_seen)
-        yield _tell(warn if sure else note, one_of(roads), message, evidence, "repair", looks)
+        yield _tell(warn if sure else note, one_of(suspects), message, evidence, "repair", looks)
 
 
 @check(
@@ -204,7 +206,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         (HEALTHY,),
         (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
         (_with(lambda one, to: {"rtt_s": 4e-3}),),
-        (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick: no road
+        (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick
     ],
     requires="sync.address-twice",
     applies=several,
@@ -215,70 +217,70 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     Right: All nodes are about equally far away.
     Why: each step of a ring or tree waits for one trip to the neighbour; a node in another building or zone, or behind
     a tunnel or a software switch, makes every small collective as slow as that trip.
-    Fix: ask the scheduler or the cloud for nodes of one place (a placement group, --switches); look where the route
-    goes (traceroute).
+    Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches); see where the
+    route goes (traceroute).
     """
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
-    for road, found in by_road(each for each in tries(paths) if each.path.rtt_s is not None).items():
+    for role, found in by_role(each for each in tries(paths) if each.path.rtt_s is not None).items():
         trips: dict[Pair, Path] = {}
         for each in found:  # a round trip is the same both ways: the shorter one counts for both
             pair = min(each.one, each.other), max(each.one, each.other)
             known = trips.setdefault(pair, each.path)
             trips[pair] = min(known, each.path, key=_rtt)
         ends = ((node, _rtt(path)) for pair, path in trips.items() for node in pair)
-        usual[road] = median_low(_best(ends, min))
-        limit = min(_ANYWHERE_S, max(DISTANT_S + usual[road], DISTANT * usual[road]))
+        usual[role] = median_low(_best(ends, min))
+        limit = min(_ANYWHERE_S, max(DISTANT_S + usual[role], DISTANT * usual[role]))
         both = {way: path for (one, other), path in trips.items() for way in ((one, other), (other, one))}
-        tried[road] = set(both)
-        bad[road] = {pair: path for pair, path in both.items() if _rtt(path) > limit}
+        tried[role] = set(both)
+        bad[role] = {pair: path for pair, path in both.items() if _rtt(path) > limit}
     _refuse_gaps(paths, tried)
-    for roads, distant in _explained(tried, bad):
+    for suspects, distant in _explained(tried, bad):
         round_ms = sorted({1e3 * _rtt(path) for path in distant})
-        others = min(usual[road] for road in roads)
+        others = min(usual[role] for role in suspects)
         against = f"; others are {1e3 * others:.3g} ms away" if 2e3 * others < round_ms[0] else ""
-        message = f"round trips of {_spread(round_ms)} ms on {counted(roads, distant)}{against}"
+        message = f"round trips of {_spread(round_ms)} ms on {counted(suspects, distant)}{against}"
         evidence = f"the kernel's shortest round trip to {distant[0].address}"
-        yield _tell(warn, one_of(roads), message, evidence, "retest", 1)
+        yield _tell(warn, one_of(suspects), message, evidence, "retest", 1)
 
 
 def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
-    """Raises Unlearned where there were paths, and none of them got so far as to be judged."""
+    """Refuse to pass where there were paths and none of them could be judged. Raises Unlearned."""
     if any(each.rows for _, each in paths.items()) and not any(tried.values()):
         raise Unlearned("no path between nodes was measured: the run had no time, or none connects")
 
 
 def _explained(
     tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Mapping[Pair, Path]]
-) -> Iterator[tuple[Roads, list[Path]]]:
-    """Each culprit with the paths that are bad by it, the greatest first, at most as many as anybody reads."""
-    for roads in culprits(tried, failed)[:MOST_CULPRITS]:
-        yield roads, [failed[road][pair] for road, each in roads.items() for pair in each.pairs]
+) -> Iterator[tuple[ByRole, list[Path]]]:
+    """Yield each suspect with the paths that it makes bad, the one with most paths first."""
+    for suspects in suspects_of(tried, failed)[:MOST_SUSPECTS]:
+        yield suspects, [failed[role][pair] for role, each in suspects.items() for pair in each.pairs]
 
 
 def _tell(
-    severity: Callable[..., Finding], culprit: Suspect[str], message: str, evidence: Sources, action: str, times: int
+    severity: Callable[..., Finding], suspect: Suspect[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
-    """A finding about `culprit`: a node's link only where it is so with several others, and can be repaired."""
+    """Make a finding about `suspect`: blame a node's link only where several other nodes confirm it."""
     return severity(
-        subject(culprit),
+        subject(suspect),
         message,
-        blame="link" if of_one_node(culprit) and action == "repair" else "fabric",
+        blame="link" if of_one_node(suspect) and action == "repair" else "fabric",
         action=action,
-        nodes=culprit.nodes,
+        nodes=suspect.nodes,
         evidence=evidence,
-        confidence=confirmed(culprit, times),
+        confidence=confirmed(suspect, times),
     )
 
 
-def _beyond_one_path(culprit: Suspect[str]) -> bool:
-    """Whether several paths agree."""
-    return culprit.kind not in ("pair", "direction")
+def _beyond_one_path(suspect: Suspect[str]) -> bool:
+    """Return whether several paths show it."""
+    return suspect.kind not in ("pair", "direction")
 
 
 def _best(values: Iterable[tuple[str, float]], best: Callable[[float, float], float]) -> list[float]:
-    """The best of each node: it is not slow that is fast with anybody."""
+    """Return the best value of each node: a node that is fast with one other is not slow."""
     found: dict[str, float] = {}
     for node, value in values:
         found[node] = best(found.get(node, value), value)
@@ -287,24 +289,24 @@ def _best(values: Iterable[tuple[str, float]], best: Callable[[float, float], fl
 
 def _slow_paths(
     paths: Every[Paths], nics: Every[Interfaces | Absent]
-) -> tuple[dict[str, float], list[tuple[Roads, list[Path]]]]:
-    """What is usual on each road, and each culprit that makes paths slow, unless all of them lose packets.
+) -> tuple[dict[str, float], list[tuple[ByRole, list[Path]]]]:
+    """Return the usual rate of each role, and each suspect that makes paths slow, unless all of them lose packets.
 
-    A shaper that is full drops packets on some of its paths: they are slow like the others, and none of them is lossy.
+    A full shaper drops packets on some of its paths: all of them are slow, and none of them counts as lossy.
     """
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
-    for road, found in by_road(each for each in tries(paths) if _carried(each.path)).items():
+    for role, found in by_role(each for each in tries(paths) if _carried(each.path)).items():
         rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S}
         if not rates:
             continue
-        tried[road] = set(rates)
-        usual[road] = median_high(_best(((one, each.path.rate_gbps or 0) for (one, _), each in rates.items()), max))
-        bad[road] = {pair: each.path for pair, each in rates.items() if _slow(each, usual[road], nics)}
+        tried[role] = set(rates)
+        usual[role] = median_high(_best(((one, each.path.rate_gbps or 0) for (one, _), each in rates.items()), max))
+        bad[role] = {pair: each.path for pair, each in rates.items() if _slow(each, usual[role], nics)}
     lossy = {id(path) for slow in bad.values() for pair in _lossy(slow) for path in (slow[pair],)}
     found_slow = _explained(tried, bad)
-    return usual, [(roads, slow) for roads, slow in found_slow if not all(id(path) in lossy for path in slow)]
+    return usual, [(suspects, slow) for suspects, slow in found_slow if not all(id(path) in lossy for path in slow)]
 
 
 def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:
@@ -342,7 +344,7 @@ def _nic(found: Interfaces | Absent | None, path: Path) -> Interface | None:
 
 
 def _speed(found: Interfaces | Absent | None, path: Path) -> float | None:
-    """What the driver says that the link runs at, in Gb/s; None where it does not say, or nothing is there to run."""
+    """Return the link's speed in Gb/s as the driver reports it; None where it reports none or the NIC is virtual."""
     nic = _nic(found, path)
     return nic.speed_mbps / 1000 if nic and nic.speed_mbps and nic.virtual is False else None
 
@@ -353,5 +355,5 @@ def _mtu(found: Interfaces | Absent | None, bad: list[Path]) -> int | None:
 
 
 def _spread(values: list[float]) -> str:
-    """The least and the most, once where they are equal as written."""
+    """Write the least and the most value; one number where they are equal as written."""
     return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values[0], values[-1])))

@@ -33,7 +33,7 @@ from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.identity import Backend, choose_backend, take_seat
+from ncclprobe.session.ranks.identity import Backend, choose_backend, identify
 from ncclprobe.units import parse_size
 
 EXIT_CODES = """\
@@ -128,12 +128,12 @@ def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
         _readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
             return _start_ranks(options, question, options.nproc, launch)
-        seat = take_seat(launch, os.environ)
-        if seat is None or seat.ranks == 1:
+        identity = identify(launch, os.environ)
+        if identity is None or identity.ranks == 1:
             return _alone(options, question, launch)
         host = _this_host()
-        backend = choose_backend(options.backend, seat.kind, seat.local_ranks, devices(host))[0]
-        return Rank(options, question, seat, host, expected, backend).run()
+        backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
+        return Rank(options, question, identity, host, expected, backend).run()
     except UsageError:
         if launch.rank and not launch.problems:
             _let_rank_zero_speak()

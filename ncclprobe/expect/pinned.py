@@ -15,7 +15,8 @@ from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.nccl import algorithms as nccl
 from ncclprobe.nccl.algorithms import Pin, parse_pin
-from ncclprobe.nccl.gpudirect import switched_on, user_level
+from ncclprobe.nccl.gpudirect import user_level
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType
 
 _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
@@ -99,19 +100,19 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         parse_pin(proto, nccl.PROTOCOLS, version),
         f"NCCL_ALGO={algo}" if algo else "",
         f"NCCL_PROTO={proto}" if proto else "",
-        _off(settings, "NCCL_NVLS_ENABLE"),
-        _off(settings, "NCCL_MNNVL_ENABLE"),
+        _off(settings, "NCCL_NVLS_ENABLE", version),
+        _off(settings, "NCCL_MNNVL_ENABLE", version),
         _no_p2p(settings, version),
         tuple(_channels(settings)),
     )
 
 
-def _off(settings: Settings, name: str) -> str:
-    return f"{name}={settings.get(name)}" if switched_on(settings, name, 2) == 0 else ""
+def _off(settings: Settings, name: str, version: NcclVersion) -> str:
+    return f"{name}={settings.get(name)}" if read_setting(settings, name, 2, version) == 0 else ""
 
 
 def _no_p2p(settings: Settings, version: NcclVersion) -> str:
-    if switched_on(settings, "NCCL_P2P_DISABLE", 0) == 1:
+    if read_setting(settings, "NCCL_P2P_DISABLE", 0, version) == 1:
         return f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}"
     level = user_level(settings, "NCCL_P2P_LEVEL", version)
     return level.origin if level and level.path is PathType.LOC else ""
@@ -124,6 +125,6 @@ def _channels(settings: Settings) -> Iterator[Channels]:
     )
     for kind, names in kinds:
         for name in names:
-            number = switched_on(settings, name, 0)
+            number = read_setting(settings, name, 0)
             if number > 0:
                 yield Channels(f"{name}={settings.get(name)}", number, kind)

@@ -61,14 +61,14 @@ class SocketInterface:
     virtual: bool | None = False
 
 
-def slowest(roads: Sequence[SocketInterface]) -> SocketLink | None:
-    """The slowest of `roads` by what their interfaces report; None where one of them is virtual or says nothing.
+def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
+    """Return the slowest of `interfaces` by the speed that they report; None where one is virtual or reports none.
 
-    One that is not known may be the slowest, so then nothing can be expected of the whole.
+    An interface of unknown speed may be the slowest, so then nothing is expected.
     """
-    if not roads or any(road.virtual is not False or not road.gbps for road in roads):
+    if not interfaces or any(each.virtual is not False or not each.gbps for each in interfaces):
         return None
-    least = min(roads, key=lambda road: road.gbps or 0.0)
+    least = min(interfaces, key=lambda each: each.gbps or 0.0)
     return SocketLink(least.gbps or 0.0, f"{least.interface} of {least.node}", "reported")
 
 

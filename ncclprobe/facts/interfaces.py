@@ -26,7 +26,9 @@ _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
 class Address:
     """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it.
 
-    `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``); `netmask` is written as an address.
+    `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) knows no other, and to NCCL
+    it is an interface of its own. `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``);
+    `netmask` is written as an address.
     """
 
     name: str
@@ -83,6 +85,12 @@ class Interfaces:
         listed = [address for interface in self.all for address in interface.addresses]
         return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
 
+    @property
+    def by_name(self) -> dict[str, Interface]:
+        """Return every interface by its name and by the labels of its addresses, as NCCL would call it."""
+        labelled = {address.name: interface for interface in self.all for address in interface.addresses}
+        return labelled | {interface.name: interface for interface in self.all}
+
     def members(self, name: str) -> tuple[str, ...]:
         """Return the interfaces that belong to the bond or bridge `name`."""
         return tuple(interface.name for interface in self.all if interface.master == name)
@@ -96,11 +104,17 @@ def interfaces(host: Host) -> Interfaces:
     found = []
     for name in stats:
         with contextlib.suppress(Missing):  # containers come and go, and their interfaces with them
-            found.append(_interface(host, name, addresses.get(name, []), stats[name]))
+            found.append(_interface(host, name, _of(name, addresses, stats), stats[name]))
     return Interfaces(tuple(sorted(found, key=lambda i: i.index)))
 
 
-def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[str, Any]) -> Interface:
+def _of(name: str, addresses: dict[str, Any], stats: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the addresses of one interface with their labels, which no statistics are kept of, in their order."""
+    labels = [label for label in addresses if label == name or (label not in stats and label.split(":")[0] == name)]
+    return [(label, row) for label in labels for row in addresses[label]]
+
+
+def _interface(host: Host, name: str, rows: list[tuple[str, dict[str, Any]]], stats: dict[str, Any]) -> Interface:
     folder = f"{ROOT}/{name}"
     flags = frozenset(filter(None, stats["flags"].split(",")))
     virtual, pci = _place(learn(host, place, "link", folder))
@@ -111,7 +125,9 @@ def _interface(host: Host, name: str, rows: list[dict[str, Any]], stats: dict[st
         index=int(host.ask("read", f"{folder}/ifindex")),
         flags=flags,
         mtu=stats["mtu"],
-        addresses=tuple(parse_address(name, row, "running" in flags) for row in rows if row["family"] in _FAMILIES),
+        addresses=tuple(
+            parse_address(label, row, "running" in flags) for label, row in rows if row["family"] in _FAMILIES
+        ),
         virtual=virtual,
         kind=kind,
         pci=pci,

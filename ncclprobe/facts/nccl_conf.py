@@ -4,10 +4,11 @@ Source: NCCL src/misc/param.cc:28 setEnvFile and :52 initEnvFunc (v2.30.7); what
 in v2.29.7, and before 2.26 from v2.25.1. The environment beats the files, the first definition beats later ones.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ncclprobe.errors import Denied, Failed, Missing
+from ncclprobe.errors import Denied, Failed, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.host import WITHHELD, Host
@@ -40,13 +41,15 @@ class ConfFile:
 class Settings:
     """What NCCL would read: `effective` by name, and `overridden`, the definitions that came too late to count.
 
-    `files` are those that NCCL looks for, strongest first. An environment plugin (NCCL >= 2.28.7) is stronger than all
-    of this and cannot be seen from outside.
+    `files` are those that NCCL looks for, strongest first. `other_home` is a file that exists in the home that this
+    NCCL does not ask for, where $HOME and the password file disagree. An environment
+    plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
     """
 
     effective: Mapping[str, Setting] = field(default_factory=dict)
     overridden: tuple[Setting, ...] = ()
     files: tuple[ConfFile, ...] = ()
+    other_home: str = ""
 
     def get(self, name: str) -> str | None:
         """Return the value NCCL would read for `name`, or None where it is unset or withheld."""
@@ -62,11 +65,37 @@ class Settings:
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
     """Read the environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
     version = software.nccl_version if isinstance(software, Software) else None
-    paths = conf_paths(environment.variables, version)
+    here, other = _homes(host, environment, version)
+    paths = conf_paths(environment.variables, here, version)
     texts = [_text(host, path) for path in paths]
     defined = [parse_conf(t, p, version) for t, p in zip(texts, paths, strict=True) if isinstance(t, str)]
     files = [ConfFile(p, t if isinstance(t, Absent) else None) for t, p in zip(texts, paths, strict=True)]
-    return replace(merge(environment, defined), files=tuple(files))
+    passed_over = f"{other}/.nccl.conf" if other and here != other else ""
+    if not (passed_over and _readable(host, passed_over)):
+        passed_over = ""
+    return replace(merge(environment, defined), files=tuple(files), other_home=passed_over)
+
+
+def _homes(host: Host, environment: Environment, version: Version | None) -> tuple[str | None, str | None]:
+    """Return the home that this NCCL asks for, and the other one; None where there is none or it is not known.
+
+    From 2.30.3 it is $HOME, before that the entry in the password file (src/misc/param.cc:19 userHomeDir, v2.29.7).
+    """
+    variable = environment.variables.get("HOME")
+    try:
+        entry: str | None = host.ask("home")
+    except Missing:
+        entry = None
+    except HostError:
+        return variable, None
+    return (variable, entry) if reaches(version, _FGETS) else (entry, variable)
+
+
+def _readable(host: Host, path: str) -> bool:
+    try:
+        return bool(json.loads(host.ask("access", path))["read"])
+    except HostError:
+        return False
 
 
 def _text(host: Host, path: str) -> str | Absent:
@@ -77,14 +106,14 @@ def _text(host: Host, path: str) -> str | Absent:
         return Absent(str(refusal), type(refusal).__name__)
 
 
-def conf_paths(variables: Mapping[str, str | None], version: Version | None = None) -> tuple[str, ...]:
-    """Return the files NCCL reads, strongest first.
+def conf_paths(
+    variables: Mapping[str, str | None], home: str | None, version: Version | None = None
+) -> tuple[str, ...]:
+    """Return the files NCCL reads, strongest first, for a user whose home it takes `home` to be.
 
-    A non-empty NCCL_CONF_FILE (since 2.23) takes the place of ~/.nccl.conf even if that file cannot be opened. The home
-    is $HOME; before 2.30.3 NCCL asked the password file, which says the same but in odd containers.
+    A non-empty NCCL_CONF_FILE (since 2.23) takes the place of ~/.nccl.conf even if that file cannot be opened.
     """
     named = variables.get("NCCL_CONF_FILE") if reaches(version, _CONF_FILE_VARIABLE) else None
-    home = variables.get("HOME")
     if named:
         return named, SYSTEM_FILE
     return (f"{home}/.nccl.conf", SYSTEM_FILE) if home is not None else (SYSTEM_FILE,)

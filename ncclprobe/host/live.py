@@ -9,6 +9,7 @@ import fnmatch
 import importlib.util
 import json
 import os
+import pwd
 import re
 import resource
 import socket
@@ -253,6 +254,14 @@ def _uname() -> str:
     return json.dumps(seen | {"hostname": encodable(names.nodename)})
 
 
+def _home() -> str:
+    """Return this user's home by the password file. Raises Missing where the file has no such user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise Missing(f"user {os.getuid()}: no entry in the password file") from None
+
+
 def _resolve(name: str) -> str:
     started = time.monotonic()
     try:
@@ -312,6 +321,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "statvfs": _statvfs,
     "rlimit": _rlimit,
     "uname": _uname,
+    "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
     "packages": _packages,

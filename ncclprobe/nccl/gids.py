@@ -13,7 +13,7 @@ from ncclprobe.facts.infiniband import Gid, Port
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl.values import read_setting
 
 Family = Literal["inet", "inet6"]
 Range = IPv4Network | IPv6Network
@@ -51,7 +51,7 @@ class Pick:
 def wish(settings: Settings, version: Version | None = None) -> Wish:
     """Read the variables as NCCL does; up to 2.20 only the index."""
     automatic = reaches(version, _AUTOMATIC)
-    index = read_int(settings.get("NCCL_IB_GID_INDEX") or "", -1 if automatic else 0).value
+    index = read_setting(settings, "NCCL_IB_GID_INDEX", -1 if automatic else 0, version)
     if not automatic:
         return Wish(index)
     family: Family = "inet6" if settings.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else "inet"
@@ -59,8 +59,8 @@ def wish(settings: Settings, version: Version | None = None) -> Wish:
         index=index,
         family=family,
         within=address_range(settings.get("NCCL_IB_ADDR_RANGE") or "", family),
-        roce=read_int(settings.get("NCCL_IB_ROCE_VERSION_NUM") or "", 2).value,
-        flid_index=read_int(settings.get("NCCL_IB_ROUTABLE_FLID_GID_INDEX") or "", 1).value,
+        roce=read_setting(settings, "NCCL_IB_ROCE_VERSION_NUM", 2, version),
+        flid_index=read_setting(settings, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1, version),
     )
 
 

@@ -16,7 +16,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.values import read_int, read_level
+from ncclprobe.nccl.values import read_level, read_setting
 from ncclprobe.topology.paths import PathType, Topology
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
@@ -52,7 +52,7 @@ class Level(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class KernelSupport:
     """How a NIC reaches GPU memory on this machine. `works` None: the files do not tell; `why` says it in words.
 
     What the files say are prerequisites: NCCL itself tries, when a job starts.
@@ -79,11 +79,6 @@ class Direct:
     relay: str = ""
 
 
-def switched_on(settings: Settings, name: str, default: int) -> int:
-    """Return the integer that NCCL reads for `name`, or its default where nothing sets it."""
-    return read_int(settings.get(name) or "", default).value
-
-
 def user_level(settings: Settings, name: str, version: Version | None) -> Level | None:
     """Return what NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None where it is not set, or ignored."""
     text = settings.get(name)
@@ -91,20 +86,22 @@ def user_level(settings: Settings, name: str, version: Version | None) -> Level 
     return Level(PathType[word], f"{name}={text}") if word else None
 
 
-def way(direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]) -> Way:
+def kernel_support(
+    direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]
+) -> KernelSupport:
     """Return a peer-memory module that this NCCL looks for, else DMA-BUF. `cuda` is the driver's version of CUDA."""
     modules = direct.peer_memory
     seen = () if isinstance(modules, Absent) else tuple(path for path in PATHS if path in modules)
     found = next((path for path in seen if reaches(version, _LOOKED_AT_SINCE[path])), None)
     if found:
-        return Way(True, f"a peer-memory module is loaded ({found})")
+        return KernelSupport(True, f"a peer-memory module is loaded ({found})")
     works, why = _dma_buf(direct, settings, version, cuda)
     if works:
-        return Way(True, why)
+        return KernelSupport(True, why)
     if isinstance(modules, Absent):
-        return Way(None, f"whether a peer-memory module is loaded is not known ({modules.why}), and {why}")
+        return KernelSupport(None, f"whether a peer-memory module is loaded is not known ({modules.why}), and {why}")
     unseen = f"NCCL {_written(version)} does not look at {seen[0]}, later versions do" if seen else "none is loaded"
-    return Way(works, f"no peer-memory module: {unseen}; {why}")
+    return KernelSupport(works, f"no peer-memory module: {unseen}; {why}")
 
 
 def _written(version: Version | None) -> str:
@@ -116,7 +113,7 @@ def _dma_buf(
 ) -> tuple[bool | None, str]:
     if not reaches(version, _DMA_BUF):
         return False, f"DMA-BUF is not known to NCCL {_written(version)}"
-    if switched_on(settings, "NCCL_DMABUF_ENABLE", 1) == 0:
+    if read_setting(settings, "NCCL_DMABUF_ENABLE", 1, version) == 0:
         return False, f"NCCL_DMABUF_ENABLE={settings.get('NCCL_DMABUF_ENABLE')} turns DMA-BUF off"
     if cuda < _DMA_BUF_CUDA:
         return False, f"DMA-BUF takes a driver for CUDA 11.7, this one is for {cuda[0]}.{cuda[1]}"
@@ -137,7 +134,7 @@ def supported(gpu: Gpu) -> bool:
 def gdr_level(settings: Settings, version: Version | None) -> Level:
     """Return NCCL_NET_GDR_LEVEL, else PXB; from 2.29 on P2C, unless NCCL_NET_GDR_C2C is 0."""
     asked = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
-    over_c2c = reaches(version, _P2C_IS_A_LEVEL) and switched_on(settings, "NCCL_NET_GDR_C2C", 1)
+    over_c2c = reaches(version, _P2C_IS_A_LEVEL) and read_setting(settings, "NCCL_NET_GDR_C2C", 1, version)
     return asked or Level(PathType.P2C if over_c2c else PathType.PXB)
 
 
@@ -150,7 +147,7 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
     if path is not PathType.P2C or reaches(version, _P2C_IS_A_LEVEL):
         return path
     by_default = int(reaches(version, _P2C))
-    if reaches(version, _C2C) and switched_on(settings, "NCCL_NET_GDR_C2C", by_default):
+    if reaches(version, _C2C) and read_setting(settings, "NCCL_NET_GDR_C2C", by_default, version):
         return PathType.C2C
     return PathType.P2C if reaches(version, _P2C) else PathType.PHB
 
@@ -158,10 +155,10 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
 def _relay(topology: Topology, gpu: str, nic: str, settings: Settings, version: Version | None) -> str:
     """Return the GPU over which NCCL goes from `gpu` to `nic` (PXN), or empty."""
     relay = topology.relays.get((gpu, nic), "")
-    if not relay or not reaches(version, _PXN) or switched_on(settings, "NCCL_PXN_DISABLE", 0) == 1:
+    if not relay or not reaches(version, _PXN) or read_setting(settings, "NCCL_PXN_DISABLE", 0, version) == 1:
         return ""
-    over_c2c = reaches(version, _P2C) and switched_on(
-        settings, "NCCL_PXN_C2C", int(reaches(version, _PXN_C2C_BY_DEFAULT))
+    over_c2c = reaches(version, _P2C) and read_setting(
+        settings, "NCCL_PXN_C2C", int(reaches(version, _PXN_C2C_BY_DEFAULT)), version
     )
     return relay if topology.paths[relay, nic] is not PathType.P2C or over_c2c else ""
 
@@ -173,9 +170,7 @@ def decide(
     settings: Settings,
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
-    """Return every pair of a GPU and a NIC, where the machine has a `way` at all. `gpus` by the names that `topology`
-    has.
-    """
+    """Return every pair of a GPU and a NIC, where the kernel supports it. `gpus` by the names that `topology` has."""
     level = gdr_level(settings, version)
     return tuple(
         _decide(topology, gpus, pair, level, settings, version) for pair in ((g, n) for n in nics for g in gpus)
@@ -215,7 +210,7 @@ def _sends(
 
     Up to 2.18 that held for every GPU.
     """
-    asked = switched_on(settings, "NCCL_NET_GDR_READ", -2)
+    asked = read_setting(settings, "NCCL_NET_GDR_READ", -2, version)
     if asked == 0:
         return False, f"NCCL_NET_GDR_READ={settings.get('NCCL_NET_GDR_READ')} stages what is sent in host memory"
     peers = [other for other in topology.gpus if other != name]

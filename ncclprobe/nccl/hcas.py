@@ -13,7 +13,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.lists import MAX_HCAS, Entry, Selector, parse_selector
-from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl.values import read_setting
 
 LAYERS = ("InfiniBand", "Ethernet")
 """Link layers that NCCL knows. EFA's is neither: it takes a plugin."""
@@ -70,7 +70,7 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
 
 def select_by(fabric: Fabric, settings: Settings, version: Version | None) -> Selection:
     """Return the ports that these settings select: NCCL_IB_HCA, in the order of NCCL_IB_DEVICE_PCI_ORDER."""
-    ordered = read_int(settings.get("NCCL_IB_DEVICE_PCI_ORDER") or "", 1).value != 0
+    ordered = read_setting(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1, version) != 0
     return select(fabric, settings.get("NCCL_IB_HCA") or "", version, ordered)
 
 

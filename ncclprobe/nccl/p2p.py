@@ -18,7 +18,8 @@ from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gpudirect import Level, switched_on, user_level
+from ncclprobe.nccl.gpudirect import Level, user_level
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology
 
 Maker = Literal["amd", "intel", "zhaoxin", "arm", "power", ""]
@@ -69,7 +70,7 @@ def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int
 
     Up to 2.22 the default was SYS for any number of GPUs, and PXB for processors of Intel, Zhaoxin and Arm's makers.
     """
-    if switched_on(settings, "NCCL_P2P_DISABLE", 0) == 1:
+    if read_setting(settings, "NCCL_P2P_DISABLE", 0, version) == 1:
         return Level(PathType.LOC, f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}")
     asked = user_level(settings, "NCCL_P2P_LEVEL", version)
     if asked:
@@ -105,7 +106,7 @@ def _peer_transport(
         return PeerTransport(*pair, None, None, "the PCI tree does not tell how far apart they are")
     if path > level.path:
         return PeerTransport(*pair, _otherwise(settings), path, f"{path.name}, {level}")
-    ignore = switched_on(settings, "NCCL_IGNORE_DISABLED_P2P", 0)
+    ignore = read_setting(settings, "NCCL_IGNORE_DISABLED_P2P", 0, version)
     relayed = path is PathType.NVB  # NCCL then asks about each hop, over a GPU that is not known here
     if relayed or (ignore == 2 and reaches(version, _DISABLED_IS_REPORTED)):
         return PeerTransport(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
@@ -136,7 +137,7 @@ def _status(peers: PeerAccess | Absent, pair: tuple[str, str]) -> str | None:
 
 def _otherwise(settings: Settings) -> Transport:
     """Return the transport without P2P: shared memory, and without that the network."""
-    return "NET" if switched_on(settings, "NCCL_SHM_DISABLE", 0) == 1 else "SHM"
+    return "NET" if read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1 else "SHM"
 
 
 def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> Nvls:
@@ -147,7 +148,7 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
     """
     if not reaches(version, _NVLS):
         return Nvls(False, f"NCCL {'.'.join(map(str, version or ()))} has none: it came with 2.17")
-    if switched_on(settings, "NCCL_NVLS_ENABLE", 2) == 0:
+    if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0:
         return Nvls(False, f"NCCL_NVLS_ENABLE={settings.get('NCCL_NVLS_ENABLE')} turns it off")
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     least = 2 if reaches(version, _NVLS_FOR_TWO) else 3

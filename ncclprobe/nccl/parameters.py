@@ -1,7 +1,7 @@
 """The table of variables: NCCL's own, its plugins', torch's the launchers', and names people only believe in.
 
-The data is ``parameters.csv`` in this folder, one row per variable with its source, made by
-``scripts/parameters.py``.
+The data is ``parameters.csv`` in this folder, one row per variable with its source. It is kept by hand;
+``scripts/parameters.py`` says what a release reads and the table does not know.
 """
 
 import csv
@@ -12,6 +12,9 @@ from functools import cache
 from types import MappingProxyType
 
 from ncclprobe.facts.software import Version, parse_version
+
+NEWEST: Version = (2, 32, 3)
+"""The newest NCCL that the table was compared with."""
 
 
 @dataclass(frozen=True, slots=True)

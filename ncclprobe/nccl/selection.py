@@ -34,12 +34,12 @@ from ncclprobe.model.nccl_selection import (
 )
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.nccl.gids import Pick, pick, wish
-from ncclprobe.nccl.gpudirect import Direct, decide, supported, way
+from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
-from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
+from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES
 from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
-from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
 T = TypeVar("T")
@@ -120,17 +120,23 @@ def _part(decide: Callable[[_Known], Part[T]], known: _Known) -> Part[T]:
 
 def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
     """Return one interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
-    addresses, address = known.need(Interfaces).addresses, _comm_id(known)
+    try:
+        addresses, address = known.need(Interfaces).addresses, _comm_id(known)
+    except ValueError as refusal:
+        return Part((), f"{known.set('NCCL_COMM_ID')}: {refusal}: NCCL does not start")
     if address is None:
         return _searched(find_by(addresses, known.settings, known.version, limit=1), known)
-    near = [each for each in addresses if same_subnet(each, address)][:1]
+    near = [each for each in addresses if same_subnet(each, address, known.version)][:1]
     return _searched(Choice(tuple(near), "subnet"), known)
 
 
 def _sockets(known: _Known) -> Part[InterfaceChoice]:
     """Return what NET/Socket would spread over: at most 16 interfaces, each with its first address."""
     addresses = known.need(Interfaces).addresses
-    address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
+    try:
+        address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
+    except ValueError as refusal:
+        return Part((), f"{known.set('NCCL_COMM_ID')}: {refusal}: NCCL does not start")
     found = find_by(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
     return _searched(found, known)
 
@@ -145,14 +151,15 @@ def _searched(found: Choice, known: _Known) -> Part[InterfaceChoice]:
 
 
 def _comm_id(known: _Known) -> str | None:
-    """Return the address in NCCL_COMM_ID (``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``); None: not set.
+    """Return the address in NCCL_COMM_ID; None: not set.
 
-    Raises Unlearned where a host is named: its first address is the resolver's to tell.
+    Raises ValueError where NCCL refuses it, Unlearned where a host is named: its first address is the resolver's to
+    tell.
     """
-    text = known.settings.get("NCCL_COMM_ID") or ""
-    if len(text) < 2:
+    text = known.settings.get("NCCL_COMM_ID")
+    if text is None:
         return None
-    host = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+    host = comm_id_host(text)
     try:
         return str(ip_address(host))
     except ValueError:
@@ -171,7 +178,7 @@ def _off(known: _Known) -> str:
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
         return f"{known.set('NCCL_NET')} keeps to that network"
-    if read_int(known.settings.get("NCCL_IB_DISABLE") or "", 0).value != 0:
+    if read_setting(known.settings, "NCCL_IB_DISABLE", 0) != 0:
         return f"{known.set('NCCL_IB_DISABLE')} turns NET/IB off"
     return ""
 
@@ -269,7 +276,7 @@ def _gpudirect(known: _Known) -> Part[DirectChoice]:
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
         return Part((), "NET/IB takes no port")
-    gdr = way(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
+    gdr = kernel_support(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
     topology = _distances(known, nics)
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
     made = decide(topology, able, nics, known.settings, known.version)

@@ -4,12 +4,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 
 Note = Literal["plain", "word", "tail", "octal", "empty", "overflow"]
 
 BLANKS = " \t\n\v\f\r"
 """What C's isspace() takes for a blank in the C locale."""
+
+_WORDS_KEEP_THE_DEFAULT = (2, 32)
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DIGITS = 19  # of an int64; Python itself refuses to convert much longer decimal text
@@ -22,9 +25,9 @@ _NUMBER = re.compile(
 class Reading:
     """The integer that NCCL makes of a text, and how it got there.
 
-    ``note`` is *plain* (the number as written), *word* (no digits: 0), *tail* (what follows the number is
-    dropped: ``4M`` is 4), *octal* (a leading zero made it base 8: ``010`` is 8), *empty* or *overflow* (the
-    default is used).
+    ``note`` is *plain* (the number as written), *word* (no digits: 0, and the default since 2.32), *tail* (what
+    follows the number is dropped: ``4M`` is 4), *octal* (a leading zero made it base 8: ``010`` is 8), *empty* or
+    *overflow* (the default is used).
     """
 
     value: int
@@ -36,13 +39,21 @@ class Reading:
         return self.note in ("plain", "empty")
 
 
-def read_int(text: str, default: int) -> Reading:
-    """Read `text` as NCCL_PARAM does: strtoll(text, NULL, 0); the default where it is empty or leaves int64."""
+def keeps_default(version: Version | None) -> bool:
+    """Return whether this NCCL refuses a word where it reads a number; where the version is not known, it does not.
+
+    Seen of the real library: 2.31.2 reads 0, 2.32.3 its default (scripts/oracle.py).
+    """
+    return version is not None and version >= _WORDS_KEEP_THE_DEFAULT
+
+
+def read_int(text: str, default: int, version: Version | None = None) -> Reading:
+    """Read `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default where it is empty or leaves int64."""
     if not text:
         return Reading(default, "empty")
     match = _NUMBER.match(text)
     if match is None:
-        return Reading(0, "word")
+        return Reading(default if keeps_default(version) else 0, "word")
     value = _number(match)
     if value is None:
         return Reading(default, "overflow")
@@ -50,6 +61,11 @@ def read_int(text: str, default: int) -> Reading:
         return Reading(value, "tail")
     other_in_decimal = len((match["octal"] or "").lstrip("0")) > 1
     return Reading(value, "octal" if other_in_decimal else "plain")
+
+
+def read_setting(settings: Settings, name: str, default: int, version: Version | None = None) -> int:
+    """Return the integer that NCCL reads for `name`: its default where nothing sets it."""
+    return read_int(settings.get(name) or "", default, version).value
 
 
 def _number(match: re.Match[str]) -> int | None:
@@ -76,7 +92,7 @@ _NO = frozenset({"false", "no", "off", "disable", "disabled", "none", "f", "n"})
 def intent(word: str) -> bool | None:
     """Return what a person meant by `word` where NCCL wants an integer; None where it is no such word.
 
-    NCCL reads every one of them as 0, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
+    NCCL reads every one of them as 0 before 2.32, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
     """
     lowered = word.strip().lower()
     if lowered in _YES:

@@ -119,6 +119,8 @@ class Redactor:
             self._learn_host(seen.get("node"))
         elif ask == ("env",) and isinstance(seen, dict):
             self._learn_variables(seen)
+        elif ask == ("home",):
+            self._learn_variables({"HOME": value})
         elif ask[:1] == ("conf",):
             lines = (line.partition("=") for line in value.split("\n"))
             self._learn_variables({name.strip(): value.strip() for name, _, value in lines})

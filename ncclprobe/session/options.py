@@ -1,4 +1,4 @@
-"""What a measuring run was asked for: a checked command line, which every rank holds."""
+"""The options of a measuring run: a checked command line, which every rank has."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from ncclprobe.session.measure.training import Training
 from ncclprobe.session.ranks.identity import Backend
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
-"""Bytes of the largest message where the command line does not say, by backend."""
+"""Bytes of the largest message without -e, by backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +21,12 @@ class Options:
     `what` are the parts of the run in the order in which they are measured. What a command has no option for keeps its
     default here.
 
-    `sizes` are the bytes of collectives in the order in which they are measured; with `open_end` nothing was said of
-    the largest, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones
-    that can be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's where it was said; `rounds`
-    of pairs, null: as many as it takes. `training` is what of real training to play. `transport`: whether to find out
-    which way the bytes went.
-    `gloo_ranks`: how many to start with gloo where nothing says how many.
-    `mode` and `backend` are None where nobody said, `precision` is None where -n or --batches fix the number of calls.
+    `sizes` are the bytes of collectives in the order in which they are measured; with `open_end` the largest is not
+    given, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones that can
+    be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's if given; `rounds` of pairs, None: as
+    many as are needed. `training` is what of real training to measure. `transport`: whether to find the transports.
+    `gloo_ranks`: how many to start with gloo without --nproc.
+    `mode` and `backend` are None where they were not given, `precision` where -n or --batches fix the number of calls.
     """
 
     command: str
@@ -76,17 +75,17 @@ class Options:
     notes: tuple[str, ...] = ()
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
-        """The sizes to be measured with `backend`."""
+        """Return the sizes to measure with `backend`."""
         fitting = tuple(nbytes for nbytes in self.sizes if nbytes <= LARGEST[backend])
         return (fitting or (min(self.sizes),)) if self.open_end else self.sizes
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Return the bytes of one element."""
         return DTYPES[self.dtype]
 
     @property
     def writes_files(self) -> bool:
-        """Whether a file is to hold the report."""
+        """Return whether the report is written to a file."""
         paths = (self.json, self.junit, self.markdown, self.html, self.prometheus)
         return self.nodes_out is not None or any(path not in (None, "-") for path in paths)

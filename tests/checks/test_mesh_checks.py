@@ -17,11 +17,11 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
 
-TWO_ROADS = ("nccl0", "default")
+TWO_ROLES = ("nccl0", "default")
 
 
 def fails(when: Any, outcome: str = "filtered", role: str = "nccl0") -> Change:
-    """Paths of one road fail for which `when` of their ends is true."""
+    """Paths of one role fail for which `when` of their ends is true."""
     return lambda one, other, on: {"outcome": outcome, "tries": 2} if on == role and when(one, other) else None
 
 
@@ -35,8 +35,8 @@ def subjects(*arguments: Any, check: Check = mesh.tcp_mesh, **details: Any) -> l
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
 def test_a_healthy_mesh_is_not_talked_about(nodes: int) -> None:
-    assert subjects(nodes, lambda *_: None, TWO_ROADS) == []
-    assert subjects(nodes, lambda *_: None, TWO_ROADS, check=mesh.tcp_mesh_iface) == []
+    assert subjects(nodes, lambda *_: None, TWO_ROLES) == []
+    assert subjects(nodes, lambda *_: None, TWO_ROLES, check=mesh.tcp_mesh_iface) == []
 
 
 @pytest.mark.parametrize("nodes", [3, 8, 64])
@@ -139,20 +139,20 @@ def test_one_node_by_itself_has_no_mesh() -> None:
 
 def test_nccls_interface_fails_where_the_default_route_works_is_the_other_check() -> None:
     into_2 = fails(lambda _, other: other == 2)
-    assert subjects(8, into_2, TWO_ROADS) == []
-    (finding,) = found(fleet(8, into_2, TWO_ROADS), mesh.tcp_mesh_iface)
+    assert subjects(8, into_2, TWO_ROLES) == []
+    (finding,) = found(fleet(8, into_2, TWO_ROLES), mesh.tcp_mesh_iface)
     assert (finding.nodes, finding.severity) == (("n2",), Severity.FAIL)
     assert "(eth1)" in finding.message
 
 
-def test_where_both_roads_fail_it_is_said_once() -> None:
-    both = fleet(8, lambda one, other, _: {"outcome": "filtered"} if 2 in (one, other) else None, TWO_ROADS)
+def test_where_both_roles_fail_it_is_reported_once() -> None:
+    both = fleet(8, lambda one, other, _: {"outcome": "filtered"} if 2 in (one, other) else None, TWO_ROLES)
     assert [f.nodes for f in found(both)] == [("n2",)]
     assert found(both, mesh.tcp_mesh_iface) == []
 
 
 def test_a_default_route_that_is_closed_beside_an_open_interface_of_nccl_is_a_warning() -> None:
-    (finding,) = found(fleet(4, fails(lambda _, other: other == 2, role="default"), TWO_ROADS))
+    (finding,) = found(fleet(4, fails(lambda _, other: other == 2, role="default"), TWO_ROLES))
     assert (finding.severity, finding.nodes) == (Severity.WARN, ("n2",))
 
 
@@ -166,11 +166,11 @@ def test_paths_that_stall_do_connect() -> None:
     assert subjects(4, fails(lambda one, _: one == 1, "stalled-out")) == []
 
 
-def test_many_culprits_are_told_up_to_a_number_and_then_counted() -> None:
+def test_many_suspects_are_reported_up_to_a_number_and_then_counted() -> None:
     odd_pairs = fleet(64, fails(lambda one, other: one % 2 == 0 and other == one + 1))
     findings = found(odd_pairs)
-    assert len(findings) == mesh.MOST_CULPRITS + 1
-    assert findings[-1].message == f"{32 - mesh.MOST_CULPRITS} more nodes or pairs have paths that fail"
+    assert len(findings) == mesh.MOST_SUSPECTS + 1
+    assert findings[-1].message == f"{32 - mesh.MOST_SUSPECTS} more nodes or pairs have paths that fail"
 
 
 def test_a_mesh_of_two_thousand_nodes_is_judged_while_one_waits() -> None:

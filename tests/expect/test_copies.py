@@ -62,20 +62,20 @@ def test_a_published_copy_between_gpus_over_pcie_is_in_the_band(same_socket: boo
 
 
 def test_the_slowest_interface_of_all_nodes_decides() -> None:
-    roads = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
-    assert sockets.slowest(roads) == SocketLink(10, "eth1 of b", "reported")
+    interfaces = [SocketInterface("a", "eth0", 25), SocketInterface("b", "eth1", 10), SocketInterface("c", "eth0", 25)]
+    assert sockets.slowest(interfaces) == SocketLink(10, "eth1 of b", "reported")
 
 
 @pytest.mark.parametrize(
-    "road",
+    "interface",
     [
         SocketInterface("b", "veth1", 10, virtual=True),
         SocketInterface("b", "eth0", None),
         SocketInterface("b", "x", 1, None),
     ],
 )
-def test_an_interface_whose_speed_is_not_known_leaves_the_whole_unknown(road: SocketInterface) -> None:
-    assert sockets.slowest([SocketInterface("a", "eth0", 25), road]) is None
+def test_an_interface_whose_speed_is_not_known_leaves_the_whole_unknown(interface: SocketInterface) -> None:
+    assert sockets.slowest([SocketInterface("a", "eth0", 25), interface]) is None
     assert sockets.slowest([]) is None
 
 

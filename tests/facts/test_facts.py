@@ -119,6 +119,23 @@ def test_addresses_come_as_getifaddrs_lists_them() -> None:
     ]
 
 
+def test_a_labelled_address_is_an_interface_to_nccl_and_has_its_interfaces_properties() -> None:
+    label = {"eth0:1": [{"family": 2, "address": "10.9.0.5", "netmask": "255.255.255.0"}]}
+    found = learn(interfaces.interfaces, INTERFACES | {("psutil", "net_if_addrs"): ADDRESSES | label})
+    assert [(a.name, a.address) for a in found.addresses if a.family == "inet"][-1] == ("eth0:1", "10.9.0.5")
+    assert found.by_name["eth0:1"] is found.by_name["eth0"]
+    assert [each.name for each in found.all] == ["lo", "eth0"]
+
+
+def test_a_name_with_a_colon_of_its_own_is_no_label() -> None:
+    said = INTERFACES | {
+        ("psutil", "net_if_addrs"): ADDRESSES | {"eth0:1": []},
+        ("psutil", "net_if_stats"): STATS | {"eth0:1": STATS["eth0"]},
+        ("read", f"{NET}/eth0:1/ifindex"): "3\n",
+    }
+    assert [each.name for each in learn(interfaces.interfaces, said).all] == ["lo", "eth0", "eth0:1"]
+
+
 @pytest.mark.parametrize("speed", ["-1\n", "0\n"])
 def test_a_speed_that_the_driver_does_not_know_is_unknown(speed: str) -> None:
     said = INTERFACES | {("read", f"{NET}/eth0/speed"): speed}

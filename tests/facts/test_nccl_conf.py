@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.checks.env.fixtures import nccl
+from ncclprobe.errors import Missing, NotCaptured
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, parse_conf
+from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, nccl_conf, parse_conf
 from ncclprobe.model.report import Setting
 
 GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns
@@ -91,8 +93,54 @@ def test_any_text_is_a_file(text: str, version: tuple[int, int, int] | None) -> 
 def test_the_file_named_takes_the_place_of_the_users(
     environment: dict[str, str], home: str | None, version: tuple[int, int, int] | None, paths: tuple[str, ...]
 ) -> None:
-    variables = environment | ({"HOME": home} if home is not None else {})
-    assert conf_paths(variables, version) == paths
+    assert conf_paths(environment, home, version) == paths
+
+
+class Answers:
+    """A host that answers what it was given, and has nothing else."""
+
+    def __init__(self, **said: str) -> None:
+        self.said = said
+
+    def ask(self, *question: str | int) -> str:
+        name = "_".join(map(str, question)).replace("/", "_").replace(".", "_")
+        if name not in self.said:
+            raise Missing(f"{question}: not there")
+        return self.said[name]
+
+
+@pytest.mark.parametrize(
+    ("version", "read", "other"),
+    [
+        ((2, 29, 7), "/etc/me/.nccl.conf", "/home/me/.nccl.conf"),
+        ((2, 30, 3), "/home/me/.nccl.conf", "/etc/me/.nccl.conf"),
+    ],
+)
+def test_the_home_is_the_password_files_before_2_30_3_and_the_other_is_named(
+    version: tuple[int, int, int], read: str, other: str
+) -> None:
+    there = {"access__home_me__nccl_conf": '{"read": true}', "access__etc_me__nccl_conf": '{"read": true}'}
+    host = Answers(home="/etc/me", **there)
+    found = nccl_conf.run(host, Environment({"HOME": "/home/me"}), nccl(*version))
+    assert found.files[0].path == read
+    assert found.other_home == other
+
+
+def test_a_home_that_both_agree_on_or_that_has_no_file_is_not_named() -> None:
+    agreed = nccl_conf.run(Answers(home="/home/me"), Environment({"HOME": "/home/me"}), nccl(2, 29, 7))
+    empty = nccl_conf.run(Answers(home="/etc/me"), Environment({"HOME": "/home/me"}), nccl(2, 29, 7))
+    assert agreed.other_home == empty.other_home == ""
+
+
+def test_a_capture_without_the_password_file_takes_the_variable() -> None:
+    class Old(Answers):
+        def ask(self, *question: str | int) -> str:
+            if question == ("home",):
+                raise NotCaptured("home")
+            return super().ask(*question)
+
+    found = nccl_conf.run(Old(), Environment({"HOME": "/home/me"}), nccl(2, 21, 5))
+    assert found.files[0].path == "/home/me/.nccl.conf"
 
 
 def test_the_first_definition_wins() -> None:

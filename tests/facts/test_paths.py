@@ -60,7 +60,7 @@ def test_whatever_a_node_sends_is_a_fact_or_unknown(sample: Any) -> None:
     assert isinstance(learn(sample), Paths | Absent)
 
 
-def test_sixty_four_nodes_on_two_roads_fit_easily() -> None:
+def test_sixty_four_nodes_on_two_interfaces_fit_easily() -> None:
     row = dataclasses.replace(SEEN.rows[0], resent=12, segments=24000, rtt_s=0.000123, detail="x" * 40)
     text = json.dumps(dataclasses.asdict(dataclasses.replace(SEEN, rows=(row,) * 126)))
     assert len(text) < 64 << 10

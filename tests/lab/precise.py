@@ -64,7 +64,7 @@ def play(link: Link, sizes: Sequence[str], pairs: int) -> list[Asked]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         launch = _in_lab(link, stack) if link.mbits else _here(folder)
         command = [sys.executable, str(BENCH), "--ranks", "2", "--sizes", ",".join(sizes), "--pairs", str(pairs)]
-        jobs = [launch(rank, [*command, "--seat", str(rank), "--meet", str(folder)]) for rank in range(2)]
+        jobs = [launch(rank, [*command, "--only-rank", str(rank), "--meet", str(folder)]) for rank in range(2)]
         done = wait(jobs, DEADLINE_S)
         if any(each.code for each in done):
             raise LabError(f"{link}: {[(each.code, each.timed_out, each.err[-300:]) for each in done]}")

@@ -15,7 +15,7 @@ def listeners(node: int, *roles: str) -> list[MeshListener]:
 
 
 @given(st.integers(1, 24), st.lists(st.sampled_from(["nccl0", "nccl1", "default"]), min_size=1, unique=True))
-def test_every_ordered_pair_is_tried_once_on_every_road(nodes: int, roles: list[str]) -> None:
+def test_every_ordered_pair_is_tried_once_on_every_role(nodes: int, roles: list[str]) -> None:
     plans = plan_mesh({node: listeners(node, *roles) for node in range(nodes)})
     calls = Counter((me, call.to, call.role) for me, plan in plans.items() for call in plan.calls)
     assert set(calls) == {(a, b, role) for a in range(nodes) for b in range(nodes) if a != b for role in roles}
@@ -48,7 +48,7 @@ def test_streams_go_to_neighbours_that_are_called_as_well(nodes: int) -> None:
     assert {plan.rates[0].to for plan in plans.values()} == set(plans)
 
 
-def test_a_road_is_walked_only_where_both_ends_have_it_and_ranks_may_be_missing() -> None:
+def test_an_interface_is_walked_only_where_both_ends_have_it_and_ranks_may_be_missing() -> None:
     plans = plan_mesh({0: listeners(0, "nccl0", "default"), 2: listeners(2, "nccl0"), 7: []}, names={0: "a", 2: "b"})
     assert [(call.to, call.role) for call in plans[0].calls] == [(2, "nccl0")]
     assert [(call.to, call.role) for call in plans[2].calls] == [(0, "nccl0")]

@@ -161,7 +161,7 @@ def test_ends_of_different_families_do_not_meet() -> None:
     assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 do not meet")
 
 
-def test_a_road_whose_address_is_not_there_is_said_and_the_others_open() -> None:
+def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
     async def run() -> Paths:
         roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
         own = await open_listeners(roles, 0, "n0", TOKEN)

@@ -12,7 +12,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, supported, user_level, way
+from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
@@ -38,16 +38,16 @@ def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int
 def test_a_module_counts_from_the_version_that_looks_at_its_file(
     path: str, first: Version, before: Version | None
 ) -> None:
-    assert way(modules(path), NONE, first, CUDA).works
-    assert way(modules(path), NONE, None, CUDA).works
+    assert kernel_support(modules(path), NONE, first, CUDA).works
+    assert kernel_support(modules(path), NONE, None, CUDA).works
     if before:
-        unseen = way(modules(path), NONE, before, CUDA)
+        unseen = kernel_support(modules(path), NONE, before, CUDA)
         assert unseen.works is False
         assert f"NCCL {'.'.join(map(str, before))} does not look at {path}" in unseen.why
 
 
 def test_any_module_that_is_looked_at_is_enough() -> None:
-    assert way(modules(NV_MEM, NVIDIA_PEERMEM), NONE, OLD, CUDA).works
+    assert kernel_support(modules(NV_MEM, NVIDIA_PEERMEM), NONE, OLD, CUDA).works
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_any_module_that_is_looked_at_is_enough() -> None:
 def test_dma_buf_takes_nccl_driver_and_kernel(
     direct: GpuDirect, version: Version | None, cuda: tuple[int, int], works: bool | None, word: str
 ) -> None:
-    found = way(direct, NONE, version, cuda)
+    found = kernel_support(direct, NONE, version, cuda)
     assert (found.works, word in found.why) == (works, True)
 
 
 def test_dma_buf_can_be_switched_off_and_a_module_then_still_counts() -> None:
     off = fixtures.having("NCCL_DMABUF_ENABLE", "0")
-    assert way(modules(driver="open"), off, None, CUDA).works is False
-    assert way(modules(NVIDIA_PEERMEM, driver="open"), off, None, CUDA).works
+    assert kernel_support(modules(driver="open"), off, None, CUDA).works is False
+    assert kernel_support(modules(NVIDIA_PEERMEM, driver="open"), off, None, CUDA).works
 
 
 def test_modules_that_could_not_be_looked_for_are_unknown_unless_dma_buf_works() -> None:
     blind = replace(modules(), peer_memory=Absent("no /sys"))
-    assert way(blind, NONE, None, CUDA).works is None
-    assert way(replace(blind, driver="open"), NONE, None, CUDA).works
+    assert kernel_support(blind, NONE, None, CUDA).works is None
+    assert kernel_support(replace(blind, driver="open"), NONE, None, CUDA).works
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""NCCL's INFO lines are read for the road: every sample line of 2.8 to 2.30, damaged streams, and what is not said."""
+"""NCCL's INFO lines are read for the transport: every sample line of 2.8 to 2.30, damaged streams, and what is not said."""
 
 import csv
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_warnings_are_kept_once() -> None:
     assert log.read(warn * 3).warnings == ("connect returned timeout",)
 
 
-def test_every_sample_of_a_line_of_the_road_is_read(shared: Callable[[str], Path]) -> None:
+def test_every_sample_of_a_line_of_the_transport_is_read(shared: Callable[[str], Path]) -> None:
     """Of all versions from 2.8 to 2.30: the samples that the grammar was checked against."""
     with shared("facts/log_lines.tsv").open(newline="") as file:
         rows = {row["id"]: row["samples"].split(" ;; ") for row in csv.DictReader(file, delimiter="\t")}

@@ -72,7 +72,7 @@ def test_a_bonds_members_carry_what_the_bond_was_to() -> None:
     assert {nic.nic: nic.share for nic in found.nics if nic.node == "a"} == {"bond0": None, "eth0": 0.5, "eth1": 0.5}
 
 
-def test_counters_that_cannot_be_read_leave_the_road_unknown() -> None:
+def test_counters_that_cannot_be_read_leave_the_transport_unknown() -> None:
     unread = Absent("its driver keeps no counters")
     seen = [node(name, eth0=unread, eth1=Count(20 * MIB, 0)) for name in "ab"]
     found = attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen)
@@ -137,7 +137,7 @@ OVER_IB = said(
 )
 
 
-def test_a_row_has_the_road_that_nccls_lines_tell() -> None:
+def test_a_row_has_the_transport_that_nccls_lines_tell() -> None:
     over = "IB mlx5_0, mlx5_3"
     assert transport(ROW, [OVER_IB]) == Transport(over, True, "RING", "LL128", 16)
     assert transport(replace(ROW, op="all_gather"), [OVER_IB]) == Transport(over, True, "RING", "SIMPLE", 8)
@@ -149,7 +149,7 @@ def test_one_rank_without_gpudirect_is_enough_to_say_so() -> None:
     assert transport(ROW, [OVER_IB, other]).gdr is False
 
 
-def test_within_a_node_the_road_is_how_the_ranks_reach_each_other() -> None:
+def test_within_a_node_the_transport_is_how_the_ranks_reach_each_other() -> None:
     inside = said("Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00 : 1[1] -> 0[0] via SHM")
     assert transport(ROW, [inside]) == Transport("P2P CUMEM, SHM")
 

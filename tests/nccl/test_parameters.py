@@ -1,6 +1,5 @@
 """The shipped table, and names that resemble one in it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from ncclprobe.nccl.parameters import Parameter, distance, looks_like_ours, near
 from ncclprobe.nccl.values import read_level
 
 ROOT = Path(__file__).parents[2]
-SURVEY = os.environ.get("NCCLPROBE_SURVEY")
 TYPES = {"bool", "int", "size", "enum", "list", "path", "string"}
 
 
@@ -217,14 +215,3 @@ WORD = st.text(alphabet="abc", max_size=5)
 @given(WORD, WORD, st.integers(0, 3))
 def test_the_distance_is_the_textbooks_up_to_its_limit(one: str, other: str, limit: int) -> None:
     assert distance(one, other, limit) == min(slow_distance(one, other), limit + 1)
-
-
-@pytest.mark.skipif(not SURVEY, reason="NCCLPROBE_SURVEY does not name the survey the table is made from")
-def test_the_table_is_what_the_script_makes_of_the_survey() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/parameters.py", str(SURVEY)],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout == (ROOT / "ncclprobe/nccl/parameters.csv").read_bytes()

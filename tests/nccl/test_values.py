@@ -59,6 +59,12 @@ def test_an_integer_is_read_as_strtoll_reads_it(text: str, value: int, note: Not
     assert read_int(text, DEFAULT) == Reading(value, note)
 
 
+@pytest.mark.parametrize(("version", "value"), [(None, 0), ((2, 31, 2), 0), ((2, 32, 3), DEFAULT)])
+def test_a_word_is_zero_before_2_32_and_the_default_since(version: tuple[int, int, int] | None, value: int) -> None:
+    assert read_int("false", DEFAULT, version) == Reading(value, "word")
+    assert read_int("4M", DEFAULT, version) == Reading(4, "tail")
+
+
 def c_reading(text: str) -> int:
     """What NCCL's C code makes of `text`: ncclLoadParam, src/misc/param.cc:92 (v2.30.7)."""
     if not text:

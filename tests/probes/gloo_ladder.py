@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ncclprobe.probes.ladder import LadderSizes, run
 from ncclprobe.probes.plan import Plan
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.training.ladder import plan
 
@@ -23,8 +23,8 @@ RANKS = len(HOSTS)
 def main() -> None:
     """Climb, and print the rungs on rank 0."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
-    exchange = Exchange(store, seat, deadline_s=60)
+    identity = RankIdentity("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    exchange = Exchange(store, identity, deadline_s=60)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=60)
     )

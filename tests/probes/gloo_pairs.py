@@ -22,7 +22,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 RANK, HOSTS, PLANTED = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[4]
@@ -53,8 +53,8 @@ def flipped(src: int, dst: int, device: torch.device) -> Pattern:
 def main() -> None:
     """Play, and print what was found on rank 0; every rank prints whether its endpoint was lost."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
-    exchange = Exchange(store, seat, deadline_s=30)
+    identity = RankIdentity("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    exchange = Exchange(store, identity, deadline_s=30)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )

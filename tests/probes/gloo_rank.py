@@ -20,7 +20,7 @@ from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 KiB = 1 << 10
@@ -112,9 +112,9 @@ SABOTAGES: dict[str, Sabotage] = {
 def main() -> None:
     """Measure everything and print it."""
     store = dist.FileStore(sys.argv[3], RANKS)
-    seat = Seat("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
+    identity = RankIdentity("environment", RANK, RANKS, RANK, RANKS, nnodes=1, address="", port=0)
     host = LiveHost((), lambda name: False)
-    exchange = Exchange(store, seat, deadline_s=30)
+    exchange = Exchange(store, identity, deadline_s=30)
     dist.init_process_group(
         "gloo", store=dist.PrefixStore("group", store), rank=RANK, world_size=RANKS, timeout=timedelta(seconds=30)
     )

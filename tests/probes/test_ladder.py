@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from gloo_ranks import printed
+
+from probes.gloo_ranks import printed
 
 pytest.importorskip("torch")
 

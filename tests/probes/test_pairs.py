@@ -4,10 +4,9 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from gloo_ranks import printed
-
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import End
+from probes.gloo_ranks import printed
 
 RANKS, SILENT, DEAF = 5, 2, 1
 

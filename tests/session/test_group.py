@@ -40,15 +40,15 @@ def test_who_did_not_come_is_read_from_what_torch_says(
     text: str, ranks: tuple[int, ...], barrier: Callable[[str], None]
 ) -> None:
     barrier(text)
-    with pytest.raises(group.Unmet) as unmet:
-        group.meet("gloo", 1.0)
-    assert unmet.value.ranks == ranks
-    assert "\n" not in str(unmet.value)
+    with pytest.raises(group.MissedBarrier) as missed:
+        group.barrier("gloo", 1.0)
+    assert missed.value.ranks == ranks
+    assert "\n" not in str(missed.value)
 
 
 def test_nccl_has_no_such_barrier(barrier: Callable[[str], None]) -> None:
     barrier("called")
-    group.meet("nccl", 1.0)
+    group.barrier("nccl", 1.0)
 
 
 @pytest.mark.parametrize(

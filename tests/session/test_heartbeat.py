@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ncclprobe.facts.run.ranks import Attendance
-from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, Beat, Register
+from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
 
 PATIENCE = 30
 
@@ -15,22 +15,26 @@ class Ranks:
     """`count` ranks whose heartbeats a test turns into whatever it needs."""
 
     def __init__(self, count: int) -> None:
-        self.register = Register(count, PATIENCE)
-        self.beats = {rank: Beat(rank, f"host{rank}", 100 + rank, 0, 1, "timing") for rank in range(count)}
-        self.register.hear(self.beats)
+        self.detector = FailureDetector(count, PATIENCE)
+        self.heartbeats = {rank: Heartbeat(rank, f"host{rank}", 100 + rank, 0, 1, "timing") for rank in range(count)}
+        self.detector.receive(self.heartbeats)
 
     def go_on(self, periods: int, *, silent: Iterable[int] = (), standing: Iterable[int] = ()) -> None:
         """Let time pass; `silent` ranks write nothing, `standing` ones live on in the same phase."""
         for _ in range(periods):
-            for rank, beat in self.beats.items():
+            for rank, heartbeat in self.heartbeats.items():
                 if rank not in silent:
-                    step = beat.step if rank in standing else beat.step + 1
-                    self.beats[rank] = Beat(rank, beat.host, beat.pid, beat.count + 1, step, "timing", beat.left)
-            self.register.hear(self.beats)
+                    step = heartbeat.step if rank in standing else heartbeat.step + 1
+                    self.heartbeats[rank] = Heartbeat(
+                        rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, step, "timing", heartbeat.left
+                    )
+            self.detector.receive(self.heartbeats)
 
     def leaves(self, rank: int, why: str) -> None:
-        beat = self.beats[rank]
-        self.beats[rank] = Beat(rank, beat.host, beat.pid, beat.count + 1, beat.step, beat.phase, why)
+        heartbeat = self.heartbeats[rank]
+        self.heartbeats[rank] = Heartbeat(
+            rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, heartbeat.step, heartbeat.phase, why
+        )
 
 
 def lost(attendance: Attendance | None) -> list[int]:
@@ -40,16 +44,16 @@ def lost(attendance: Attendance | None) -> list[int]:
 def test_ranks_that_go_on_are_not_lost() -> None:
     ranks = Ranks(3)
     ranks.go_on(100)
-    assert ranks.register.attendance() is None
-    assert ranks.register.arrivals(out_of_time=True) is None
+    assert ranks.detector.attendance() is None
+    assert ranks.detector.arrivals(out_of_time=True) is None
 
 
 def test_a_rank_whose_heart_stops_is_named_with_host_and_phase() -> None:
     ranks = Ranks(3)
     ranks.go_on(SILENT_PERIODS - 1, silent=[2])
-    assert ranks.register.attendance() is None
+    assert ranks.detector.attendance() is None
     ranks.go_on(1, silent=[2])
-    attendance = ranks.register.attendance()
+    attendance = ranks.detector.attendance()
     assert attendance is not None
     (found,) = attendance.lost
     assert (found.rank, found.host, found.phase) == (2, "host2", "timing")
@@ -60,7 +64,7 @@ def test_one_missed_period_is_forgiven() -> None:
     for _ in range(10):
         ranks.go_on(SILENT_PERIODS - 1, silent=[1])
         ranks.go_on(1)
-    assert ranks.register.attendance() is None
+    assert ranks.detector.attendance() is None
 
 
 def test_silence_explains_the_failures_of_the_others() -> None:
@@ -68,16 +72,16 @@ def test_silence_explains_the_failures_of_the_others() -> None:
     ranks = Ranks(3)
     ranks.leaves(1, "it failed (Connection reset by peer)")
     ranks.go_on(SILENT_PERIODS, silent=[2])
-    assert lost(ranks.register.attendance()) == [2]
+    assert lost(ranks.detector.attendance()) == [2]
 
 
 def test_a_failure_without_silence_is_named_after_a_while() -> None:
     ranks = Ranks(2)
     ranks.leaves(1, "it failed (CUDA out of memory)")
     ranks.go_on(SILENT_PERIODS)
-    assert ranks.register.attendance() is None
+    assert ranks.detector.attendance() is None
     ranks.go_on(2)
-    attendance = ranks.register.attendance()
+    attendance = ranks.detector.attendance()
     assert attendance is not None
     assert attendance.lost[0].why == "it failed (CUDA out of memory)"
 
@@ -86,29 +90,29 @@ def test_a_rank_that_is_done_is_not_lost() -> None:
     ranks = Ranks(2)
     ranks.leaves(1, DONE)
     ranks.go_on(3 * SILENT_PERIODS, silent=[1])
-    assert ranks.register.attendance() is None
+    assert ranks.detector.attendance() is None
 
 
 def test_a_signal_to_all_is_nobodys_loss() -> None:
     ranks = Ranks(2)
     ranks.leaves(1, "signal SIGTERM ended it")
     ranks.go_on(3 * SILENT_PERIODS)
-    assert ranks.register.attendance(signalled=True) is None
-    assert lost(ranks.register.attendance(signalled=False)) == [1]
-    assert ranks.register.gone((1,))
+    assert ranks.detector.attendance(signalled=True) is None
+    assert lost(ranks.detector.attendance(signalled=False)) == [1]
+    assert ranks.detector.gone((1,))
 
 
 def test_the_rank_behind_the_others_is_the_one_that_stood_still() -> None:
     ranks = Ranks(3)
     ranks.go_on(1, standing=[1])
     ranks.go_on(PATIENCE, standing=[0, 1, 2])
-    assert lost(ranks.register.attendance()) == [1]
+    assert lost(ranks.detector.attendance()) == [1]
 
 
 def test_where_nobody_is_behind_nobody_is_blamed() -> None:
     ranks = Ranks(3)
     ranks.go_on(PATIENCE, standing=[0, 1, 2])
-    attendance = ranks.register.attendance()
+    attendance = ranks.detector.attendance()
     assert attendance is not None
     assert (attendance.lost, attendance.stalled) == ((), "timing")
 
@@ -117,44 +121,44 @@ def test_where_nobody_is_behind_nobody_is_blamed() -> None:
 def test_when_time_runs_out_only_an_old_phase_stood_still(age: int, stood_still: bool) -> None:
     ranks = Ranks(2)
     ranks.go_on(age, standing=[0, 1])
-    assert (ranks.register.attendance(out_of_time=True) is not None) is stood_still
+    assert (ranks.detector.attendance(out_of_time=True) is not None) is stood_still
 
 
 def test_ranks_that_never_came_are_named_once_they_were_waited_for() -> None:
-    register = Register(4, patience=3)
-    beats = {rank: Beat(rank, "h", 1, 0, 1, "wait") for rank in (0, 2)}
+    detector = FailureDetector(4, patience=3)
+    heartbeats = {rank: Heartbeat(rank, "h", 1, 0, 1, "wait") for rank in (0, 2)}
     for _ in range(3):
-        register.hear(beats)
-        assert register.arrivals(out_of_time=False) is None
-    register.hear(beats)
-    arrivals = register.arrivals(out_of_time=False)
+        detector.receive(heartbeats)
+        assert detector.arrivals(out_of_time=False) is None
+    detector.receive(heartbeats)
+    arrivals = detector.arrivals(out_of_time=False)
     assert arrivals is not None
     assert arrivals.missing == (1, 3)
 
 
 def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
-    register = Register(2, patience=3)
+    detector = FailureDetector(2, patience=3)
     for _ in range(3 + 10):
-        register.hear({0: Beat(0, "h", 1, 0, 1, "wait")})
-        assert register.arrivals(out_of_time=False, late=10) is None
-    assert register.arrivals(out_of_time=False) is not None
+        detector.receive({0: Heartbeat(0, "h", 1, 0, 1, "wait")})
+        assert detector.arrivals(out_of_time=False, late=10) is None
+    assert detector.arrivals(out_of_time=False) is not None
 
 
 def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:
     """It was away for an hour; of that, its register saw one period."""
     ranks = Ranks(2)
     ranks.go_on(1, silent=[1])
-    assert ranks.register.attendance() is None
+    assert ranks.detector.attendance() is None
 
 
 @pytest.mark.parametrize("last_beats", [0, 1])
 def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats: int) -> None:
     """What one of them sent last may have lain in the wire meanwhile."""
     ranks = Ranks(3)
-    ranks.register.absent(10.0)
+    ranks.detector.paused(10.0)
     ranks.go_on(last_beats)
     ranks.go_on(SILENT_PERIODS, silent=[1, 2])
-    attendance = ranks.register.attendance()
+    attendance = ranks.detector.attendance()
     assert attendance is not None
     (found,) = attendance.lost
     assert found.rank == 0
@@ -164,44 +168,44 @@ def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats
 def test_a_rank_that_left_because_rank_zero_was_silent_is_not_to_blame() -> None:
     ranks = Ranks(2)
     ranks.leaves(1, "rank 0 had fallen silent for 5 s")
-    ranks.register.absent(10.0)
+    ranks.detector.paused(10.0)
     ranks.go_on(SILENT_PERIODS + 2)
-    assert lost(ranks.register.attendance()) == [0]
+    assert lost(ranks.detector.attendance()) == [0]
 
 
 def test_after_an_absence_that_all_came_through_a_lost_rank_is_lost_again() -> None:
     ranks = Ranks(3)
-    ranks.register.absent(10.0)
+    ranks.detector.paused(10.0)
     ranks.go_on(3)
     ranks.go_on(SILENT_PERIODS, silent=[2])
-    assert lost(ranks.register.attendance()) == [2]
+    assert lost(ranks.detector.attendance()) == [2]
 
 
 def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
     ranks = Ranks(3)
-    before = {rank: ranks.beats[rank] for rank in (1, 2)}
+    before = {rank: ranks.heartbeats[rank] for rank in (1, 2)}
     ranks.leaves(1, "signal SIGTERM ended it")
-    ranks.register.hear(ranks.beats)
-    assert lost(ranks.register.unanswered(before)) == [2]
-    assert ranks.register.unanswered({1: before[1]}) is None
+    ranks.detector.receive(ranks.heartbeats)
+    assert lost(ranks.detector.unresponsive(before)) == [2]
+    assert ranks.detector.unresponsive({1: before[1]}) is None
 
 
 def test_whom_a_rank_waited_for_in_vain_is_lost_and_not_the_rank_that_says_so() -> None:
-    register = Register(3, patience=60)
-    beats = {rank: Beat(rank, f"h{rank}", 1, 0, 3, "meet") for rank in range(3)}
-    beats[0] = replace(beats[0], left="it failed (Ranks 2 failed to pass monitoredBarrier)", blames=(2,))
+    detector = FailureDetector(3, patience=60)
+    heartbeats = {rank: Heartbeat(rank, f"h{rank}", 1, 0, 3, "meet") for rank in range(3)}
+    heartbeats[0] = replace(heartbeats[0], left="it failed (Ranks 2 failed to pass monitoredBarrier)", blames=(2,))
     for count in range(10):
-        register.hear({rank: replace(beat, count=count) for rank, beat in beats.items()})
-    found = register.attendance()
+        detector.receive({rank: replace(heartbeat, count=count) for rank, heartbeat in heartbeats.items()})
+    found = detector.attendance()
     assert found is not None
     assert [(lost.rank, lost.why) for lost in found.lost] == [(2, "it did not come to a barrier of all")]
 
 
 def test_ranks_that_leave_and_blame_each_other_are_all_lost() -> None:
-    register = Register(2, patience=60)
+    detector = FailureDetector(2, patience=60)
     for count in range(10):
-        left = {rank: Beat(rank, "h", 1, count, 3, "meet", "it failed", (1 - rank,)) for rank in range(2)}
-        register.hear(left)
-    found = register.attendance()
+        left = {rank: Heartbeat(rank, "h", 1, count, 3, "meet", "it failed", (1 - rank,)) for rank in range(2)}
+        detector.receive(left)
+    found = detector.attendance()
     assert found is not None
     assert [lost.rank for lost in found.lost] == [0, 1]

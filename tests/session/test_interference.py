@@ -13,7 +13,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
-from ncclprobe.session.measure.interference import Reading, falsifying, of_processors, of_settings, parse, together
+from ncclprobe.session.measure.interference import Reading, falsifying, of_all_hosts, of_processors, of_settings, parse
 from ncclprobe.session.measure.recorder import Recorder
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
@@ -47,7 +47,7 @@ def test_a_hypervisor_that_takes_processors_is_said() -> None:
 
 def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
     told = [("n0", BEFORE, after(70)), ("n0", BEFORE, after(70)), ("n1", BEFORE, after(20)), ("n2", None, None)]
-    (found,) = together(told)
+    (found,) = of_all_hosts(told)
     assert found.what == "30% of the processors of n0 were busy with other work"
 
 

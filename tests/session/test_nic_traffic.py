@@ -1,4 +1,4 @@
-"""From counters as ranks tell them to a road: resets in the middle, ranks with NICs of their own, bonds and IPoIB."""
+"""From counters as ranks tell them to a transport: resets in the middle, ranks with NICs of their own, bonds and IPoIB."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_two_nodes_of_one_name_are_not_mixed_up() -> None:
     assert nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "a")) == []
 
 
-def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_road() -> None:
+def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transport() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
     found = attribute_bytes(
         "all_reduce", 64 * MIB, 1, ["a", "b"], nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b"))

@@ -23,7 +23,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
-from ncclprobe.session.watchdog.watchdog import Ending
+from ncclprobe.session.watchdog.ending import Ending
 
 ROW_OK = replace(ROW, wrong=0)
 LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbeat stopped"),)))

@@ -11,7 +11,6 @@ from ncclprobe.model.findings import Evidence, Finding, Sources, fail, note, see
 from ncclprobe.model.registry import applies
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.nccl.values import read_int
 
 
 @applies
@@ -30,11 +29,6 @@ def as_evidence(entry: Setting) -> Evidence:
 def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
     """Those of `names` that are set."""
     return tuple(as_evidence(settings.effective[name]) for name in names if name in settings.effective)
-
-
-def number(settings: Settings, name: str, default: int) -> int:
-    """The integer that NCCL reads for `name`."""
-    return read_int(settings.get(name) or "", default).value
 
 
 def loaded(software: Software | Absent) -> Version | None:

@@ -36,6 +36,7 @@ def topology_named(settings: Settings) -> bool:
         (Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),),
         (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
         (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
+        (Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf"),),
     ],
     good=lambda: [
         (setting("NCCL_DEBUG", "INFO", _ETC),),
@@ -54,8 +55,9 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
 
     Right: Every line of the NCCL configuration files sets what it names.
     Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, and # is a comment in the
-    first column only. NCCL ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf. The
-    environment beats the files (src/misc/param.cc:28).
+    first column only. NCCL ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~
+    is the home of the password file before 2.30.3 and $HOME since. The environment beats the files
+    (src/misc/param.cc:28).
     Fix: write NAME=value without blanks, in one place.
     """
     for entry in settings.effective.values():
@@ -70,6 +72,10 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
             yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
     yield from _overridden(settings)
     yield from _refused(settings)
+    if settings.other_home:
+        read = ", ".join(file.path for file in settings.files)
+        message = f"is not read: $HOME and the password file disagree, and this NCCL reads {read}"
+        yield jobs_warn(settings.other_home, message, settings.other_home)
 
 
 def _misnamed(entry: Setting, plain: str) -> Finding:

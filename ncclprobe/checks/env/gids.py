@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number, written
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     LINK_LOCAL,
@@ -29,6 +29,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gids import Pick, advised, pick, roce_version, wish
 from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.values import read_setting
 
 _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))
@@ -37,7 +38,7 @@ _BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))
 @applies
 def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
     """to jobs on GPUs where NCCL takes RoCE ports."""
-    off = number(settings, "NCCL_IB_DISABLE", 0) != 0
+    off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
     taken = select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     return job.backend == "nccl" and not off and any(port.link_layer != "InfiniBand" for port in taken)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, number
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     ETH0,
@@ -31,6 +31,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import Selection, caught_besides, select, select_by, written
 from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
+from ncclprobe.nccl.values import read_setting
 
 
 def _down(device: str, number: int = 1) -> Port:
@@ -46,7 +47,7 @@ _BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
 def hca_list(job: Job, settings: Settings) -> bool:
     """to jobs on GPUs where NCCL_IB_HCA is set and NCCL's own InfiniBand transport is in use."""
     named = bool(settings.get("NCCL_IB_HCA")) and (settings.get("NCCL_NET") or "ib").lower() == "ib"
-    return job.backend == "nccl" and named and number(settings, "NCCL_IB_DISABLE", 0) == 0
+    return job.backend == "nccl" and named and read_setting(settings, "NCCL_IB_DISABLE", 0) == 0
 
 
 def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded
@@ -22,8 +22,10 @@ from ncclprobe.checks.env.fixtures import (
     having,
     hcas,
     interface,
+    nccl,
     setting,
 )
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -34,7 +36,7 @@ from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
-from ncclprobe.nccl.interfaces import Choice, find_by
+from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 _ONLY_HERE = re.compile(r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+")
@@ -103,8 +105,54 @@ def ifname_match(
     blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
-    elif launch.several_nodes and {c.name for c in found} <= {i.name for i in interfaces.all if i.loopback}:
+    elif launch.several_nodes and all(interfaces.by_name[c.name].loopback for c in found):
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} selects only loopback; {instead}", **blamed)
+
+
+@applies
+def comm_id_set(settings: Settings) -> bool:
+    """where NCCL_COMM_ID is set."""
+    return "NCCL_COMM_ID" in settings.effective
+
+
+@check(
+    bad=lambda: [
+        (setting("NCCL_COMM_ID", ""), PLAIN_HOST, NO_NCCL),
+        (setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL),
+        (setting("NCCL_COMM_ID", "192.168.7.7:9999"), PLAIN_HOST, nccl(2, 27, 7)),
+    ],
+    good=lambda: [
+        (setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL),
+        (setting("NCCL_COMM_ID", "node1:9999"), PLAIN_HOST, NO_NCCL),
+    ],
+    required=True,
+    applies=comm_id_set,
+)
+def comm_id(settings: Settings, interfaces: Interfaces, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL_COMM_ID is no address that NCCL can start from.
+
+    Right: NCCL_COMM_ID is an address in the subnet of one of this node's interfaces.
+    Why: once the variable is set, even to an empty text, NCCL's bootstrap takes it for the root's address and refuses
+    to start where it is none ("Invalid NCCL_COMM_ID", src/bootstrap.cc), or where no interface is in its subnet ("No
+    usable listening interface found").
+    Fix: unset it; under torch, MASTER_ADDR and torch's store do the same. Otherwise NCCL_COMM_ID=10.0.0.1:9999.
+    """
+    entry = settings.effective["NCCL_COMM_ID"]
+    if entry.value is None:
+        raise Unlearned("the value of NCCL_COMM_ID is not recorded")
+    try:
+        host = comm_id_host(entry.value)
+    except ValueError as refusal:
+        yield jobs_fail("NCCL_COMM_ID", f"is {entry.value!r}, which NCCL refuses: {refusal}", as_evidence(entry))
+        return
+    try:
+        address = str(ip_address(host))
+    except ValueError:
+        return  # a name: whether it resolves is for the resolver to say
+    version = loaded(software)
+    if not any(same_subnet(each, address, version) for each in interfaces.addresses):
+        message = f"is {entry.value}, and no interface of this node is in that subnet: NCCL does not start"
+        yield jobs_fail("NCCL_COMM_ID", message, as_evidence(entry))
 
 
 @check(
@@ -140,7 +188,7 @@ def ifname_virtual(
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
-    made = {i.name for i in interfaces.all if i.virtual is not False}
+    made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
     for position, name in enumerate(names):
         if name not in made:
             continue
@@ -195,7 +243,7 @@ def ifname_ambiguous(
     if selector.exact or selector.exclude:
         return
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
-    by_name = {i.name: i for i in interfaces.all}
+    by_name = interfaces.by_name
     shown = evidence(settings, "NCCL_SOCKET_IFNAME")
     listed = {entry.prefix for entry in selector.entries}
     for entry in selector.entries:

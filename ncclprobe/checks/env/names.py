@@ -10,18 +10,24 @@ from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.parameters import nearest, table
+from ncclprobe.nccl.parameters import NEWEST, nearest, table
 
 _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
-_NEWEST = "2.30.7"  # the newest NCCL that the table of parameters was read from
 
 
 @check(
-    bad=lambda: [(setting("NCCL_SOCKET_IFNAMES", "eth0"),), (setting("NCCL_DEBUG ", "INFO"),)],
-    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth0"),), (setting("HOME", "/home/me"),)],
+    bad=lambda: [
+        (setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL),
+        (setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
+    ],
+    good=lambda: [
+        (setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL),
+        (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
+        (setting("HOME", "/home/me"), NO_NCCL),
+    ],
     required=True,
 )
-def unknown_var(settings: Settings) -> Iterator[Finding]:
+def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """NCCL does not read a variable that looks like one of its own.
 
     Right: NCCL reads every variable that looks like one of its own.
@@ -29,6 +35,8 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
     Fix: correct the name, or unset it.
     """
     strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
+    version = loaded(software)
+    newer = version is not None and version > NEWEST
     if len(strange) > _MOST_NAMES:
         first, last = strange[_MOST_NAMES], strange[-1]
         message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
@@ -36,11 +44,15 @@ def unknown_var(settings: Settings) -> Iterator[Finding]:
     for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
-        if better:
+        if newer and entry.name.startswith("NCCL_"):
+            message = f"is newer than this ncclprobe knows, if {written(version)} reads it"
+            message += f"; a misspelt {better} otherwise" if better else ""
+            yield note(entry.name, message, evidence=as_evidence(entry))
+        elif better:
             message = f"is read by no library; did you mean {better}?"
             yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
         else:
-            message = f"is not a variable of NCCL up to {_NEWEST}, nor of a known plugin or framework"
+            message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
             yield note(entry.name, message, evidence=as_evidence(entry))
 
 

@@ -12,10 +12,9 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import Parameter, table
-from ncclprobe.nccl.values import Reading, intent, read_int
+from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
-_WORDS_KEEP_THE_DEFAULT = (2, 32)  # seen of the real libnccl: 2.31.2 reads 0, 2.32.3 its default (reports/oracle.md)
 _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
 
 
@@ -52,7 +51,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     Fix: write 1 for on and 0 for off, such as NCCL_IB_DISABLE=1.
     """
     version = loaded(software)
-    keeps = version is not None and version >= _WORDS_KEEP_THE_DEFAULT
+    keeps = keeps_default(version)
     for entry, parameter, reading in _integers(settings):
         if reading.note != "word":
             continue

@@ -1,4 +1,4 @@
-"""Which roads are open to NCCL: settings that close the fast ones, or pin one that is not there."""
+"""Settings that switch off a fast transport of NCCL, or choose one that is not available."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,6 @@ from ncclprobe.checks.env import (
     jobs_warn,
     loaded,
     nccl_job,
-    number,
 )
 from ncclprobe.checks.env.fixtures import (
     ALONE,
@@ -38,7 +37,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.p2p import nvls
-from ncclprobe.nccl.values import read_level
+from ncclprobe.nccl.values import read_level, read_setting
 
 _OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
 _EFA = fabric(port("rdmap79s0", link_layer="Unspecified"))
@@ -76,7 +75,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
     """
     network = (settings.get("NCCL_NET") or "").lower()
-    off = number(settings, "NCCL_IB_DISABLE", 0) != 0 and network in ("", "ib", "socket")
+    off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0 and network in ("", "ib", "socket")
     ports = [p.name for p in select(fabric, settings.get("NCCL_IB_HCA") or "").taken]
     if not ports or not (off or network == "socket"):
         return
@@ -111,7 +110,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
     """
     network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.several_nodes
-    off = number(settings, "NCCL_IB_DISABLE", 0) != 0
+    off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
     ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     if network and network.lower() == "ib" and not ports:
         why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
@@ -161,17 +160,17 @@ def p2p_off(
         return
     version = loaded(software)
     level = settings.get("NCCL_P2P_LEVEL")
-    closed = number(settings, "NCCL_P2P_DISABLE", 0) == 1
+    closed = read_setting(settings, "NCCL_P2P_DISABLE", 0) == 1
     name = "NCCL_P2P_DISABLE" if closed else "NCCL_P2P_LEVEL"
     closed = closed or (level is not None and read_level(level, version) == "LOC")
     if closed and _nvlinked(nvlinks):
         yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
     elif closed:
         yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
-    if closed and number(settings, "NCCL_SHM_DISABLE", 0) == 1:
+    if closed and read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1:
         both = evidence(settings, name, "NCCL_SHM_DISABLE")
         yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave only the network between GPUs of one node", both)
-    if number(settings, "NCCL_NVLS_ENABLE", 2) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
+    if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
 

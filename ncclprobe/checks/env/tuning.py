@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job, number
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job
 from ncclprobe.checks.env.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, bare, gpus, having, linked, nccl, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -14,6 +14,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.p2p import nvls
+from ncclprobe.nccl.values import read_setting
 
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
@@ -87,7 +88,7 @@ def _lacking(
 ) -> frozenset[str]:
     """Algorithms that this machine is known not to have (src/graph/tuning.cc:490)."""
     nodes = None if isinstance(launch, Absent) else launch.nnodes
-    collnet = number(settings, "NCCL_COLLNET_ENABLE", 0) != 0
+    collnet = read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0
     lacking = {"CollNetDirect", "CollNetChain"} if not collnet else set()
     if nodes == 1:
         lacking.add("NVLSTree")
@@ -114,7 +115,7 @@ def danger_knob(settings: Settings) -> Iterator[Finding]:
     lets a job start whose NVLinks the driver refuses to use, and then runs slowly.
     Fix: unset the variable, and repair what it hides.
     """
-    size = number(settings, "NCCL_CHUNK_SIZE", 0)
+    size = read_setting(settings, "NCCL_CHUNK_SIZE", 0)
     if size >= _WRONG_RESULTS_BYTES:
         yield jobs_warn(
             "NCCL_CHUNK_SIZE",
@@ -125,6 +126,6 @@ def danger_knob(settings: Settings) -> Iterator[Finding]:
         yield jobs_note(
             "NCCL_CHUNK_SIZE", f"is {size} bytes; it is not documented", evidence(settings, "NCCL_CHUNK_SIZE")
         )
-    if number(settings, "NCCL_IGNORE_DISABLED_P2P", 0) > 0:
+    if read_setting(settings, "NCCL_IGNORE_DISABLED_P2P", 0) > 0:
         shown = evidence(settings, "NCCL_IGNORE_DISABLED_P2P")
         yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "hides that the driver denies P2P over NVLinks", shown)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ncclprobe.checks.env import evidence, loaded, number
+from ncclprobe.checks.env import evidence, loaded
 from ncclprobe.checks.env.fixtures import (
     LINK_LOCAL,
     PLAIN,
@@ -32,6 +32,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gids import family, pick, roce_version, wish
 from ncclprobe.nccl.hcas import select_by
+from ncclprobe.nccl.values import read_setting
 
 _IGNORES = "NCCL_IGNORE_NET_MISMATCH"
 _IGNORES_SINCE = (2, 30, 3)
@@ -134,7 +135,7 @@ def ignore_net_mismatch(
     silent = {
         node: each
         for node, each in settings.items()
-        if _knows(software.by_node.get(node)) and number(each, _IGNORES, 1)
+        if _knows(software.by_node.get(node)) and read_setting(each, _IGNORES, 1, loaded(software.by_node[node]))
     }
     uneven = [vote(part) for part in of_one_kind(counts, kinds(machines, gpus))]
     for ballot in uneven:

@@ -33,7 +33,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gpudirect import Direct, Way, decide, supported, way
+from ncclprobe.nccl.gpudirect import Direct, KernelSupport, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import of_machine
 
@@ -125,12 +125,12 @@ def gdr(
     yield from _without(gpus)
     if not ports or not able:
         return
-    road = way(direct, settings, version, gpus.cuda)
-    if road.works is None:
-        raise Unlearned(road.why)
+    available = kernel_support(direct, settings, version, gpus.cuda)
+    if available.works is None:
+        raise Unlearned(available.why)
     tell = _how_bad(ports, launch, nvlinks)
-    if not road.works:
-        yield tell("GPUDirect RDMA", road.why, **_whose(road), evidence=_ORIGIN)
+    if not available.works:
+        yield tell("GPUDirect RDMA", available.why, **_whose(available), evidence=_ORIGIN)
     elif isinstance(pci, Absent):
         yield note("GPUDirect RDMA", f"how far GPUs and NICs are apart is not known: {pci.why}", evidence=_ORIGIN)
     else:
@@ -140,8 +140,8 @@ def gdr(
         able = {name: gpu for name, gpu in able.items() if name in topology.gpus}
         made, usual = (decide(topology, able, nics, by, version) for by in (settings, Settings()))
         yield from _by_settings(made, usual, settings)
-        told = tell is note or _another_tree(machine, settings)
-        yield from _too_far(made, usual, list(able), note if told else warn)
+        unsure = tell is note or _another_tree(machine, settings)
+        yield from _too_far(made, usual, list(able), note if unsure else warn)
 
 
 def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | Absent) -> Callable[..., Finding]:
@@ -165,8 +165,8 @@ def _without(gpus: Gpus) -> Iterator[Finding]:
         yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
 
 
-def _whose(road: Way) -> dict[str, Any]:
-    if "NCCL_DMABUF_ENABLE" in road.why:
+def _whose(available: KernelSupport) -> dict[str, Any]:
+    if "NCCL_DMABUF_ENABLE" in available.why:
         return {"blame": "job", "action": "fix-job"}
     return {"blame": "image", "action": "fix-image"}
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env import number
 from ncclprobe.checks.env.fixtures import PLAIN, gpus, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -15,6 +14,7 @@ from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.nccl.values import read_setting
 
 
 def _node(hostname: str, boot_id: str | None) -> System:
@@ -174,7 +174,7 @@ def dup_gpu(
     users: dict[str, list[tuple[str, int]]] = {}
     for node, rank, seat in seats.items():
         known, given = gpus.by_node.get(node), settings.by_node.get(node)
-        allowed = isinstance(given, Settings) and number(given, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
+        allowed = isinstance(given, Settings) and read_setting(given, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
         ours = known.all if isinstance(known, Gpus) else ()
         # Fewer GPUs than ranks: each rank may be confined to one of its own, and calls it 0 (Slurm, ConstrainDevices).
         told = ours if len(ours) >= len(seats.by_node[node]) else ()

@@ -1,4 +1,4 @@
-"""Whether every node can connect to every other on ports that the kernel chose, as those of NCCL are."""
+"""Whether every node can connect to every other on ports that the kernel chooses, as for NCCL."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,14 +17,14 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
 Pair = tuple[str, str]
-Roads = dict[str, Suspect[str]]
-"""One culprit as each road shows it."""
+ByRole = dict[str, Suspect[str]]
+"""One suspect, by the role of the interface that its paths use."""
 
 DEFAULT = "default"
 _CONNECTED = ("ok", "stalled-out", "stalled-back")
 _UNTRIED = "late"
-MOST_CULPRITS = 20  # that are told one by one
-_SAID = {
+MOST_SUSPECTS = 20  # that are reported one by one
+_MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
     "filtered": "no answer: a firewall drops it, or the network does not lead there",
     "unreachable": "no host there has the address, or a router rejects it",
@@ -47,15 +47,12 @@ class Try(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """From where to where."""
+        """Return the two nodes, the connecting one first."""
         return self.one, self.other
 
 
 def tries(every: Every[Paths], lost: Collection[int] = ()) -> list[Try]:
-    """All paths that were tried, but those to nodes that are `lost`.
-
-    What the run had no time for is not among them: that says nothing of anybody.
-    """
+    """Return all paths that were tried, without those to nodes that are `lost` and those the run had no time for."""
     by_rank = {paths.me: node for node, paths in every.items()}
     return [
         Try(node, by_rank.get(row.to) or paths.names.get(row.to) or f"node {row.to}", row)
@@ -65,78 +62,78 @@ def tries(every: Every[Paths], lost: Collection[int] = ()) -> list[Try]:
     ]
 
 
-def by_road(found: Iterable[Try]) -> dict[str, list[Try]]:
-    """The same by road, in the order in which roads came."""
-    roads: dict[str, list[Try]] = {}
+def by_role(found: Iterable[Try]) -> dict[str, list[Try]]:
+    """Group paths by the role of their interface."""
+    paths: dict[str, list[Try]] = {}
     for each in found:
-        roads.setdefault(each.path.role, []).append(each)
-    return roads
+        paths.setdefault(each.path.role, []).append(each)
+    return paths
 
 
-def culprits(tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Collection[Pair]]) -> list[Roads]:
-    """Who explains what failed of what was tried, road by road: each once, the greatest first."""
-    found: dict[tuple[str, tuple[str, ...]], Roads] = {}
-    for road, pairs in failed.items():
-        for each in blame(tried[road], pairs):
-            found.setdefault((each.kind, each.nodes), {})[road] = each
-    return sorted(found.values(), key=lambda roads: -max(len(each.pairs) for each in roads.values()))
+def suspects_of(tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Collection[Pair]]) -> list[ByRole]:
+    """Return what explains the paths that failed, by role: each suspect once, the one with most paths first."""
+    found: dict[tuple[str, tuple[str, ...]], ByRole] = {}
+    for role, pairs in failed.items():
+        for each in blame(tried[role], pairs):
+            found.setdefault((each.kind, each.nodes), {})[role] = each
+    return sorted(found.values(), key=lambda suspects: -max(len(each.pairs) for each in suspects.values()))
 
 
-def one_of(roads: Roads) -> Suspect[str]:
-    """Kind and nodes are the same on all roads."""
-    return next(iter(roads.values()))
+def one_of(suspects: ByRole) -> Suspect[str]:
+    """Return one of them: kind and nodes are the same in all roles."""
+    return next(iter(suspects.values()))
 
 
-def subject(culprit: Suspect[str]) -> str:
-    """It, in as few words as possible."""
-    if culprit.kind in ("pair", "direction"):
-        return (" <-> " if culprit.kind == "pair" else " -> ").join(culprit.nodes)
-    return fold(culprit.nodes) or "all nodes"
+def subject(suspect: Suspect[str]) -> str:
+    """Name the nodes of `suspect`."""
+    if suspect.kind in ("pair", "direction"):
+        return (" <-> " if suspect.kind == "pair" else " -> ").join(suspect.nodes)
+    return fold(suspect.nodes) or "all nodes"
 
 
-def counted(roads: Roads, failed: Collection[Path]) -> str:
-    """How many paths failed of how many, where, and by which interfaces: ``7 of 7 paths into n3 (eth0)``."""
-    culprit, total = one_of(roads), sum(each.tests for each in roads.values())
+def counted(suspects: ByRole, failed: Collection[Path]) -> str:
+    """Say how many paths failed of how many, where, and by which interfaces: ``7 of 7 paths into n3 (eth0)``."""
+    suspect, total = one_of(suspects), sum(each.tests for each in suspects.values())
     where = {
         "everything": "between all nodes",
-        "split": f"between {subject(culprit)} and the others",
-        "node": f"into and out of {subject(culprit)}",
-        "pair": f"between {' and '.join(culprit.nodes)}",
-        "direction": f"from {' to '.join(culprit.nodes)}",
+        "split": f"between {subject(suspect)} and the others",
+        "node": f"into and out of {subject(suspect)}",
+        "pair": f"between {' and '.join(suspect.nodes)}",
+        "direction": f"from {' to '.join(suspect.nodes)}",
     }
-    place = where.get(culprit.kind, f"{culprit.kind} {subject(culprit)}")
+    place = where.get(suspect.kind, f"{suspect.kind} {subject(suspect)}")
     by = " and ".join(dict.fromkeys(path.interface for path in failed))
-    share = {("pair", 2): "both paths", ("direction", 1): "the path"}.get((culprit.kind, total))
+    share = {("pair", 2): "both paths", ("direction", 1): "the path"}.get((suspect.kind, total))
     return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
 
 
-def confirmed(culprit: Suspect[str], times: int) -> Certainty:
-    """How sure that is: several others agree, or the two know it of each other alone."""
-    partners = len({node for pair in culprit.pairs for node in pair} - set(culprit.nodes))
+def confirmed(suspect: Suspect[str], times: int) -> Certainty:
+    """Return how certain `suspect` is: confirmed by several other nodes, or seen between two alone."""
+    partners = len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if culprit.nodes else 'between all'}"
+    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
-def of_one_node(culprit: Suspect[str]) -> bool:
-    """Whether it is one node's, with several others: what is left may be anybody's between the two."""
-    return culprit.kind in ("node", "into", "out of")
+def of_one_node(suspect: Suspect[str]) -> bool:
+    """Return whether `suspect` is one node, by its paths with several others."""
+    return suspect.kind in ("node", "into", "out of")
 
 
 def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
-    """Three nodes that reach each other, but for `rows`: from, to, road, outcome."""
+    """Three nodes that reach each other, but for `rows`: from, to, role, outcome."""
     names = {rank: f"n{rank}" for rank in range(3)}
-    changed = {(one, other, road): outcome for one, other, road, outcome in rows}
-    roads = list(dict.fromkeys(["nccl0", *(road for _, _, road, _ in rows)]))
+    changed = {(one, other, role): outcome for one, other, role, outcome in rows}
+    roles = list(dict.fromkeys(["nccl0", *(role for _, _, role, _ in rows)]))
     return Every(
         {
             names[me]: Paths(
                 me,
                 names,
-                tuple(MeshListener(road, _nic(road), _address(road, me), 40000 + me) for road in roads),
+                tuple(MeshListener(role, _nic(role), _address(role, me), 40000 + me) for role in roles),
                 tuple(
-                    replace(healthy(road, me, to), outcome=changed.get((me, to, road), "ok"), tries=2)
-                    for road in roads
+                    replace(healthy(role, me, to), outcome=changed.get((me, to, role), "ok"), tries=2)
+                    for role in roles
                     for to in names
                     if to != me
                 ),
@@ -146,18 +143,18 @@ def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
     )
 
 
-def healthy(road: str, me: int, to: int) -> Path:
-    """A path that works, for examples."""
-    address, source = _address(road, to), _address(road, me)
-    return Path(to, road, _nic(road), source, address, "ok", "", 1, 2e-4, 1500, 9.0, 0, 11600)
+def healthy(role: str, me: int, to: int) -> Path:
+    """Return a path that works, for examples."""
+    address, source = _address(role, to), _address(role, me)
+    return Path(to, role, _nic(role), source, address, "ok", "", 1, 2e-4, 1500, 9.0, 0, 11600)
 
 
-def _nic(road: str) -> str:
-    return "eth0" if road == DEFAULT else f"eth{int(road[-1]) + 1}"
+def _nic(role: str) -> str:
+    return "eth0" if role == DEFAULT else f"eth{int(role[-1]) + 1}"
 
 
-def _address(road: str, rank: int) -> str:
-    return f"10.{0 if road == DEFAULT else int(road[-1]) + 1}.0.{rank + 1}"
+def _address(role: str, rank: int) -> str:
+    return f"10.{0 if role == DEFAULT else int(role[-1]) + 1}.0.{rank + 1}"
 
 
 HEALTHY = _example()
@@ -166,17 +163,17 @@ _LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trou
 _DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
 _ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
 _ONE_PAIR = _example((0, 1, "nccl0", "silent"), (1, 0, "nccl0", "silent"))
-_BESIDE = _example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
-_ASIDE = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
+_ONLY_DEFAULT = _example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
+_ONLY_NCCL = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
-    bad=lambda: [(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    bad=lambda: [(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ONLY_NCCL, _ALL_STAYED)],
     good=lambda: [
         (HEALTHY, _ALL_STAYED),
         (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
         (_DEAD, _LOST_ONE),
-        (_BESIDE, _ALL_STAYED),
+        (_ONLY_DEFAULT, _ALL_STAYED),
     ],
     required=True,
     requires="sync.address-twice",
@@ -195,21 +192,23 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     found = _known(paths, gatherings)
     needed = [each for each in found if each.path.role != DEFAULT] or found
     connected = _connected(each for each in found if each.path.role == DEFAULT)
-    told = list(_findings(needed, lambda each: each.pair not in connected))
-    if not told:
+    reported = list(_findings(needed, lambda each: each.pair not in connected))
+    if not reported:
         _refuse_gaps(paths)
-    yield from told
+    yield from reported
     if len(needed) < len(found):
-        spared = _connected(needed)
-        aside = [each for each in found if each.path.role == DEFAULT]
-        for finding in _findings(aside, lambda each: each.pair in spared):
-            message = f"{finding.message}; NCCL's own interfaces connect, so this hurts what goes by the default route"
+        by_nccl = _connected(needed)
+        by_default = [each for each in found if each.path.role == DEFAULT]
+        for finding in _findings(by_default, lambda each: each.pair in by_nccl):
+            message = (
+                f"{finding.message}; NCCL's own interfaces connect, so only traffic on the default route is affected"
+            )
             yield replace(finding, severity=Severity.WARN, message=message)
 
 
 @check(
-    bad=lambda: [(_BESIDE, _ALL_STAYED)],
-    good=lambda: [(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ASIDE, _ALL_STAYED)],
+    bad=lambda: [(_ONLY_DEFAULT, _ALL_STAYED)],
+    good=lambda: [(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ONLY_NCCL, _ALL_STAYED)],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -218,7 +217,7 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     """Nodes can connect to each other, but not on the interface that NCCL uses.
 
     Right: All nodes can connect to each other on the interface that NCCL uses.
-    Why: NCCL does not take the way that the default route would: it binds to the interface that NCCL_SOCKET_IFNAME or
+    Why: NCCL does not follow the default route: it binds to the interface that NCCL_SOCKET_IFNAME or
     its own order chooses, so ping, ssh and MASTER_PORT may work where it hangs (nccl#1580).
     Fix: NCCL_SOCKET_IFNAME=<the interface of the default route>, or let TCP through on the interface named and see that
     all nodes have it on one network.
@@ -229,19 +228,19 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
-    """All paths that were tried. Raises Unlearned where none was, though there were nodes to call.
+    """Return all paths that were tried. Raises Unlearned where none was, though there were nodes to call.
 
-    Nodes that rank 0 lost are sync.node-lost's: they cannot be reached, which says nothing of the network.
+    Nodes that rank 0 lost are left out: sync.node-lost reports them.
     """
-    hubs = [each for _, each in gatherings.items() if isinstance(each, Gathering)]
-    found = tries(paths, {each.node_rank for hub in hubs for each in hub.lost if each.node_rank is not None})
+    lost = [each for _, seen_by in gatherings.items() if isinstance(seen_by, Gathering) for each in seen_by.lost]
+    found = tries(paths, {each.node_rank for each in lost if each.node_rank is not None})
     if not found and any(each.rows for _, each in paths.items()):
         raise Unlearned("the run had no time to try any path between nodes")
     return found
 
 
 def _refuse_gaps(paths: Every[Paths]) -> None:
-    """Raises Unlearned where some paths could not be tried, so that nothing found is no proof."""
+    """Refuse to pass where some paths were not tried. Raises Unlearned."""
     late = sum(row.outcome == _UNTRIED for _, each in paths.items() for row in each.rows)
     every = sum(len(each.rows) for _, each in paths.items())
     if late:
@@ -251,7 +250,7 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
         raise Unlearned(f"{fold(idle)} had no node to call: no other node has the same interfaces")
     deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.listeners}
     if deaf:
-        why = "; ".join(f"{road}: {reason}" for road, reason in next(iter(deaf.values())).items())
+        why = "; ".join(f"{role}: {reason}" for role, reason in next(iter(deaf.values())).items())
         raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so no node called it")
 
 
@@ -260,44 +259,45 @@ def _connected(found: Iterable[Try]) -> set[Pair]:
 
 
 def _findings(found: Iterable[Try], counts: Callable[[Try], bool]) -> Iterator[Finding]:
-    """One finding per culprit, for those failures of `found` that count."""
-    roads = by_road(found)
-    tried = {road: {each.pair for each in rows} for road, rows in roads.items()}
+    """Report each suspect once, for those failures of `found` that count."""
+    roles = by_role(found)
+    tried = {role: {each.pair for each in rows} for role, rows in roles.items()}
     failed = {
-        road: {each.pair: each.path for each in rows if each.path.outcome not in _CONNECTED and counts(each)}
-        for road, rows in roads.items()
+        role: {each.pair: each.path for each in rows if each.path.outcome not in _CONNECTED and counts(each)}
+        for role, rows in roles.items()
     }
-    together = culprits(tried, failed)
-    for each in together[:MOST_CULPRITS]:
-        yield _finding(each, [failed[road][pair] for road, culprit in each.items() for pair in culprit.pairs])
-    if more := together[MOST_CULPRITS:]:
+    found_suspects = suspects_of(tried, failed)
+    for each in found_suspects[:MOST_SUSPECTS]:
+        yield _finding(each, [failed[role][pair] for role, suspect in each.items() for pair in suspect.pairs])
+    if more := found_suspects[MOST_SUSPECTS:]:
         nodes = {node for each in more for node in one_of(each).nodes}
         message = f"{len(more)} more nodes or pairs have paths that fail"
         yield fail(fold(nodes), message, action="retest", evidence="connections to listeners of ncclprobe")
 
 
-def _finding(roads: Roads, failed: list[Path]) -> Finding:
-    culprit = one_of(roads)
+def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
+    suspect = one_of(suspects)
     outcomes = Counter(path.outcome for path in failed).most_common()
     main = outcomes[0][0]
-    said = ", ".join(f"{outcome} {number}" for outcome, number in outcomes) if len(outcomes) > 1 else main
+    counts = ", ".join(f"{outcome} {number}" for outcome, number in outcomes) if len(outcomes) > 1 else main
     path = next(path for path in failed if path.outcome == main)
+    meaning = _MEANINGS.get(main, "the answer is not from ncclprobe")
     detail = f": {path.detail}" if path.detail else ""
     return fail(
-        subject(culprit),
-        f"no connection on {counted(roads, failed)}: {said}: {_SAID.get(main, 'the answer is not from ncclprobe')}",
-        nodes=culprit.nodes,
-        confidence=confirmed(culprit, min(path.tries for path in failed)),
+        subject(suspect),
+        f"no connection on {counted(suspects, failed)}: {counts}: {meaning}",
+        nodes=suspect.nodes,
+        confidence=confirmed(suspect, min(path.tries for path in failed)),
         evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
-        **_whose(culprit, main),
+        **_whose(suspect, main),
     )
 
 
-def _whose(culprit: Suspect[str], outcome: str) -> dict[str, Any]:
-    """Whose fault, and what to do. One direction of a node that fails with all is a rule there, not a broken link."""
+def _whose(suspect: Suspect[str], outcome: str) -> dict[str, Any]:
+    """Return blame and action. One direction of a node that fails with all is a firewall rule, not a broken link."""
     if outcome == "wrong-peer":
         return {"blame": "fabric", "action": "fix-image"}
-    if culprit.kind == "everything":
+    if suspect.kind == "everything":
         return {"blame": "fabric", "action": "fix-job"}
-    by_rule = culprit.kind in ("into", "out of", "direction") or outcome in ("refused", "denied", "address")
-    return {"blame": "node" if of_one_node(culprit) else "fabric", "action": "fix-image" if by_rule else "repair"}
+    by_rule = suspect.kind in ("into", "out of", "direction") or outcome in ("refused", "denied", "address")
+    return {"blame": "node" if of_one_node(suspect) else "fabric", "action": "fix-image" if by_rule else "repair"}

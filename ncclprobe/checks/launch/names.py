@@ -182,17 +182,17 @@ def route(
     if master.failure:
         raise Unlearned(f"MASTER_ADDR does not resolve: {master.failure}")
     elsewhere = {a.partition("%")[0] for a in master.addresses if a not in master.loopback} - own_addresses(interfaces)
-    roads = {road.interface: address for address in sorted(elsewhere) if (road := _road(routes, address))}
-    if elsewhere and not roads:
+    leaves_by = {route.interface: address for address in sorted(elsewhere) if (route := _route(routes, address))}
+    if elsewhere and not leaves_by:
         if isinstance(routes.rules, Absent) or routes.policy:
             raise Unlearned("the main table has no route to MASTER_ADDR, and which other table applies is not known")
         message = f"{', '.join(sorted(elsewhere))}: no route leads there"
         yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
-    if not roads or chosen is None or chosen.name in roads or "" in roads:
+    if not leaves_by or chosen is None or chosen.name in leaves_by or "" in leaves_by:
         return
-    message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(roads)}"
-    evidence = seen("/proc/net/route", next(iter(roads.values())))
+    message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(leaves_by)}"
+    evidence = seen("/proc/net/route", next(iter(leaves_by.values())))
     if chosen.kind in _OVERLAYS:
         yield warn(
             chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
@@ -201,10 +201,10 @@ def route(
         yield note(chosen.name, message, evidence=evidence)
 
 
-def _road(routes: Routes, address: str) -> Route | None:
-    """The route of the main table to `address`: the longest prefix, then the smallest metric."""
-    fitting = [road for road in routes.main if ip_address(address) in ip_network(road.destination)]
-    return max(fitting, key=lambda road: (ip_network(road.destination).prefixlen, -road.metric), default=None)
+def _route(routes: Routes, address: str) -> Route | None:
+    """Return the route of the main table to `address`: the longest prefix, then the smallest metric."""
+    fitting = [route for route in routes.main if ip_address(address) in ip_network(route.destination)]
+    return max(fitting, key=lambda route: (ip_network(route.destination).prefixlen, -route.metric), default=None)
 
 
 def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | Absent) -> Interface | None:
@@ -213,7 +213,7 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
         return None
     version = software.nccl_version if isinstance(software, Software) else None
     found = find_by(interfaces.addresses, settings, version, limit=1).interfaces
-    return next((each for each in interfaces.all for choice in found if each.name == choice.name), None)
+    return next((interfaces.by_name.get(choice.name) for choice in found), None)
 
 
 @applies

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ncclprobe.checks.env import loaded
+from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.links import FULL
@@ -16,11 +18,12 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
+from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl.values import read_setting
 
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -198,15 +201,17 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
 
 
 @check(
-    bad=lambda: [(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS), (TRAY, CLOSED, Settings(), TWO_TRAYS)],
+    bad=lambda: [(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS, NO_NCCL), (TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
     good=lambda: [
-        (TRAY, OPEN, Settings(), TWO_TRAYS),
-        (TRAY, NO_CHANNEL, OFF, TWO_TRAYS),
-        (TRAY, NO_CHANNEL, Settings(), Launch()),
+        (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
+        (TRAY, NO_CHANNEL, OFF, TWO_TRAYS, NO_NCCL),
+        (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
     ],
     applies=in_a_rack,
 )
-def imex(gpus: Gpus, devices: Devices, settings: Settings, launch: Launch) -> Iterator[Finding]:
+def imex(
+    gpus: Gpus, devices: Devices, settings: Settings, launch: Launch, software: Software | Absent
+) -> Iterator[Finding]:
     """The IMEX channel that NVLink between machines needs is missing.
 
     Right: An IMEX channel is present.
@@ -215,7 +220,7 @@ def imex(gpus: Gpus, devices: Devices, settings: Settings, launch: Launch) -> It
     Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a
     ComputeDomain). NCCL_MNNVL_ENABLE=0 avoids it and leaves the rack's NVLink unused.
     """
-    enabled = read_int(settings.get("NCCL_MNNVL_ENABLE") or "", 2).value
+    enabled = read_setting(settings, "NCCL_MNNVL_ENABLE", 2, loaded(software))
     if isinstance(devices.imex_channels, Absent):
         raise Unlearned(devices.imex_channels.why)
     if enabled == 0 or any(node.usable for node in devices.imex_channels):

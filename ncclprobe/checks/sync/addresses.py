@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, interface
-from ncclprobe.checks.sync.interfaces import leads_out, roads
+from ncclprobe.checks.sync.interfaces import data_interfaces, leads_out
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
@@ -116,7 +116,7 @@ def _used(
 ) -> set[str]:
     """The interfaces that NCCL, or RoCE for it, would use on a node."""
     given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
-    here = roads(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
+    here = data_interfaces(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
     return {each.name for each in here.values()}
 
 

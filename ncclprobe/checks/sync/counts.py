@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ncclprobe.checks.env import loaded, number
+from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
 from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.interfaces import sockets
@@ -19,6 +19,7 @@ from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
+from ncclprobe.nccl.values import read_setting
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
 
@@ -111,7 +112,7 @@ Names = tuple[str, ...]
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
     """What NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for sockets."""
-    if not number(settings, "NCCL_IB_DISABLE", 0):
+    if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))
         if foreign := _foreign(fabric):

@@ -1,4 +1,4 @@
-"""The interfaces over which nodes of a job talk, as far as settings and NCCL's rules tell."""
+"""The interfaces that the nodes of a job use, by settings and NCCL's rules."""
 
 import re
 
@@ -26,28 +26,28 @@ _TO_MANAGEMENT = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")
 
 
 def leads_out(interface: Interface) -> bool:
-    """Whether other nodes may be behind it."""
+    """Return whether other nodes may be reached by it."""
     inward = interface.loopback or interface.kind == "dummy" or interface.driver in _TO_MANAGEMENT
     return not (inward or ENDS_HERE.fullmatch(interface.name))
 
 
 def sockets(found: Interfaces, settings: Settings, software: Software | Absent) -> tuple[Interface, ...]:
-    """The interfaces that NCCL's sockets take and that lead out, in NCCL's order."""
-    by_name = {each.name: each for each in found.all}
+    """Return the interfaces that NCCL's sockets use and that lead to other nodes, in NCCL's order."""
+    by_name = found.by_name
     chosen = find_by(found.addresses, settings, loaded(software)).interfaces
     return tuple(by_name[each.name] for each in chosen if leads_out(by_name[each.name]))
 
 
-def roads(
+def data_interfaces(
     found: Interfaces, settings: Settings, software: Software | Absent, fabric: Fabric | Absent | None
 ) -> dict[str, Interface]:
-    """What carries this node's share of a job, by what it is for: the sockets, and the interface of each RoCE port.
+    """Return the interfaces that carry a job's data on this node, by use: NCCL's sockets, and those of RoCE ports.
 
     With HCAs only the first of the sockets matters: the bootstrap's.
     """
     ports = taken(fabric, settings) if isinstance(fabric, Fabric) else ()
     chosen = sockets(found, settings, software)[: 1 if ports else None]
-    by_name = {each.name: each for each in found.all}
+    by_name = found.by_name
     owners = {p.name: gid.netdev for p in ports if isinstance(p.gids, tuple) for gid in p.gids if gid.netdev}
     return {
         **{f"socket device {place}": each for place, each in enumerate(chosen)},

@@ -6,12 +6,11 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env import number
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
 from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
 from ncclprobe.checks.sync.counts import DGXS, H100S
-from ncclprobe.checks.sync.interfaces import roads
+from ncclprobe.checks.sync.interfaces import data_interfaces
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine
@@ -23,6 +22,7 @@ from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import gbps
+from ncclprobe.nccl.values import read_setting
 
 _FULL_MEMBER = 0x8000
 
@@ -127,18 +127,18 @@ def mtu(
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
         known = software.by_node.get(node, Absent("not asked"))
-        here = roads(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
-        for road, each in here.items():
-            ends.setdefault(road, {})[node] = each
+        here = data_interfaces(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
+        for use, each in here.items():
+            ends.setdefault(use, {})[node] = each
     reported = set()
-    for road, every in ends.items():
+    for use, every in ends.items():
         ballot = vote({node: each.mtu for node, each in every.items()})
         odd = ballot.odd
         name = every[next(iter(odd or every))].name
-        if ballot.agreed or (odd, name) in reported:  # one interface may be several roads
+        if ballot.agreed or (odd, name) in reported:  # one interface may have several uses
             continue
         reported.add((odd, name))
-        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", road)
+        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", use)
         yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
 
 
@@ -169,7 +169,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     blamed = {"blame": "fabric", "action": "repair", "evidence": seen}
     keys: dict[str, frozenset[int]] = {}
     for node, ports in _ports(fabrics, settings).items():
-        index = number(settings.by_node[node], "NCCL_IB_PKEY", 0)
+        index = read_setting(settings.by_node[node], "NCCL_IB_PKEY", 0)
         every = [port.pkeys for port in ports if port.link_layer == "InfiniBand"]
         tables = [table for table in every if not isinstance(table, Absent) and table]
         if tables:

@@ -1,7 +1,7 @@
-"""``ncclprobe copies``: what a node's own links carry, GPU after GPU and all together; without a GPU, its memory.
+"""``ncclprobe copies``: the bandwidth of a node's own links, of one GPU and of all at once; without a GPU, its memory.
 
-Ranks of one node take turns, those of other nodes do the same meanwhile; then all copy at once. Nothing is judged here:
-what the slot or the NVLinks of each machine carry is recorded with the copies (:mod:`ncclprobe.expect.copies`).
+The ranks of a node take turns, on all nodes at the same time; then all copy at once. What each node's
+slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded beside the copies; nothing is judged here.
 """
 
 import os
@@ -18,7 +18,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.measure.look import Look
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
@@ -27,58 +27,67 @@ Rates = Sequence[float]
 
 
 class Copies:
-    """One rank's part. Every rank of the run makes the same calls."""
+    """The copies of one rank. Every rank of the run makes the same calls."""
 
-    def __init__(self, seat: Seat, host: Host, exchange: Exchange, beat: SetPhase, look: Look, device: str) -> None:
-        self._seat, self._host, self._exchange, self._beat = seat, host, exchange, beat
+    def __init__(
+        self, identity: RankIdentity, host: Host, exchange: Exchange, set_phase: SetPhase, look: Look, device: str
+    ) -> None:
+        self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
         self._node, self._device, self._look = look.node, device, look
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
-        self.remark = ""
+        self.note = ""
         self.expected = ExpectedCopies()
 
     def play(self) -> tuple[CopyRow, ...]:
-        """All copies on rank 0, nothing elsewhere; `expected` then says what they should reach. Raises ProbeError."""
-        reads = self._seat.local_rank == 0
-        self._beat("what copies should reach")
+        """Make all copies; return the rows on rank 0, nothing elsewhere. Raises ProbeError.
+
+        `expected` then holds what they should reach.
+        """
+        reads = self._identity.local_rank == 0
+        self._set_phase("expected bandwidth of copies")
         expected = by_kind(self._look.snapshot().facts) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
         expects = {kind: asdict(each) for kind, each in expected.items()}
-        told = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.remark])
-        if told is None:
+        received = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.note])
+        if received is None:
             return ()
         self.expected = ExpectedCopies(
-            {node: {kind: Expectation(**each) for kind, each in found.items()} for node, _, found, _ in told if found}
+            {
+                node: {kind: Expectation(**each) for kind, each in found.items()}
+                for node, _, found, _ in received
+                if found
+            }
         )
-        self.remark = next((remark for *_, remark in told if remark), "")
-        return tuple(CopyRow(**row) for _, rows, _, _ in told for row in rows)
+        self.note = next((note for *_, note in received if note), "")
+        return tuple(CopyRow(**row) for _, rows, _, _ in received for row in rows)
 
     def _turns(self) -> Iterator[CopyRow]:
-        """Local rank after local rank, then all of them."""
+        """Copy on one local rank after the other, then on all at once."""
         if self._device == "cpu":
-            with phase(self._seat.rank, self._beat, "copies within the host's memory"):
-                yield from self._of_host() if self._seat.local_rank == 0 else ()
+            with phase(self._identity.rank, self._set_phase, "copies within the host's memory"):
+                yield from self._of_host() if self._identity.local_rank == 0 else ()
             return
         turns, buffers = self._most_ranks(), None
         for turn in range(turns):
-            self._beat(f"copies, turn {turn + 1}")
-            if turn == self._seat.local_rank:
-                with phase(self._seat.rank, self._beat, f"copies of {self._gpu()}"):
-                    buffers = yield from self._alone()
-            self._all_here()
+            self._set_phase(f"copies, turn {turn + 1}")
+            if turn == self._identity.local_rank:
+                with phase(self._identity.rank, self._set_phase, f"copies of {self._gpu()}"):
+                    buffers = yield from self._copy_alone()
+            self._barrier()
         if turns > 1:
-            yield from self._together(buffers)
+            yield from self._copy_concurrently(buffers)
 
     def _most_ranks(self) -> int:
-        """Of any node: turns are taken by all nodes alike."""
-        told = self._exchange.collect(self._seat.local_ranks)
-        return int(self._exchange.share(max(told) if told else None))
+        """Return the largest number of ranks per node: every node waits for so many turns."""
+        received = self._exchange.collect(self._identity.local_ranks)
+        return int(self._exchange.share(max(received) if received else None))
 
-    def _all_here(self) -> None:
+    def _barrier(self) -> None:
         self._exchange.collect(None)
         self._exchange.share(None)
 
-    def _alone(self) -> Any:
-        """This GPU while no other of the node copies: near memory, far memory, its peer. Returns the near buffers."""
+    def _copy_alone(self) -> Any:
+        """Copy with this GPU alone: near memory, far memory, its peers. Return the near buffers."""
         import torch
 
         from ncclprobe.probes import copies
@@ -100,15 +109,15 @@ class Copies:
                 yield self._row("d2d", rates, peer=numa.gpu_name(number))
         return kept
 
-    def _together(self, kept: Any) -> Iterator[CopyRow]:
-        """All GPUs at once, from near memory, and each to the next."""
+    def _copy_concurrently(self, kept: Any) -> Iterator[CopyRow]:
+        """Copy with all GPUs at once, from near memory, and each to the next."""
         import torch
 
         from ncclprobe.probes import copies
 
         near = self._numa()
-        self._all_here()
-        with phase(self._seat.rank, self._beat, "copies of all GPUs together"):
+        self._barrier()
+        with phase(self._identity.rank, self._set_phase, "copies of all GPUs at once"):
             for kind, rates in copies.host_copies(kept):
                 yield self._row(kind, rates, numa=near, near=None if near is None else True, concurrent=True)
         count = torch.cuda.device_count()
@@ -119,12 +128,12 @@ class Copies:
             yield self._row("d2d", rates, peer=numa.gpu_name(peer), concurrent=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
-        """Each NUMA node's memory, from its own processors and from another node's."""
+        """Copy within each NUMA node's memory, by its own processors and by another node's."""
         from ncclprobe.probes import copies
 
         nbytes = self._size()
         if nbytes < _LEAST_NBYTES:
-            self.remark = f"{self._node} has too little memory left to copy within it"
+            self.note = f"{self._node} has too little memory left to copy within it"
             return
         numbers = list(self._nodes)
         for place, memory in enumerate(numbers):
@@ -137,18 +146,18 @@ class Copies:
                     yield replace(row, device=device)
 
     def _size(self) -> int:
-        """Bytes of one copy: four such buffers per rank leave seven eighths of what the host has left to others."""
+        """Return the bytes of one copy: four such buffers per rank take at most an eighth of the free memory."""
         import torch
 
         from ncclprobe.probes.buffers import free_bytes
 
         free = free_bytes(torch.device("cpu"), self._host)
-        return NBYTES if free is None else min(NBYTES, free // 32 // self._seat.local_ranks)
+        return NBYTES if free is None else min(NBYTES, free // 32 // self._identity.local_ranks)
 
     def _row(self, kind: Any, rates: Rates, *, nbytes: int = 0, **more: Any) -> CopyRow:
         return CopyRow(
             node=self._node,
-            rank=self._seat.rank,
+            rank=self._identity.rank,
             kind=kind,
             device=self._gpu(),
             nbytes=nbytes or self._nbytes,
@@ -166,5 +175,5 @@ class Copies:
         return numa.of_gpu(self._device, self._host, self._nodes)
 
     def _cpus(self, node: int | None) -> Sequence[int]:
-        """The processors of a NUMA node that this process may use; all of them where it is not known."""
+        """Return the processors of a NUMA node that this process may use; all its processors for None."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
-"""What a run is judged by where nobody gave it a file: the machine type, the links that are there, or the slowest one.
+"""What a run is judged by without a file: its machine type, its own links, or for gloo the slowest one.
 
-Nothing is expected of gloo within one node: what loopback carries is the processors' affair, and nobody has published
-it. No number of a GPU is ever used for gloo.
+Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. No number
+of a GPU is ever used for gloo.
 """
 
 from collections import Counter
@@ -15,34 +15,40 @@ from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.agreement import Terms
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.agreement import RunConfig
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 
 def expecting(
-    options: Options, terms: Terms, exchange: Exchange, seat: Seat, host: Host, look: Look | None, hosts: Sequence[str]
+    options: Options,
+    config: RunConfig,
+    exchange: Exchange,
+    identity: RankIdentity,
+    host: Host,
+    look: Look | None,
+    hosts: Sequence[str],
 ) -> Expecting:
-    """The bands of this run, on rank 0. Every rank of the run calls this at the same time.
+    """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
     Nothing where a file says what to expect, and where no collectives are measured.
     """
     if options.expect or "collectives" not in options.what:
         return Expecting()
-    if terms.backend == "nccl":
+    if config.backend == "nccl":
         return _of_nccl(options, exchange, look, hosts)
-    if terms.nodes < 2:
+    if config.nodes < 2:
         return Expecting()
     from ncclprobe.session.measure.slowest_link import slowest_link
 
-    link = slowest_link(exchange, seat, host, hosts[0] if hosts else "")
+    link = slowest_link(exchange, identity, host, hosts[0] if hosts else "")
     if link is None:
         return Expecting()
-    return Expecting(tuple(_bands(options, seat.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
+    return Expecting(tuple(_bands(options, identity.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
 def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
-    """By what each node says of itself; on rank 0, nothing elsewhere."""
+    """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
     import msgspec
 
     from ncclprobe.expect import of_run
@@ -61,7 +67,7 @@ def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Seq
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
-    """One band per operation and printed size of which anything is expected."""
+    """Return one band per operation and printed size for which there is an expectation."""
     for op in options.ops:
         itemsize = DTYPES[options.dtype]
         printed = dict.fromkeys(OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in options.sizes_for("gloo"))
@@ -72,7 +78,7 @@ def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectat
 
 
 def judgeable(sizes: Sequence[int], bands: Sequence[Band], backend: str) -> tuple[int, ...]:
-    """Those of `sizes` that `bands` judge, in their order, or else two that say most; and the smallest."""
+    """Return those of `sizes` that `bands` judge, or else the most telling two; and the smallest."""
     judged = [band for band in bands if band.expectation.worst != "unjudged"]
     chosen = {nbytes for nbytes in sizes if any(band.low_bytes <= nbytes <= band.high_bytes for band in judged)}
     return tuple(n for n in sizes if n in (chosen or {USUAL_NBYTES[backend], max(sizes)}) or n == min(sizes))

@@ -15,7 +15,7 @@ from ncclprobe.topology.node import layout
 
 
 def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
-    """The fingerprint that `facts` of one node make."""
+    """Return the fingerprint of a node with these `facts`."""
     machine: dict[str, str] = {}
     firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
     if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):

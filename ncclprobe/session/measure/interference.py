@@ -1,8 +1,8 @@
-"""What else was going on while a run measured: throttled or shared GPUs, processors busy with other work. Cheap facts.
+"""What disturbed a run: throttled GPUs, processors busy with other work, settings that change what is timed.
 
-Settings that change what is timed are read of every rank before anything is measured. The rest is read once before and
-once after, never in between. What it explains is bounded: a run cannot be ten times slower because a third of the
-processors was busy, so each says which share of the usual speed may be left under it.
+The settings are read on every rank before anything is measured. The rest is read once before and once after, never in
+between. A disturbance explains only so much: a run is not ten times slower because a third of the processors was busy,
+so each has the share of the usual speed that it leaves at least.
 """
 
 import time
@@ -18,11 +18,11 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 
 _NOTABLE = 0.25
-"""Share of a host's processors that others must have used, before anybody speaks of it."""
+"""The share of a host's processors that other work must have used to be reported."""
 _LEAST_LEFT = 0.25
-"""However busy a host, this much of the speed is left: what is slower has another cause."""
+"""The share of the speed that a busy host leaves at least: what is slower has another cause."""
 _SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
-"""NVML's reasons for lower clocks that are no choice of the user's, and no idling."""
+"""NVML's reasons for lower clocks other than the user's settings and idling."""
 _MOST_CHARACTERS = 64
 """Of a setting's value."""
 _HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
@@ -39,7 +39,7 @@ class Reading:
 
 
 def read(host: Host) -> Reading | None:
-    """Now; None where /proc/stat cannot be read."""
+    """Read the processors' time now; None where /proc/stat cannot be read."""
     try:
         text = host.ask("read", "/proc/stat")
     except HostError:
@@ -48,7 +48,7 @@ def read(host: Host) -> Reading | None:
 
 
 def parse(text: str, own_s: float) -> Reading | None:
-    """The first line of /proc/stat: user nice system idle iowait irq softirq steal (proc(5))."""
+    """Parse the first line of /proc/stat: user nice system idle iowait irq softirq steal (proc(5))."""
     words = text.partition("\n")[0].split()
     if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
         return None
@@ -58,7 +58,7 @@ def parse(text: str, own_s: float) -> Reading | None:
 
 
 def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
-    """Whether others kept the processors of `host` busy; `own_s` are what its ranks used of them meanwhile."""
+    """Return whether other work kept the processors of `host` busy; `own_s` is what its ranks used meanwhile."""
     total = after.total_s - before.total_s
     if total <= 0:
         return None
@@ -68,12 +68,12 @@ def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[fl
         return None
     words = [f"{others:.0%} of the processors of {host} were busy with other work"] if others >= 0.01 else []
     words += [f"{stolen:.0%} of the processors of {host} were taken by its hypervisor"] if stolen >= 0.01 else []
-    # a rank that waits for a processor keeps the others waiting too, so what is lost counts twice
+    # a rank that waits for a processor delays the others too, so the loss counts twice
     return Disturbance(", ".join(words), max(_LEAST_LEFT, 1 - 2 * (others + stolen)))
 
 
 def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
-    """Which GPUs of `host` slow themselves down, or compute for others as well."""
+    """Return which GPUs of `host` have lowered their clocks."""
     found = []
     for gpu in gpus.all:
         throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
@@ -84,17 +84,17 @@ def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
 
 
 def gpus_now(host: Host) -> Gpus | None:
-    """The GPUs as NVML sees them at this moment."""
+    """Read the GPUs from NVML."""
     found = [each for each in discover("ncclprobe.facts", Collector, {"machine"}) if each.produces is Gpus]
     gpus = collect(host, found).get(Gpus)
     return gpus if isinstance(gpus, Gpus) else None
 
 
-def together(told: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
-    """What the processors of all hosts say: of each rank its host and its readings before and after."""
+def of_all_hosts(readings: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
+    """Return which hosts were busy; `readings` are each rank's host and its readings before and after."""
     found = []
-    for host in dict.fromkeys(host for host, _, _ in told):
-        pairs = [(before, after) for name, before, after in told if name == host and before and after]
+    for host in dict.fromkeys(host for host, _, _ in readings):
+        pairs = [(before, after) for name, before, after in readings if name == host and before and after]
         if pairs:
             own = (after.own_s - before.own_s for before, after in pairs)
             found.append(of_processors(host, *pairs[0], own))
@@ -113,7 +113,7 @@ _EFFECTS = {
 
 
 def falsifying(backend: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """The settings in `variables` that change what is timed with `backend`, by name.
+    """Return the settings in `variables` that change what is timed with `backend`, by name.
 
     torch and NCCL take the words in any case (torch csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
     """
@@ -130,20 +130,20 @@ def falsifying(backend: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
-    """What the settings of all ranks, in their order, falsify: each setting once, with its ranks."""
+    """Return the settings of all ranks that change what is timed: each once, with its ranks."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, settings in enumerate(by_rank):
         for setting in settings.items():
             ranks.setdefault(setting, []).append(rank)
     return [
-        Disturbance(f"{name}={value} on {_whose(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
+        Disturbance(f"{name}={value} on {_named(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
         for (name, value), found in ranks.items()
         if name in _EFFECTS
     ]
 
 
-def _whose(ranks: Sequence[int], of: int) -> str:
-    """Which of so many ranks."""
+def _named(ranks: Sequence[int], of: int) -> str:
+    """Name `ranks` out of `of` ranks."""
     if len(ranks) == of:
         return "every rank"
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {of} ranks, {ranks[0]} first"

@@ -1,41 +1,41 @@
-"""What is measured within nodes: copies, and what the ranks' affinity costs."""
+"""The measurements within nodes: copies, and the cost of the ranks' affinity."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
 from ncclprobe.host import Host
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 
 if TYPE_CHECKING:
     from ncclprobe.probes.plan import Exchange, SetPhase
     from ncclprobe.session.measure.look import Look
     from ncclprobe.session.measure.recorder import Recorder
 
-Aside = Literal["copies", "affinity"]
+IntraNodePart = Literal["copies", "affinity"]
 
 
 def play(
-    aside: Aside,
+    part: IntraNodePart,
     plan: Any,
-    seat: Seat,
+    identity: RankIdentity,
     look: "Look",
     host: Host,
     exchange: "Exchange",
-    beat: "SetPhase",
+    set_phase: "SetPhase",
     recorder: "Recorder | None",
 ) -> None:
-    """Measure what was asked for, on all ranks at the same time; rank 0 records. Raises ProbeError."""
-    if aside == "copies":
+    """Measure `part` on all ranks at the same time; rank 0 records. Raises ProbeError."""
+    if part == "copies":
         from ncclprobe.session.measure.copies import Copies as Measuring
 
-        measuring = Measuring(seat, host, exchange, beat, look, plan.device)
+        measuring = Measuring(identity, host, exchange, set_phase, look, plan.device)
         found = measuring.play()
-        note = measuring.remark
+        note = measuring.note
         if recorder:
             recorder.add_copies(found, measuring.expected)
     else:
         from ncclprobe.session.measure.affinity import measured
 
-        rows, note = measured(plan, seat, look.node, host, exchange, beat)
+        rows, note = measured(plan, identity, look.node, host, exchange, set_phase)
         if recorder:
             recorder.add_affinity(rows)
     if note and recorder:

@@ -13,17 +13,17 @@ STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 LARGEST = {"nccl": 1 << 30, "gloo": 4 << 20}
 """Of the all_reduce alone: with NCCL the size that can be judged, with gloo one that any network carries in time."""
 _SHARE = 1 / 8
+_SLACK_S = 30.0  # torch's own deadlines come so much later than ours, which name the rank
 _BUFFERS = 6
 """So many messages must fit: the buffers of the steps of two rungs, and that of the all_reduce."""
 
 
 def play(
-    plan: Any, hosts: Sequence[str], host: Host, timeout_s: float, group_s: float, exchange: Any, beat: Any
+    plan: Any, hosts: Sequence[str], host: Host, timeout_s: float, exchange: Any, set_phase: Any
 ) -> tuple[LadderRow, ...]:
-    """Measure all rungs on all ranks alike, within a share of `timeout_s`; rows come on rank 0.
+    """Measure all rungs, on every rank, within a share of the run's `timeout_s`; return the rows on rank 0.
 
-    `plan` is a probes.plan.Plan, `hosts` are those of all ranks, on rank 0; `group_s` is torch's own deadline of the
-    groups. Raises ProbeError.
+    `plan` is a probes.plan.Plan, `hosts` are those of all ranks, on rank 0. Raises ProbeError.
     """
     from ncclprobe.probes.ladder import LadderSizes, run
 
@@ -36,4 +36,4 @@ def play(
     sizes = LadderSizes(
         fitting(STEP_BYTES[plan.backend]), fitting(min(LARGEST[plan.backend], max(plan.sizes))), _SHARE * timeout_s
     )
-    return run(plan, rungs, sizes, group_s, exchange, beat)
+    return run(plan, rungs, sizes, timeout_s + _SLACK_S, exchange, set_phase)

@@ -1,7 +1,7 @@
-"""This node as it was before anything was measured: looked at once, on a thread, while torch is imported.
+"""The snapshot of this node before anything is measured: collected once, in a thread, while torch is imported.
 
-What is needed of it afterwards (expectations, transports, NICs of ranks, copies, the fingerprint, the report) takes
-this snapshot. One rank of each node looks; the captures of all nodes reach rank 0 after the last row.
+Expectations, transports, NICs of ranks, copies, the fingerprint and the report all use this snapshot. One rank of each
+node collects it; the captures of all nodes are sent to rank 0 after the last row.
 """
 
 import base64
@@ -23,15 +23,15 @@ from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
 
 LOOK_S = 30.0
-"""After so long what has not answered is absent."""
+"""A collector that has not answered after so long is absent."""
 _MARGIN_S = 5.0
 _RANK_S = 10.0
 MOST_PACKED_BYTES = 4 << 20
-"""Of one node's compressed capture; usual are 30 KiB. A larger one does not travel."""
+"""Of one node's compressed capture; usual are 30 KiB. A larger one is not sent."""
 
 
 class Look:
-    """One node's snapshot, as soon as there is one."""
+    """One node's snapshot, collected in a thread."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -40,27 +40,27 @@ class Look:
         self._thread = threading.Thread(target=self._look, name="look", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to collect."""
         self._thread.start()
 
     def _look(self) -> None:
-        with contextlib.suppress(NcclprobeError):  # a node that cannot be looked at is measured all the same
+        with contextlib.suppress(NcclprobeError):  # a node without a snapshot is measured all the same
             self._found = observed(_collectors(), self._deadline)
 
     def snapshot(self, patience_s: float = LOOK_S + _MARGIN_S) -> Snapshot:
-        """The node's facts; without any where it did not answer in time."""
+        """Wait for the node's facts and return them; none where it did not answer in time."""
         if self._thread.is_alive():
             self._thread.join(patience_s)
         found = self._found
         return Snapshot(self.node, found[0].facts, found[0].ranks) if found else Snapshot(self.node, {})
 
     def capture(self) -> str | None:
-        """The node's capture; null where there is none by now."""
+        """Return the node's capture; None where there is none by now."""
         return dump(self._found[1], self.node) if self._found else None
 
 
 def pack(text: str | None) -> str | None:
-    """A capture as it travels; null where it is too large or there is none."""
+    """Compress a capture to send it; None where it is too large or there is none."""
     if text is None:
         return None
     packed = zlib.compress(text.encode())
@@ -68,7 +68,7 @@ def pack(text: str | None) -> str | None:
 
 
 def unpack(packed: Any, node: str) -> str | None:
-    """Back from :func:`pack`; null for what is no capture: it comes from another node."""
+    """Undo :func:`pack`; None for what is no capture: it comes from another node."""
     try:
         inflate = zlib.decompressobj()
         text = inflate.decompress(base64.b64decode(str(packed), validate=True), MAX_CAPTURE_BYTES)
@@ -79,14 +79,14 @@ def unpack(packed: Any, node: str) -> str | None:
 
 
 def rank_capture(node: str) -> str:
-    """What a rank that does not look at its node sees of itself: affinity, visible devices, control group."""
+    """Make the capture of a rank alone: affinity, visible devices, control group."""
     return dump(heard_by_rank(_collectors(), time.monotonic() + _RANK_S), node)
 
 
 def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[str, str]]:
-    """The capture of each node with what its other ranks saw of themselves, by the `hosts` of all ranks.
+    """Merge the captures of each node's ranks; `hosts` are those of all ranks.
 
-    `received` holds of each rank whether it looked at its node, and its packed capture.
+    `received` holds for each rank whether it collected its node, and its packed capture.
     """
     looked: dict[str, Replay] = {}
     ranks: dict[str, dict[int, Answers]] = {}
@@ -104,13 +104,13 @@ def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[s
 
 
 def replayed_nodes(captures: Sequence[tuple[str, str]]) -> list[Snapshot]:
-    """The snapshots of nodes from their captures, by name."""
+    """Return the snapshots of nodes from their captures."""
     collectors = _collectors()
     return [of_capture(parse(text, node, node), collectors) for node, text in captures]
 
 
 def captures_in(folder: Path) -> list[tuple[str, str]]:
-    """The captures that rank 0 left in `folder`, by node. One that cannot be read is left out."""
+    """Read the captures that rank 0 wrote to `folder`, by node. One that cannot be read is left out."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         if path.name != FILE:
@@ -121,7 +121,7 @@ def captures_in(folder: Path) -> list[tuple[str, str]]:
 
 
 def write_captures(folder: Path, captures: Sequence[tuple[str, str]]) -> None:
-    """Leave captures in `folder`. One that cannot be written is left out: the run goes on."""
+    """Write captures to `folder`. One that cannot be written is left out: the run goes on."""
     for node, text in captures:
         with contextlib.suppress(UsageError):
             files.write(folder / files.named_after(node), text, private=True)

@@ -1,7 +1,7 @@
-"""NCCL's own lines of a run, from a pass that nobody times: one process per rank, each with a log file of its own.
+"""NCCL's own log of a run, from an untimed pass: one process per rank, each with a log file of its own.
 
-NCCL reads NCCL_DEBUG once per process, and writing lines costs time, so none of the ranks that are measured does it.
-The processes meet at a store of their own and make every call of the sweep once.
+NCCL reads NCCL_DEBUG once per process, and writing lines costs time, so a measured rank never sets it. The processes
+use a store of their own and make every call of the sweep once.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from typing import Any
 
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Log
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"
 _MOST_LOG_BYTES = 16 << 20
-_MOST_TOLD = 256
-"""Lines of a kind that travel to rank 0: of channels as many as differ, of choices one per row."""
-_LAST_WORDS = 200
+_MOST_LINES = 256
+"""Lines of a kind that are sent to rank 0: of channels as many as differ, of choices one per row."""
+_MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,27 @@ class Task:
     timeout_s: float
 
 
-def listen(
-    plan: Any, seat: Seat, exchange: Exchange, deadline_s: float, command: Sequence[str] = ()
+def run_pass(
+    plan: Any, identity: RankIdentity, exchange: Exchange, deadline_s: float, command: Sequence[str] = ()
 ) -> tuple[tuple[Log, ...], str] | None:
-    """The logs of those ranks that left one, and what the reader must know of the others; on rank 0, else None.
+    """Return the logs of the ranks that wrote one, and a note on the others; on rank 0, else None.
 
-    Every rank of the run calls this at the same time. `command` is what plays the task, given as its last argument.
+    Every rank of the run calls this at the same time. `command` runs the task, which is its last argument.
     """
-    port = exchange.share(_free_port() if seat.rank == 0 else None)
+    port = exchange.share(_free_port() if identity.rank == 0 else None)
     calls = [(op, list(plan.sizes)) for op in plan.ops]
-    task = Task(seat.rank, seat.ranks, seat.address, port, plan.device, plan.dtype, plan.redop, calls, deadline_s)
-    heard, why = said(task, command or (sys.executable, "-m", "ncclprobe.session.measure.nccl_debug_rank"), deadline_s)
-    told = exchange.collect([_packed(heard) if heard else None, why])
-    if told is None:
+    task = Task(
+        identity.rank, identity.ranks, identity.address, port, plan.device, plan.dtype, plan.redop, calls, deadline_s
+    )
+    found, why = run_task(
+        task, command or (sys.executable, "-m", "ncclprobe.session.measure.nccl_debug_rank"), deadline_s
+    )
+    received = exchange.collect([_packed(found) if found else None, why])
+    if received is None:
         return None
-    logs = tuple(_unpacked(each) for each, _ in told if each)
-    gaps = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(told) if why]
-    return logs, f"NCCL's own lines are missing, so its transport is not known: {gaps[0]}" if gaps else ""
+    logs = tuple(_unpacked(each) for each, _ in received if each)
+    missing = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(received) if why]
+    return logs, f"NCCL's own lines are missing, so its transport is not known: {missing[0]}" if missing else ""
 
 
 def _free_port() -> int:
@@ -68,10 +72,10 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def said(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | None, str]:
-    """What NCCL wrote in a process that played `task`, and why there is nothing where there is nothing.
+def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | None, str]:
+    """Return what NCCL wrote in a process that ran `task`, or None and why.
 
-    Its group is killed at the deadline; what it had written by then counts.
+    Its process group is killed at the deadline; what it had written by then counts.
     """
     with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
         path, errors = Path(folder, "nccl.log"), Path(folder, "errors")
@@ -85,15 +89,15 @@ def said(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | N
                 start_new_session=True,
             )
             why = _end(process, deadline_s)
-        heard = log.read(_text(path))
-        if heard.network or heard.hops:
-            return heard, ""
-        words = _text(errors).strip().rpartition("\n")[2][:_LAST_WORDS]
+        found = log.read(_text(path))
+        if found.network or found.hops:
+            return found, ""
+        words = _text(errors).strip().rpartition("\n")[2][:_MOST_CHARACTERS]
         return None, words or why or "it wrote no line of NCCL's"
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline_s: float) -> str:
-    """Wait for it, and kill what is left of its group; why it did not come to its own end, if so."""
+    """Wait for the process and kill the rest of its group; return why it failed, or ""."""
     try:
         code = process.wait(deadline_s)
         return f"it ended with exit code {code}" if code else ""
@@ -102,12 +106,12 @@ def _end(process: "subprocess.Popen[bytes]", deadline_s: float) -> str:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a wedged driver keeps it: nobody waits for that
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a wedged driver keeps it: do not wait for that
             process.wait(1.0)
 
 
 def variables(mine: Mapping[str, str], path: Path) -> dict[str, str]:
-    """The environment of such a process: this rank's own, with NCCL told to speak into `path`."""
+    """Return the environment of such a process: this rank's own, with NCCL's log in `path`."""
     ours = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_DEBUG_FILE": str(path)}
     torchs = {"TORCH_CPP_LOG_LEVEL": "FATAL", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     return {**mine, **ours, **torchs}
@@ -119,28 +123,28 @@ def _text(path: Path) -> str:
     return ""
 
 
-def _packed(heard: Log) -> dict[str, Any]:
-    """As JSON, as far as transports need it: one hop of each way, and each choice once."""
-    hops = {(h.how, h.by, h.device, h.gdr): asdict(h) for h in heard.hops}
-    choices = {(c.op, c.nbytes): asdict(c) for c in heard.choices}
+def _packed(found: Log) -> dict[str, Any]:
+    """Convert a log to JSON, as far as transports need it: each kind of hop once, and each choice once."""
+    hops = {(h.how, h.by, h.device, h.gdr): asdict(h) for h in found.hops}
+    choices = {(c.op, c.nbytes): asdict(c) for c in found.choices}
     return {
-        "version": heard.version,
-        "network": heard.network,
-        "channels": heard.channels,
-        "interfaces": [asdict(each) for each in heard.interfaces[:_MOST_TOLD]],
-        "hcas": [asdict(each) for each in heard.hcas[:_MOST_TOLD]],
-        "hops": list(hops.values())[:_MOST_TOLD],
-        "choices": list(choices.values())[:_MOST_TOLD],
+        "version": found.version,
+        "network": found.network,
+        "channels": found.channels,
+        "interfaces": [asdict(each) for each in found.interfaces[:_MOST_LINES]],
+        "hcas": [asdict(each) for each in found.hcas[:_MOST_LINES]],
+        "hops": list(hops.values())[:_MOST_LINES],
+        "choices": list(choices.values())[:_MOST_LINES],
     }
 
 
-def _unpacked(told: dict[str, Any]) -> Log:
+def _unpacked(received: dict[str, Any]) -> Log:
     return Log(
-        version=told["version"],
-        network=told["network"],
-        channels=told["channels"],
-        interfaces=tuple(log.Device(**each) for each in told["interfaces"]),
-        hcas=tuple(log.Device(**each) for each in told["hcas"]),
-        hops=tuple(log.Hop(**each) for each in told["hops"]),
-        choices=tuple(log.Choice(**each) for each in told["choices"]),
+        version=received["version"],
+        network=received["network"],
+        channels=received["channels"],
+        interfaces=tuple(log.Device(**each) for each in received["interfaces"]),
+        hcas=tuple(log.Device(**each) for each in received["hcas"]),
+        hops=tuple(log.Hop(**each) for each in received["hops"]),
+        choices=tuple(log.Choice(**each) for each in received["choices"]),
     )

@@ -1,7 +1,6 @@
-"""``python -m ncclprobe.session.measure.nccl_debug_rank TASK``: make each call of a sweep once, for
-NCCL to write down how.
+"""``python -m ncclprobe.session.measure.nccl_debug_rank TASK``: make each call of a sweep once, with NCCL's log.
 
-TASK is the JSON of :class:`ncclprobe.session.measure.nccl_debug_pass.Task`. It is one of a pass without timing.
+TASK is the JSON of :class:`ncclprobe.session.measure.nccl_debug_pass.Task`.
 """
 
 import json
@@ -23,7 +22,7 @@ from ncclprobe.session.ranks import rank_files
 
 
 def play(task: Task, backend: str) -> None:
-    """Meet the other processes and make the calls. What torch raises goes through."""
+    """Meet the other processes and make the calls. Raises what torch raises."""
     wait = timedelta(seconds=task.timeout_s)
     device = torch.device(task.device)
     if device.type == "cuda":
@@ -40,13 +39,13 @@ def play(task: Task, backend: str) -> None:
             send, recv = next(buffers.views(shape, OPS[op].places[0], task.rank, 1))
             probes[op].run(BufferView(send, recv, task.rank, task.ranks, TORCH_REDOPS[task.redop]))()
             clock.synchronise()
-    clock.barrier()  # rank 0 serves the store, so nobody leaves before all are done
+    clock.barrier()  # rank 0 serves the store, so it waits for all others
     dist.destroy_process_group()
 
 
 def main(backend: str = "nccl") -> None:
-    """Play the task that the command line holds; one line on standard error where torch refuses."""
-    rank_files.end_with_parent(signal.SIGKILL)  # a rank that is killed leaves nobody behind
+    """Run the task of the command line; print one line on standard error where torch refuses it."""
+    rank_files.end_with_parent(signal.SIGKILL)  # a rank that is killed leaves no process behind
     task = Task(**json.loads(sys.argv[1]))
     try:
         play(task, backend)

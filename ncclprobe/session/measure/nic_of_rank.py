@@ -1,5 +1,5 @@
-"""Which NIC carries each rank's bytes: for NCCL the one nearest to its GPU of those that NCCL takes, for gloo its own
-interface. For NCCL one rank per node looks at the node, and rank 0 gives each rank its own.
+"""Which NIC carries each rank's bytes: with NCCL the nearest to its GPU of those that NCCL chooses, with gloo its own
+interface. With NCCL one rank per node inspects the node, and rank 0 assigns a NIC to each rank.
 """
 
 import os
@@ -14,30 +14,30 @@ from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Backend
 
 
-def card(backend: Backend, host: Host, gpu: str | None, look: Look | None) -> dict[str, Any]:
-    """What a rank with that GPU (its uuid) tells rank 0 as JSON; the one that looks at its node also of the node.
+def rank_info(backend: Backend, host: Host, gpu: str | None, look: Look | None) -> dict[str, Any]:
+    """Make what a rank with that GPU (its uuid) sends to rank 0, as JSON; the rank with the `look` adds its node.
 
-    Over gloo each names its own interface, because each may have been told another (GLOO_SOCKET_IFNAME).
+    With gloo each rank names its own interface, because GLOO_SOCKET_IFNAME may differ between ranks.
     """
     if backend == "gloo":
         return {"gpu": gpu, "own": _interface(host)}
     return {"gpu": gpu, "node": of_snapshot(look.snapshot())} if look else {"gpu": gpu}
 
 
-def nics(hosts: Sequence[str], cards: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
-    """The NIC of each rank, by rank; None where it is not known."""
-    nodes = {host: each["node"] for host, each in zip(hosts, cards, strict=True) if each.get("node")}
+def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
+    """Return the NIC of each rank, by rank; None where it is not known."""
+    nodes = {host: each["node"] for host, each in zip(hosts, infos, strict=True) if each.get("node")}
     before: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
     found: list[Nic | None] = []
     own: defaultdict[str, list[str]] = defaultdict(list)
-    for host, name in sorted({(host, each["own"]) for host, each in zip(hosts, cards, strict=True) if each.get("own")}):
+    for host, name in sorted({(host, each["own"]) for host, each in zip(hosts, infos, strict=True) if each.get("own")}):
         own[host].append(name)
-    for host, each in zip(hosts, cards, strict=True):
+    for host, each in zip(hosts, infos, strict=True):
         if each.get("own"):
             found.append(Nic(each["own"], own[host].index(each["own"])))
             continue
         node = nodes.get(host, {"nics": (), "near": {}})
-        near = tuple(node["near"].get(_bare(each["gpu"]), ()))
+        near = tuple(node["near"].get(_plain_uuid(each["gpu"]), ()))
         turn = before[host, near]  # GPUs that are equally near to the same NICs take them in turn
         before[host, near] += 1
         name = near[turn % len(near)] if near else ""
@@ -53,9 +53,9 @@ def _interface(host: Host) -> str:
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """The NICs that NCCL takes on a node, in its order, and those nearest to each GPU, by uuid.
+    """Return the NICs that NCCL chooses on a node, in its order, and those nearest to each GPU, by uuid.
 
-    Where it has no HCA to take, all GPUs share the interface of its sockets.
+    Without an HCA all GPUs share the interface of NCCL's sockets.
     """
     from ncclprobe.facts.nvml import Gpus
     from ncclprobe.nccl.selection import choose
@@ -70,10 +70,10 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     else:
         taken = [each.name for each in (made.sockets.chosen or ())[:1]]
         nearest = {f"GPU{gpu.index}": tuple(taken) for gpu in gpus.all}
-    near = {_bare(gpu.uuid): list(nearest.get(f"GPU{gpu.index}", ())) for gpu in gpus.all}
+    near = {_plain_uuid(gpu.uuid): list(nearest.get(f"GPU{gpu.index}", ())) for gpu in gpus.all}
     return {"nics": taken, "near": near}
 
 
-def _bare(uuid: str | None) -> str:
-    """Without the prefix that the driver writes and torch leaves out; empty for a rank without a GPU."""
+def _plain_uuid(uuid: str | None) -> str:
+    """Remove the prefix that the driver writes and torch leaves out; empty for a rank without a GPU."""
     return (uuid or "").removeprefix("GPU-")

@@ -1,4 +1,4 @@
-"""Where a rank runs and where it should: NUMA nodes, the processors that it may use, its GPU's place."""
+"""NUMA nodes, the processors of a rank, and the NUMA node of its GPU."""
 
 import contextlib
 import os
@@ -11,13 +11,13 @@ from ncclprobe.host import Host
 
 _PCI = "/sys/bus/pci/devices"
 _MOST_CPUS = 8192
-"""NR_CPUS of the largest kernels; bits of processors that there are not do no harm."""
+"""NR_CPUS of the largest kernels; bits of absent processors do no harm."""
 
 
 def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
-    """By NUMA node, those of its processors that this process may have; all in node 0 where the kernel has none.
+    """Return, by NUMA node, the processors that this process may have; all in node 0 where the kernel has no nodes.
 
-    What a control group has taken away stays away; what taskset, srun or mpirun has, a process may give itself back.
+    A control group's limit holds; a process may undo the affinity that taskset, srun or mpirun set.
     """
     allowed = _allowed()
     try:
@@ -28,7 +28,7 @@ def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
 
 
 def _allowed() -> set[int]:
-    """What a thread gets that asks for all processors: the kernel leaves out what its control group may not have."""
+    """Ask for all processors in a thread, and return those that the kernel gives: the control group's."""
     got: list[set[int]] = []
 
     def ask() -> None:
@@ -43,25 +43,25 @@ def _allowed() -> set[int]:
 
 
 def of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
-    """Which of `nodes` the GPU ``cuda:1`` hangs on; None where the machine does not say."""
+    """Return which of `nodes` the GPU `device` (such as ``cuda:1``) is attached to; None where it is not known."""
     import torch
 
-    told = torch.cuda.get_device_properties(torch.device(device))
+    properties = torch.cuda.get_device_properties(torch.device(device))
     try:
-        address = f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}.0"
+        address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         number = int(host.ask("read", f"{_PCI}/{address}/numa_node"))
-    except (AttributeError, HostError, ValueError):  # torch tells the address since 2.7
+    except (AttributeError, HostError, ValueError):  # torch has the address since 2.7
         return None
     return number if number in nodes else None
 
 
 def gpu_index(number: int) -> int:
-    """The node's number of a GPU that this process sees as `number`."""
+    """Return the node's index of a GPU that has index `number` in this process."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     named = visible[number].strip() if number < len(visible) else ""
     return int(named) if named.isdecimal() else number
 
 
 def gpu_name(number: int) -> str:
-    """The name, ``GPU3``, of a GPU that this process sees as `number`."""
+    """Return the name, such as ``GPU3``, of a GPU that has index `number` in this process."""
     return f"GPU{gpu_index(number)}"

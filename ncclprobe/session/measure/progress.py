@@ -1,11 +1,11 @@
-"""A line on a terminal's stderr that says what is being done; nothing at all anywhere else."""
+"""A line with the current phase on a terminal's stderr; nothing where stderr is no terminal."""
 
 import sys
 from typing import Any
 
 
 class Progress:
-    """Drawn only when told to: a thread that redraws would disturb the timing. Needs the extra ``terminal``."""
+    """The line, drawn at each phase: a thread that redraws would disturb the timing. Needs the extra ``terminal``."""
 
     def __init__(self, wanted: bool) -> None:
         self._live: Any = None
@@ -19,7 +19,7 @@ class Progress:
             self._live.update(f"… {phase}", refresh=True)
 
     def stop(self) -> None:
-        """Take the line away for good and give the cursor back."""
+        """Remove the line and show the cursor again."""
         self._wanted = False
         if self._live is not None:
             self._live.stop()

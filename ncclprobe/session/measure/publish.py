@@ -1,4 +1,4 @@
-"""What a measuring run shows and writes: rows as they come, then its report. No terminal may cost the report."""
+"""Show rows as they come, then write and show the report. A broken terminal never costs the report."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ class Publisher:
 
     @property
     def shows_rows(self) -> bool:
-        """Whether rows are shown as they come."""
+        """Return whether rows are shown as they come."""
         return not self._options.quiet and not delivery.on_stdout(self._options)
 
     def row(self, row: Measurement) -> None:
@@ -47,13 +47,13 @@ class Publisher:
         try:
             self.write(report)
             delivery.write_others(report, self._options)
-        except UsageError as error:  # the other ranks wait for a code, not for an exception
+        except UsageError as error:  # the other ranks wait for an exit code
             self._complain(str(error))
             code = ExitCode.USAGE
         return int(code if self._show(report) else ExitCode.BROKEN)
 
     def _show(self, report: Report) -> bool:
-        """Whether standard output got what was asked of it alone."""
+        """Show the report; return whether standard output got the format that was asked of it."""
         o = self._options
         if alone := delivery.on_stdout(o):
             return self._print(lambda: delivery.write(alone, report, "-"))
@@ -66,7 +66,7 @@ class Publisher:
         return True
 
     def _print(self, show: Callable[[], None]) -> bool:
-        """Whether `show` could write to standard output. Once it could not, it is not tried again."""
+        """Return whether `show` could write to standard output. After a failure it is not tried again."""
         if self._mute:
             return False
         try:
@@ -75,7 +75,7 @@ class Publisher:
             self._mute = True
         except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
             self._mute = True
-            if FOLDER not in os.environ:  # else the process that started this rank fails in the same way, and says so
+            if FOLDER not in os.environ:  # else the parent of this rank fails in the same way, and prints that
                 self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
         if self._mute:
             _silence_stdout()
@@ -87,7 +87,7 @@ class Publisher:
 
 
 def _silence_stdout() -> None:
-    """What is still buffered for a stream that cannot be written would be tried again at the end, and complain."""
+    """Discard what is buffered for standard output: Python would try to write it again at exit, and fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Rank 0's record of a run: samples are appended to the run log and shown as they come; one report is made at the end.
 
-However the run ends, it is closed exactly once, by whichever thread sees the end first. Where ``--nproc`` started the
-ranks, the process that started them makes the report from the log, and rank 0 only ends the log.
+However the run ends, the log is closed exactly once, by the thread that sees the end first. Under ``--nproc`` the
+parent of the ranks makes the report from the log, and rank 0 only ends the log.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
-from ncclprobe.session.watchdog.watchdog import Ending
+from ncclprobe.session.watchdog.ending import Ending
 
 _VERDICT: Mapping[type, Collection[str]] = {
     Measurement: ("expectation", "status", "inconclusive_why", "retest"),
@@ -51,16 +51,16 @@ _PAIR_SAMPLES: Mapping[type, str] = {
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
-    """Where the run log is to lie: in --keep, else in `folder`, where the process that started the ranks looks for it.
+    """Return the path of the run log: in --keep, else in `folder`, where the parent of the ranks looks for it.
 
-    Null: in memory alone.
+    None: the log is in memory alone.
     """
     chosen = options.keep or folder
     return Path(chosen, FILE) if chosen else None
 
 
 def asked(options: Options, backend: str) -> Asked:
-    """What `options` ask to be measured with `backend`, as the first sample of the log."""
+    """Return what `options` ask to be measured with `backend`, the first sample of the log."""
     training, collectives = options.training, "collectives" in options.what
     return Asked(
         what=options.what,
@@ -79,7 +79,7 @@ def asked(options: Options, backend: str) -> Asked:
 
 
 class Recorder:
-    """The samples so far, and what is needed to make a report of them."""
+    """The samples so far, and the report of them."""
 
     def __init__(
         self,
@@ -97,53 +97,53 @@ class Recorder:
         self._publisher = Publisher(options)
         self._code: int | None = None
         self.snapshots: Callable[[], Sequence[Snapshot]] = tuple
-        """The nodes that were looked at, once the run asks for its report."""
+        """Returns the snapshots of nodes, once the report is made."""
         self.with_transport: Callable[[Measurement], Measurement] = lambda row: row
-        """A row with its transport, as far as it is known."""
+        """Returns a row with its transport, as far as it is known."""
         self._log.add("asked", _plain(asked(options, participants.backend)))
         self.participants = participants
         self.take_part(participants)
         self.expect(bands)
 
     def ask_for(self, sizes: Sequence[int]) -> None:
-        """Say that collectives of these sizes are to be measured, now that it is known what can be."""
+        """Record the sizes of collectives to measure, once they are chosen by what can be judged."""
         asked_so_far = asked(self._options, self.participants.backend)
         self._log.add("asked", _plain(replace(asked_so_far, sizes=tuple(sizes))))
 
     def take_part(self, participants: Participants) -> None:
-        """Say who measures, as far as it is known by now."""
+        """Record who measures, as far as it is known by now."""
         self.participants = participants
         self._log.add("participants", _plain(participants))
 
     def meet(self) -> None:
-        """Say that all ranks have met."""
+        """Record that all ranks have met."""
         self._log.add("arrivals", {"expected": self.participants.ranks})
 
     def expect(self, bands: Sequence[Band]) -> None:
-        """Judge the rows by `bands` too, where none before speaks of them."""
+        """Judge rows by `bands` too, where no earlier band does."""
         self._expected = Expected((*self._expected.bands, *bands))
         for band in bands:
             self._log.add("expected", _plain(band))
 
     def note(self, text: str) -> None:
-        """Say something that the reader must know."""
+        """Record something that the reader must know."""
         self._log.add("note", text)
 
     def skip(self, row: SkippedRow) -> None:
-        """Say what was asked for and is not measured."""
+        """Record what was asked for and is not measured."""
         self._log.add("skipped", _plain(row))
 
     def fingerprint(self, found: Fingerprint) -> None:
-        """Say what is measured on."""
+        """Record on which machine and software the run is measured."""
         self._log.add("fingerprint", _plain(found))
 
     def first_calls(self, cost: FirstCall | None) -> None:
-        """Keep what the first calls cost."""
+        """Record what the first calls took."""
         if cost is not None:
             self._log.add("first_call", _plain(cost))
 
     def add(self, row: Measurement) -> None:
-        """Keep a row and show it with its verdict: a kill costs at most the row that is being measured."""
+        """Record a row and show it with its verdict: a kill costs at most the row that is being measured."""
         with self._lock:
             if self._code is not None:  # closed by another thread: the report is out
                 return
@@ -153,19 +153,19 @@ class Recorder:
             self._publisher.row(judge_rows(replace(self._rows, measured=(row,)), self._expected)[0])
 
     def failing(self, most: int) -> list[tuple[str, int]]:
-        """The operations and sizes that fail so far, at most so many, the largest first."""
+        """Return the operations and sizes that fail so far, at most `most`, the largest first."""
         rows = judge_rows(self._rows, self._expected)
         slow = sorted((row for row in rows if row.status == "fail"), key=lambda row: -row.nbytes)
         return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
 
     def add_retest(self, row: Measurement) -> None:
-        """Keep a row that was measured again because it had failed."""
+        """Record a row that was measured again because it had failed."""
         with self._lock:
             self._rows = replace(self._rows, retests=(*self._rows.retests, row))
             self._log.add("retest", _unjudged(row))
 
     def disturbed(self, found: Sequence[Disturbance]) -> None:
-        """Keep what else slowed the run down while it measured."""
+        """Record what disturbed the run."""
         with self._lock:
             self._rows = replace(self._rows, disturbances=(*self._rows.disturbances, *found))
             for each in found:
@@ -174,43 +174,43 @@ class Recorder:
                     self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
     def add_pair(self, found: PairSample) -> None:
-        """Keep something that was measured of pairs."""
+        """Record something that was measured of pairs."""
         self._log.add(_PAIR_SAMPLES[type(found)], _plain(found))
 
     def all_pairs_tried(self) -> None:
-        """Say that no pair is missing but those of ranks that had gone."""
+        """Record that no pair is missing but those of ranks that had gone."""
         self._log.add("pairs_complete", True)
 
     def lose(self, ranks: Sequence[LostRank]) -> None:
-        """Keep which ranks the run goes on without."""
+        """Record the ranks that the run goes on without."""
         for rank in ranks:
             self._log.add("lost", _plain(rank))
 
     def add_trained(self, row: GroupRow | StepRow) -> None:
-        """Keep a row of groups or of a training step."""
+        """Record a row of groups or of a training step."""
         self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
 
     def add_ladder(self, rows: Sequence[LadderRow]) -> None:
-        """Keep the rungs of the ladder."""
+        """Record the rungs of the ladder."""
         for row in rows:
             self._log.add("rung", _unjudged(row))
 
     def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
-        """Keep what the NICs have counted."""
+        """Record what the NICs have counted."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
 
     def add_copies(self, rows: Sequence[CopyRow], expected: ExpectedCopies) -> None:
-        """Keep the copies within nodes, and what was `expected` of them; without a row nothing was measured."""
+        """Record the copies within nodes, if any, and what was `expected` of them."""
         if rows:
             self._log.add("expected_copies", _plain(expected))
             self._log.add("copies", [_unjudged(row) for row in rows])
 
     def add_affinity(self, rows: Sequence[AffinityRow]) -> None:
-        """Keep the comparison of processors; without a row there was nothing to compare."""
+        """Record the comparison of processors; without a row there was nothing to compare."""
         self._log.add("affinity", _plain(tuple(rows)))
 
     def expected_GBps(self, nbytes: int) -> float | None:
-        """The least that is expected of a sendrecv of so many bytes."""
+        """Return the threshold of a sendrecv of so many bytes; None without an expectation."""
         return self._expected.least_GBps("sendrecv", nbytes)
 
     def open(self) -> None:
@@ -219,7 +219,7 @@ class Recorder:
 
     @property
     def path(self) -> Path | None:
-        """Where the run log is; null: in memory alone."""
+        """Return the path of the run log; None: in memory alone."""
         return self._log.path
 
     def write_to(self, folder: Path) -> None:
@@ -227,7 +227,7 @@ class Recorder:
         self._log.write_to(folder / FILE)
 
     def keep(self, ending: Ending) -> None:
-        """Keep why the run would have ended if this process were killed now."""
+        """Record why the run ends if this process is killed now."""
         with self._lock:
             if self._code is None:
                 self._log.foresee(ending.why)
@@ -263,7 +263,7 @@ class Recorder:
         return self._code
 
     def facts(self) -> Facts:
-        """The facts that the samples so far make."""
+        """Return the facts of the samples so far."""
         return run_facts(self._log)
 
     def _report(self, snapshots: Sequence[Snapshot]) -> Report:
@@ -271,14 +271,14 @@ class Recorder:
 
 
 def _bare_code(ending: Ending) -> ExitCode:
-    """What rank 0 leaves with where another process makes the report."""
+    """Return the exit code of rank 0 where another process makes the report."""
     if ending.arrivals or ending.attendance:
         return ExitCode.FAIL
     return ExitCode.INCONCLUSIVE if ending.why else ExitCode.OK
 
 
 def _plain(value: Any) -> Any:
-    """A frozen dataclass as JSON has it."""
+    """Convert a value type to JSON's types."""
     import msgspec
 
     return msgspec.to_builtins(value, str_keys=True)

@@ -1,31 +1,32 @@
-"""The sweep of a run, and whatever failed in it once more: nobody is blamed for what happens once."""
+"""The sweep of a run, and a retest of what failed in it: a single slow row may be chance."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance, SkippedRow
-from ncclprobe.probes.plan import Exchange, Plan
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading
 from ncclprobe.session.measure.recorder import Recorder
 
 MOST = 16
-"""Operations and sizes that are measured again, the largest first: where everything is slow, these stand for all."""
-Beat = Callable[[str], None]
+"""Operations and sizes that are measured again, the largest first: where all are slow, these are enough."""
 
 
-def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Recorder | None, repeat: int) -> None:
-    """Measure `plan` on all ranks alike, up to `repeat` times again what failed, and ask what else was going on.
+def sweep(
+    plan: Plan, exchange: Exchange, set_phase: SetPhase, host: Host, recorder: Recorder | None, repeat: int
+) -> None:
+    """Measure `plan` on every rank, retest what failed up to `repeat` times, and look for disturbances.
 
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
     from ncclprobe.probes import sweep
 
     before = interference.read(host)
-    for row in sweep.run(plan, exchange, beat, host=host):
+    for row in sweep.run(plan, exchange, set_phase, host=host):
         if recorder is None:
             continue
         if isinstance(row, SkippedRow):
@@ -33,36 +34,37 @@ def sweep(plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Reco
         else:
             recorder.add(row)
     for turn in range(repeat + 1):
-        beat("decide what to measure again")
-        asked = exchange.share(recorder.failing(MOST) if recorder and turn < repeat else [])
-        if not asked:
+        set_phase("decide what to measure again")
+        failing = exchange.share(recorder.failing(MOST) if recorder and turn < repeat else [])
+        if not failing:
             break
-        for op, nbytes in asked:
-            for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, beat, host=host):
+        for op, nbytes in failing:
+            for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, set_phase, host=host):
                 if recorder and not isinstance(row, SkippedRow):
                     recorder.add_retest(row)
-    _ask_what_else(plan, exchange, beat, host, recorder, before)
+    _look_for_disturbances(plan, exchange, set_phase, host, recorder, before)
 
 
-def _ask_what_else(
-    plan: Plan, exchange: Exchange, beat: Beat, host: Host, recorder: Recorder | None, before: Reading | None
+def _look_for_disturbances(
+    plan: Plan, exchange: Exchange, set_phase: SetPhase, host: Host, recorder: Recorder | None, before: Reading | None
 ) -> None:
-    """Where rows still fail: what disturbed them, by every rank's word."""
+    """Record what disturbed the run, as every rank sees it, where rows still fail."""
     if not exchange.share(bool(recorder and recorder.failing(1))):
         return
-    beat("ask what else was going on")
+    set_phase("look for disturbances")
     after, here = interference.read(host), socket.gethostname()
     gpus = interference.gpus_now(host) if plan.backend == "nccl" else None
     throttled = [asdict(each) for each in interference.of_gpus(here, gpus)] if gpus else []
-    said = exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
-    if said and recorder:
-        recorder.disturbed(_together(said))
+    received = exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
+    if received and recorder:
+        recorder.disturbed(_merged(received))
 
 
-def _together(said: Sequence[Any]) -> tuple[Disturbance, ...]:
-    """What all ranks say, of processors by host and of GPUs, each thing once."""
+def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
+    """Merge what all ranks report: of processors by host and of GPUs, each once."""
     readings = [
-        (name, Reading(**first) if first else None, Reading(**last) if last else None) for name, first, last, _ in said
+        (name, Reading(**first) if first else None, Reading(**last) if last else None)
+        for name, first, last, _ in received
     ]
-    gpus = [Disturbance(**each) for *_, throttled in said for each in throttled]
-    return tuple(dict.fromkeys([*interference.together(readings), *gpus]))
+    gpus = [Disturbance(**each) for *_, throttled in received for each in throttled]
+    return tuple(dict.fromkeys([*interference.of_all_hosts(readings), *gpus]))

@@ -1,4 +1,4 @@
-"""Copies with one rank: it needs no other, so there is no store to meet at and no rank to wait for."""
+"""Copies with one rank, without a store or other ranks."""
 
 import socket
 import threading
@@ -13,26 +13,26 @@ from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.identity import Backend, Seat
-from ncclprobe.session.watchdog.watchdog import Ending, leave
+from ncclprobe.session.ranks.identity import Backend, RankIdentity
+from ncclprobe.session.watchdog.ending import Ending, leave
 
 
 class NoExchange:
-    """The exchange of a run that has one rank."""
+    """The exchange of a run with one rank."""
 
     def collect(self, value: Any) -> Sequence[Any]:
-        """What it says itself."""
+        """Return the only value."""
         return [value]
 
     def share(self, value: Any) -> Any:
-        """Likewise."""
+        """Return `value`."""
         return value
 
 
 def copies(options: Options, question: Question, kind: str, host: Host, backend: Backend) -> int:
     """Measure this node's copies, report, and return the exit code. Raises UsageError without torch.
 
-    At --timeout the report says so, and the process leaves at once: a copy of a wedged driver never returns.
+    At --timeout the report says so, and the process ends at once: a copy with a wedged driver never returns.
     """
     name = socket.gethostname()
     progress, look = Progress(wanted=not options.quiet), Look(name)
@@ -43,14 +43,14 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     recorder.open()
     look.start()
 
-    def give_up() -> None:
+    def end_now() -> None:
         leave(recorder.close(Ending(why="--timeout ran out while memory was copied")))
 
-    timer = threading.Timer(options.timeout_s, give_up)
+    timer = threading.Timer(options.timeout_s, end_now)
     timer.daemon = True
     timer.start()
     try:
-        _measure(recorder, Seat(kind, 0, 1, 0, 1, 1, "127.0.0.1", 0), look, host, progress, backend)
+        _measure(recorder, RankIdentity(kind, 0, 1, 0, 1, 1, "127.0.0.1", 0), look, host, progress, backend)
     except (ProbeError, RuntimeError) as error:
         return recorder.close(Ending(why=str(error).strip().partition("\n")[0]))
     finally:
@@ -58,7 +58,9 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     return recorder.close()
 
 
-def _measure(recorder: Recorder, seat: Seat, look: Look, host: Host, progress: Progress, backend: Backend) -> None:
+def _measure(
+    recorder: Recorder, identity: RankIdentity, look: Look, host: Host, progress: Progress, backend: Backend
+) -> None:
     progress.show("import torch")
     try:
         import torch
@@ -68,8 +70,8 @@ def _measure(recorder: Recorder, seat: Seat, look: Look, host: Host, progress: P
         raise UsageError("copies need a GPU that torch can use, or --backend gloo for the host's own memory")
     from ncclprobe.session.measure.copies import Copies
 
-    measuring = Copies(seat, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
+    measuring = Copies(identity, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
     rows = measuring.play()
     recorder.add_copies(rows, measuring.expected)
-    if measuring.remark:
-        recorder.note(measuring.remark)
+    if measuring.note:
+        recorder.note(measuring.note)

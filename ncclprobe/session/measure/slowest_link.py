@@ -19,39 +19,39 @@ from ncclprobe.expect.sockets import SocketInterface as Speed
 from ncclprobe.expect.sockets import SocketLink, slowest, typical
 from ncclprobe.facts.interfaces import Interface, interfaces
 from ncclprobe.host import Host
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 _STREAMS_S = 10.0
 """For all streams together: each takes a quarter of a second at most, twice, one after the other at each end."""
-_ROAD = "default"
+_ROLE = "default"
 
 
-def slowest_link(exchange: Exchange, seat: Seat, host: Host, name: str) -> SocketLink | None:
-    """The link that decides, on rank 0; None there where it is not known, and on every other rank.
+def slowest_link(exchange: Exchange, identity: RankIdentity, host: Host, name: str) -> SocketLink | None:
+    """Return the slowest link, on rank 0; None there where it is not known, and on every other rank.
 
-    Every rank of the run calls this at the same time. One rank per node looks and streams.
+    Every rank of the run calls this at the same time. One rank per node reads its interface and streams.
     """
-    leads = seat.local_rank == 0
+    leads = identity.local_rank == 0
     own = interface(host, dict(os.environ)) if leads else None
-    said = exchange.collect(_card(own, name) if leads else None)
-    cards = [card for card in said or () if card]
-    reported = slowest([Speed(card["node"], card["interface"], card["gbps"], card["virtual"]) for card in cards])
-    note = {"stream": reported is None, "token": secrets.token_hex(16), "seconds": _STREAMS_S}
-    note = exchange.share(note if seat.rank == 0 else None)
-    if not note["stream"]:
+    received = exchange.collect(_interface_info(own, name) if leads else None)
+    infos = [info for info in received or () if info]
+    reported = slowest([Speed(info["node"], info["interface"], info["gbps"], info["virtual"]) for info in infos])
+    decision = {"stream": reported is None, "token": secrets.token_hex(16), "seconds": _STREAMS_S}
+    decision = exchange.share(decision if identity.rank == 0 else None)
+    if not decision["stream"]:
         return reported
-    rates = asyncio.run(_streams(exchange, seat, own, name, note))
-    return typical([rate for rates_of_one in rates or () for rate in rates_of_one]) if seat.rank == 0 else None
+    rates = asyncio.run(_streams(exchange, identity, own, name, decision))
+    return typical([rate for rates_of_one in rates or () for rate in rates_of_one]) if identity.rank == 0 else None
 
 
-def _card(own: Interface | None, name: str) -> dict[str, Any]:
+def _interface_info(own: Interface | None, name: str) -> dict[str, Any]:
     gbps = own.speed_mbps / 1000 if own and own.speed_mbps else None
     return {"node": name, "interface": own.name if own else "?", "gbps": gbps, "virtual": own.virtual if own else None}
 
 
 def interface(host: Host, variables: Mapping[str, str]) -> Interface | None:
-    """The interface that gloo takes: the one GLOO_SOCKET_IFNAME names, else that of this host's own name."""
+    """Return the interface that gloo uses: the one in GLOO_SOCKET_IFNAME, else that of this host's own name."""
     try:
         found = interfaces.run(host).all
     except (HostError, ParseError):
@@ -68,36 +68,38 @@ def interface(host: Host, variables: Mapping[str, str]) -> Interface | None:
 
 
 async def _streams(
-    exchange: Exchange, seat: Seat, own: Interface | None, name: str, note: Mapping[str, Any]
+    exchange: Exchange, identity: RankIdentity, own: Interface | None, name: str, decision: Mapping[str, Any]
 ) -> list[list[float]] | None:
-    """What this node's streams carried, in Gb/s; on rank 0 those of all nodes."""
+    """Stream to other nodes; return the rates in Gb/s, on rank 0 those of all nodes."""
     from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
     from ncclprobe.cluster.mesh.interfaces import parse_listeners
 
-    token = hashlib.sha256(str(note["token"]).encode()).digest()
-    reached = (
-        [MeshInterface(_ROAD, own.name, address)] if own and (address := _address(own)) and seat.local_rank == 0 else []
+    token = hashlib.sha256(str(decision["token"]).encode()).digest()
+    interfaces_out = (
+        [MeshInterface(_ROLE, own.name, address)]
+        if own and (address := _address(own)) and identity.local_rank == 0
+        else []
     )
-    doors = await open_listeners(reached, seat.rank, name, token)
+    listeners = await open_listeners(interfaces_out, identity.rank, name, token)
     try:
-        said = await asyncio.to_thread(exchange.collect, [door._asdict() for door in doors.addresses])
-        listening = await asyncio.to_thread(exchange.share, said)
+        received = await asyncio.to_thread(exchange.collect, [listener._asdict() for listener in listeners.addresses])
+        listening = await asyncio.to_thread(exchange.share, received)
         everywhere = {rank: parse_listeners(each) for rank, each in enumerate(listening) if each}
         rates: list[float] = []
-        if seat.rank in everywhere and len(everywhere) > 1:
-            plan = plan_mesh(everywhere)[seat.rank]
-            few = type(plan)(plan.me, plan.names, plan.rates, plan.rates)
-            seen = await walk(few, doors, token, time.monotonic() + float(note["seconds"]))
+        if identity.rank in everywhere and len(everywhere) > 1:
+            plan = plan_mesh(everywhere)[identity.rank]
+            short = type(plan)(plan.me, plan.names, plan.rates, plan.rates)
+            seen = await walk(short, listeners, token, time.monotonic() + float(decision["seconds"]))
             rates = [row.rate_gbps for row in seen.rows if row.rate_gbps]
-        everyones = await asyncio.to_thread(exchange.collect, rates)
-        await asyncio.to_thread(exchange.share, None)  # nobody closes a door before all have streamed
-        return everyones
+        all_rates = await asyncio.to_thread(exchange.collect, rates)
+        await asyncio.to_thread(exchange.share, None)  # close no listener before all have streamed
+        return all_rates
     finally:
-        doors.close()
+        listeners.close()
 
 
 def _address(own: Interface) -> str | None:
-    """IPv4 first: every node has one where any has."""
+    """Return the address to reach, IPv4 first."""
     ordered: Sequence[str] = sorted(
         (each.address for each in own.addresses), key=lambda text: ipaddress.ip_address(text.partition("%")[0]).version
     )

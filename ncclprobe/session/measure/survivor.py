@@ -1,10 +1,10 @@
-"""A process that outlives the one that is to make the report, and makes it where that one was killed.
+"""A process that makes the report where the process that should make it was killed.
 
 ``python -m ncclprobe.session.measure.survivor LOG WAIT_S FOLDER COMMAND OPTION…`` reads its standard input, which its
 owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is written; an end
-without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks may still be leaving,
-and the command makes the report of it. FOLDER, if any, is removed in the end. The process leads a session of its own,
-so that a signal to the owner's group does not reach it, and imports next to nothing.
+of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks may still be
+leaving, and the command makes the report of it. FOLDER, if any, is removed in the end. The process leads a session of
+its own, so that a signal to the owner's group does not reach it, and imports next to nothing.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ _DONE = b"."
 _POLL_S = 0.1
 _REPORT_S = 60.0
 LOG = "NCCLPROBE_RUN_LOG"
-"""Set for a command that is to make the report of this run log, and to measure nothing."""
+"""The variable that names the run log to a command that makes its report and measures nothing."""
 
 
 class Survivor:
-    """The owner's end of it."""
+    """The survivor, as its owner starts and dismisses it."""
 
     def __init__(self, log: Path, command: Sequence[str], *, folder: str = "", wait_s: float = 0.0) -> None:
         own = [sys.executable, "-m", __name__, str(log), str(wait_s), folder, *command]
@@ -43,7 +43,7 @@ class Survivor:
 
 
 def main(log: Path, wait_s: float, folder: str, command: Sequence[str]) -> None:
-    """Wait for the owner's word or its end, and have the report made where it left none."""
+    """Wait for the owner's byte or its end, and make the report where it left none."""
     if os.read(0, 1) != _DONE:
         until = time.monotonic() + wait_s
         while time.monotonic() < until and not _has_end(log):

@@ -1,1 +1,1 @@
-"""Who the ranks of a run are, how they start and meet, and what they leave behind."""
+"""The ranks of a run: how they start, identify themselves, agree, exchange values and end."""

@@ -1,6 +1,6 @@
 """Torch's elastic agent as a program of its own: ``python -m ncclprobe.session.ranks.agent PARENT N COMMAND OPTION…``.
 
-Started by a measuring command with ``--nproc`` (process id PARENT). It starts N ranks and notes in the trail how they
+Started by a measuring command with ``--nproc`` (process id PARENT). It starts N ranks and writes down how they
 ended. Nothing here looks at the host's name, which in a plain container means nothing.
 """
 
@@ -19,7 +19,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
-    """Start `nproc` ranks of `command` with the options `argv`, wait for them, and leave in `folder` how they ended.
+    """Start `nproc` ranks of `command` with the options `argv`, wait for them, and write to `folder` how they ended.
 
     The exit code only says whether all ended well. Raises UsageError where torch cannot be imported.
     """
@@ -48,7 +48,7 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", f"ncclprobe.{command}", *argv)
     except ChildFailedError as error:
-        rank_files.note_ends(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
+        rank_files.write_exit_codes(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return ExitCode.FAIL
     except SignalException:
         return ExitCode.INCONCLUSIVE
@@ -56,7 +56,7 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
 
 
 def main(parent: int, nproc: int, command: str, argv: Sequence[str]) -> int:
-    """Run, and end with `parent`, however it ends."""
+    """Run the ranks, and end when `parent` ends."""
     folder = Path(os.environ[rank_files.FOLDER])
 
     def leave(number: int, _frame: object) -> NoReturn:

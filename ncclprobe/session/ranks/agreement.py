@@ -1,4 +1,4 @@
-"""What ranks tell each other before anything is measured, and what all of them do then. Pure; JSON over the store."""
+"""What ranks send to rank 0 before anything is measured, and its decision for all. Pure; JSON over the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from ncclprobe.session.ranks.identity import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One rank's introduction.
+class RankInfo:
+    """What one rank says of itself.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
-    `gpu_index` its number on the node, `backend` what it would measure with, for which `remark` is due; or None and
-    the `error` that keeps it from that. `falsifying` are the variables of its environment that change what is timed.
+    `gpu_index` its number on the node, `backend` what it would measure with, and `note` what the reader must know of
+    that; without a `backend`, `error` says why. `falsifying` are environment variables that change what is timed.
     """
 
     host: str
@@ -20,43 +20,46 @@ class Card:
     versions: dict[str, str | None]
     backend: Backend | None = None
     gpu: str | None = None
-    remark: str = ""
+    note: str = ""
     error: str = ""
     gpu_index: int | None = None
     falsifying: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Rank 0's decision for all. With an `error` nobody measures; `backend` is then what it may be."""
+class RunConfig:
+    """Rank 0's decision for all ranks. With an `error` no rank measures."""
 
     backend: Backend
     nodes: int
-    remark: str = ""
+    note: str = ""
     error: str = ""
 
 
-def agree(cards: Sequence[Card], nnodes: int) -> Terms:
-    """What the ranks that sent `cards`, in their order, do. Containers on several nodes may share one host name."""
-    first = cards[0]
-    error = next((card.error for card in cards if card.error), "") or _disagreement(cards)
-    return Terms(first.backend or "gloo", max(nnodes, len({card.host for card in cards})), first.remark, error)
+def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
+    """Decide what the ranks that sent `infos`, in the order of ranks, measure. `nnodes` is the launcher's count of
+    nodes: containers on several nodes may share one host name.
+    """
+    first = infos[0]
+    error = next((info.error for info in infos if info.error), "") or _disagreement(infos)
+    return RunConfig(first.backend or "gloo", max(nnodes, len({info.host for info in infos})), first.note, error)
 
 
-def _disagreement(cards: Sequence[Card]) -> str:
-    first, seen = cards[0], dict[tuple[str, str], int]()
-    for rank, card in enumerate(cards):
-        if card.backend != first.backend:
+def _disagreement(infos: Sequence[RankInfo]) -> str:
+    first, seen = infos[0], dict[tuple[str, str], int]()
+    for rank, info in enumerate(infos):
+        if info.backend != first.backend:
             return (
-                f"rank 0 on {first.host} would measure {first.backend} and rank {rank} on {card.host} "
-                f"{card.backend}; give every node its GPUs, or ask for --backend gloo"
+                f"rank 0 on {first.host} would measure {first.backend} and rank {rank} on {info.host} "
+                f"{info.backend}; give every node its GPUs, or ask for --backend gloo"
             )
-        if card.plan != first.plan:
-            return f"rank {rank} on {card.host} was started with other options than rank 0; start all alike"
-        other = rank if card.gpu is None else seen.setdefault((card.host, card.gpu), rank)
-        if other != rank:
+        if info.plan != first.plan:
+            other = f"rank {rank} on {info.host} was started with other options than rank 0"
+            return f"{other}; give every rank the same options"
+        same_gpu = rank if info.gpu is None else seen.setdefault((info.host, info.gpu), rank)
+        if same_gpu != rank:
             return (
-                f"ranks {other} and {rank} on {card.host} have the same GPU; start one rank per GPU "
+                f"ranks {same_gpu} and {rank} on {info.host} have the same GPU; start one rank per GPU "
                 "(--nproc-per-node=gpu), or ask for --backend gloo"
             )
     return ""

@@ -1,4 +1,4 @@
-"""The process group that is measured: opened with a deadline, met in, examined and aborted when a run ends badly."""
+"""The process group that is measured: open it with a deadline, wait in a barrier, examine and abort it."""
 
 import contextlib
 import json
@@ -9,39 +9,39 @@ from datetime import timedelta
 from typing import Any
 
 from ncclprobe.errors import ProbeError
-from ncclprobe.session.ranks.identity import Backend, Seat
+from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import connect, key
 
 _ABORT_S = 2.0
-"""For NCCL to give up its communicator, or the recorder to speak. The process ends anyway, and the driver tidies up."""
+"""For NCCL to abort its communicator, or the flight recorder to answer. The process ends all the same."""
 
 
-class Unmet(ProbeError):
-    """Ranks that did not come to a barrier, by the word of the rank that waited for them."""
+class MissedBarrier(ProbeError):
+    """Ranks that did not come to a barrier, as the rank that waited for them reports."""
 
     def __init__(self, why: str, ranks: tuple[int, ...]) -> None:
         super().__init__(why)
         self.ranks = ranks
 
 
-def open_group(seat: Seat, backend: Backend, timeout_s: float) -> float:
-    """Make torch's default group, over a connection of its own; returns the seconds that torch took."""
+def open_group(identity: RankIdentity, backend: Backend, timeout_s: float) -> float:
+    """Make torch's default group, over a connection of its own; return the seconds that torch took."""
     import torch.distributed as dist
 
-    store = connect(seat, serve=False, timeout_s=timeout_s)
+    store = connect(identity, serve=False, timeout_s=timeout_s)
     started = time.monotonic()
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore(key(seat, "group"), store),
-        rank=seat.rank,
-        world_size=seat.ranks,
+        store=dist.PrefixStore(key(identity, "group"), store),
+        rank=identity.rank,
+        world_size=identity.ranks,
         timeout=timedelta(seconds=timeout_s),
     )
     return time.monotonic() - started
 
 
-def meet(backend: Backend, timeout_s: float) -> None:
-    """With gloo, meet in the one barrier that knows who is missing. Raises Unmet, on rank 0, naming them."""
+def barrier(backend: Backend, timeout_s: float) -> None:
+    """Wait, with gloo, in the barrier that knows which ranks are missing. Raises MissedBarrier, on rank 0."""
     if backend != "gloo":
         return
     import torch.distributed as dist
@@ -51,19 +51,19 @@ def meet(backend: Backend, timeout_s: float) -> None:
     except RuntimeError as error:
         text = str(error).strip().partition("\n")[0]
         named = re.search(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier", text)
-        raise Unmet(text, tuple(map(int, named[1].split(","))) if named else ()) from error
+        raise MissedBarrier(text, tuple(map(int, named[1].split(","))) if named else ()) from error
 
 
 def in_flight() -> str:
-    """What torch's flight recorder has of the call that this process is in; empty where it knows of none.
+    """Return what torch's flight recorder has of the call that this process is in; empty where it has none.
 
-    The recorder has a lock of its own, so it is given a moment, and no more.
+    The recorder has a lock of its own, so wait for it only a moment.
     """
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(_recorded()), daemon=True)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(_recorded()), daemon=True)
     thread.start()
     thread.join(_ABORT_S)
-    return said[0] if said else ""
+    return found[0] if found else ""
 
 
 def _recorded() -> str:
@@ -78,7 +78,7 @@ def _recorded() -> str:
 
 
 def last_open(record: dict[str, Any]) -> str:
-    """The last call of a flight recorder's dump that was handed over and has not returned."""
+    """Describe the last call in a flight recorder's dump that was launched and has not returned."""
     entries = [entry for entry in record.get("entries", ()) if not entry.get("retired", True)]
     if not entries:
         return ""
@@ -88,18 +88,18 @@ def last_open(record: dict[str, Any]) -> str:
 
 
 def abort(backend: Backend) -> None:
-    """Give up NCCL's communicator, so that a stuck kernel keeps neither this process nor its peers.
+    """Abort NCCL's communicator, so that a stuck kernel keeps neither this process nor its peers.
 
-    Only NCCL can (torch's _abort_process_group says so), and it may hang itself: no longer than a moment.
+    Only NCCL can (torch's _abort_process_group says so). The abort itself may hang, so wait only a moment.
     """
     if backend != "nccl":
         return
     import torch.distributed as dist
 
-    def give_up() -> None:
+    def abort_group() -> None:
         with contextlib.suppress(RuntimeError, AttributeError, ValueError):
             dist.group.WORLD.abort()
 
-    thread = threading.Thread(target=give_up, daemon=True)
+    thread = threading.Thread(target=abort_group, daemon=True)
     thread.start()
     thread.join(_ABORT_S)

@@ -1,4 +1,4 @@
-"""Who am I among the ranks, and what do I measure with? Pure, and settled before torch is imported."""
+"""Which rank this process is, and which backend it measures with. Pure; decided before torch is imported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ Backend = Literal["nccl", "gloo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """This process among the ranks of a job, and where they meet. Complete: nothing in it is unknown."""
+class RankIdentity:
+    """This process among the ranks of a job, and the address of the job's store. Every field is known."""
 
     kind: str
     rank: int
@@ -27,12 +27,12 @@ class Seat:
 
     @property
     def serves(self) -> bool:
-        """Whether this rank hosts the store."""
+        """Return whether this rank hosts the store."""
         return self.rank == 0 and not self.agent_store
 
 
-def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
-    """The seat that the launcher's variables give this process; None: no launcher, hence one rank.
+def identify(launch: Launch, variables: Mapping[str, str]) -> RankIdentity | None:
+    """Read from the launcher's variables which rank this process is; None: no launcher, hence one rank.
 
     Raises UsageError naming the variable that is missing or contradictory.
     """
@@ -49,7 +49,7 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
     nnodes = launch.nnodes or 1
     local_ranks = launch.local_world_size or (launch.world_size if nnodes == 1 else 1)
     local_rank = launch.local_rank if launch.local_rank is not None else launch.rank % local_ranks
-    return Seat(
+    return RankIdentity(
         kind=launch.kind,
         rank=launch.rank,
         ranks=launch.world_size,
@@ -65,7 +65,7 @@ def take_seat(launch: Launch, variables: Mapping[str, str]) -> Seat | None:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The GPUs of this node as this process sees them: `nodes` counts /dev/nvidia<N>, `usable` what torch can use.
+    """The GPUs of this node: `nodes` counts /dev/nvidia<N>, `usable` those that torch can use in this process.
 
     `usable` is None before torch was asked.
     """
@@ -76,7 +76,7 @@ class Devices:
 
 
 def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: Devices) -> tuple[Backend, str]:
-    """What `local_ranks` ranks started by `kind` measure with, and what the reader must be told (empty: nothing).
+    """Choose the backend of `local_ranks` ranks started by `kind`; return it with a note for the reader, or "".
 
     Never falls back silently where there is an NVIDIA device. Raises UsageError naming the remedy.
     """
@@ -101,6 +101,6 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
     return "nccl", ""
 
 
-def device_index(seat: Seat, usable: int) -> int:
-    """The CUDA index for this rank: its local rank, or the only one that the launcher left visible."""
-    return seat.local_rank if seat.local_rank < usable else 0
+def device_index(identity: RankIdentity, usable: int) -> int:
+    """Return the CUDA index for this rank: its local rank, or 0 where the launcher left one GPU visible."""
+    return identity.local_rank if identity.local_rank < usable else 0

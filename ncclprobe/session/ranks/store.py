@@ -12,16 +12,16 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from ncclprobe.errors import ProbeError, UsageError
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 
 MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (seen with torch 2.13)
 _POLL_S, _FIRST_POLL_S = 0.002, 0.0001  # soon at first, for answers decide between batches; then sparing the server
-_LONG_S, _LONG_POLL_S = 1.0, 0.02  # who has waited so long waits for a judgement, and would load the network for it
+_LONG_S, _LONG_POLL_S = 1.0, 0.02  # so long a wait is for a decision; polling it often would load the network
 _RESOLVE_S = 0.5
 
 
 class Store(Protocol):
-    """What is used of torch's TCPStore."""
+    """The methods of torch's TCPStore that are used."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -30,97 +30,98 @@ class Store(Protocol):
     def delete_key(self, key: str, /) -> bool: ...
 
 
-def resolve(seat: Seat) -> None:
-    """Wait until the name of rank 0's host means something here, as a job's torch does: a pod's name comes late.
+def resolve(identity: RankIdentity) -> None:
+    """Wait until the name of rank 0's host resolves here, as torch does: a pod gets its name after its start.
 
-    The caller is watched by a thread that ends the wait.
+    The watchdog's signal thread ends the wait.
     """
     while True:
         try:
-            socket.getaddrinfo(seat.address, seat.port, type=socket.SOCK_STREAM)
+            socket.getaddrinfo(identity.address, identity.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             time.sleep(_RESOLVE_S)
         else:
             return
 
 
-def connect(seat: Seat, *, serve: bool, timeout_s: float) -> Any:
-    """A new connection to the job's store (clients are not safe across threads: one each); `serve`: host it as well.
+def connect(identity: RankIdentity, *, serve: bool, timeout_s: float) -> Any:
+    """Connect to the job's store; with `serve`, host it as well. Each thread needs a connection of its own.
 
-    Raises UsageError where the port is taken, ProbeError where nobody answers within `timeout_s`. A server that is
-    stopped can block longer than that: the caller is watched by a thread that touches no store.
+    Raises UsageError where the port is taken, ProbeError where the store does not answer within `timeout_s`. A server
+    that is stopped can block for longer: the watchdog's signal thread, which uses no store, ends the process then.
     """
     from torch.distributed import TCPStore
 
     try:
         return TCPStore(
-            seat.address,
-            seat.port,
+            identity.address,
+            identity.port,
             is_master=serve,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
     except RuntimeError as error:
-        where = f"{seat.address}:{seat.port}"
+        where = f"{identity.address}:{identity.port}"
         if "EADDRINUSE" in str(error):
-            raise UsageError(f"port {seat.port} on this host is in use; set MASTER_PORT to a free one") from None
+            raise UsageError(f"port {identity.port} on this host is in use; set MASTER_PORT to a free one") from None
         text = str(error).partition("\n")[0]
         raise ProbeError(f"the store of rank 0 at {where} does not answer: {text}") from None
 
 
-def key(seat: Seat, name: str) -> str:
-    """The store key for `name`: our own prefix, and one per attempt of torchrun."""
-    return f"ncclprobe/{seat.attempt}/{name}"
+def key(identity: RankIdentity, name: str) -> str:
+    """Return the store key for `name`: under our own prefix, with one prefix per attempt of torchrun."""
+    return f"ncclprobe/{identity.attempt}/{name}"
 
 
 class Exchange:
-    """Ranks hand their numbers to rank 0, and rank 0 its decisions to all, over the store: never the measured group.
+    """The ranks' values to rank 0, and rank 0's decisions to all, over the store: never over the measured group.
 
     Each wait has `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in order.
-    Rank 0 may go on without some: nobody waits again for who is set `aside`, and whatever such a rank still says is
-    not heard.
+    Rank 0 may go on without some ranks: it never waits again for one that is `excluded`, and ignores what it still
+    sends.
     """
 
-    def __init__(self, store: Store, seat: Seat, deadline_s: float) -> None:
-        self._store, self._seat, self._deadline_s = store, seat, deadline_s
+    def __init__(self, store: Store, identity: RankIdentity, deadline_s: float) -> None:
+        self._store, self._identity, self._deadline_s = store, identity, deadline_s
         self._round = 0
         self._shared: list[str] = []  # which all have read once all have answered again
-        self.aside: set[int] = set()
-        """On rank 0: the ranks that did not answer when :meth:`gather` waited for them."""
+        self.excluded: set[int] = set()
+        """On rank 0: the ranks that did not answer :meth:`gather`."""
 
     def collect(self, value: Any) -> list[Any] | None:
-        """All ranks' JSON values on rank 0, by rank; None elsewhere. Of a rank set aside, None."""
-        names = self._answer(value)
-        if self._seat.rank:
+        """Return all ranks' JSON values on rank 0, by rank (None for an excluded one); None on every other rank."""
+        names = self._send(value)
+        if self._identity.rank:
             return None
         self._wait(list(names.values()))
-        heard = self._take(names)
-        return [heard.get(rank) for rank in range(self._seat.ranks)]
+        received = self._take(names)
+        return [received.get(rank) for rank in range(self._identity.ranks)]
 
     def gather(
         self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple
     ) -> dict[int, Any] | None:
-        """As :meth:`collect`, of the ranks that answer within `deadline_s`; the others are set aside, and so is at once
-        who is `gone` by then without an answer.
+        """Collect the values of the ranks that answer within `deadline_s`, and exclude the others.
+
+        A rank that is `gone` and has not answered is excluded at once.
         """
-        names = self._answer(value)
-        if self._seat.rank:
+        names = self._send(value)
+        if self._identity.rank:
             return None
         late, pause_s = time.monotonic() + deadline_s, _FIRST_POLL_S
         while not self._store.check(list(names.values())):
             over = time.monotonic() > late
             for rank in [each for each in names if over or each in gone()]:
                 if not self._store.check([names[rank]]):
-                    self.aside.add(rank)
+                    self.excluded.add(rank)
                     del names[rank]
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S)
         return self._take(names)
 
-    def _answer(self, value: Any) -> dict[int, str]:
-        """Give this rank's answer; the keys under which those of all lie that are not set aside."""
-        names = {rank: self._name(rank) for rank in range(self._seat.ranks) if rank not in self.aside}
-        self._put(self._name(self._seat.rank), value)
+    def _send(self, value: Any) -> dict[int, str]:
+        """Put this rank's value; return the keys of all ranks that are not excluded."""
+        names = {rank: self._name(rank) for rank in range(self._identity.ranks) if rank not in self.excluded}
+        self._put(self._name(self._identity.rank), value)
         self._round += 1
         return names
 
@@ -132,10 +133,10 @@ class Exchange:
         return {rank: json.loads(text) for rank, text in zip(names, texts, strict=True)}
 
     def share(self, value: Any) -> Any:
-        """Rank 0's JSON value on every rank; what the others pass is not looked at."""
+        """Return rank 0's JSON value on every rank; what the others pass is ignored."""
         name = self._name(0)
         self._round += 1
-        if self._seat.rank == 0:
+        if self._identity.rank == 0:
             self._put(name, value)
             self._shared.append(name)
             return value
@@ -143,7 +144,7 @@ class Exchange:
         return json.loads(self._store.get(name))
 
     def _name(self, rank: int) -> str:
-        return key(self._seat, f"exchange/{self._round}/{rank}")
+        return key(self._identity, f"exchange/{self._round}/{rank}")
 
     def _put(self, name: str, value: Any) -> None:
         text = json.dumps(value, allow_nan=False)

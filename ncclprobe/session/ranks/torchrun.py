@@ -1,4 +1,4 @@
-"""What torchrun makes of our exit code: it prints a traceback of its own for every code but 0, below our report."""
+"""Explain our exit code under torchrun, which prints a traceback for every code but 0, below our report."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ _MEANINGS = {
 
 
 def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_on: str = "fail") -> None:
-    """Say on standard error what torchrun's ``exitcode: CODE`` will mean: once per node, for each has an agent.
+    """Print on standard error what torchrun's ``exitcode: CODE`` will mean: once per node, for each has an agent.
 
-    Nothing is said for 0, for another launcher, or where our own --nproc has started the ranks.
+    Print nothing for 0, for another launcher, or where our own --nproc has started the ranks.
     """
     text = explanation(code, variables, fail_on=fail_on)
     if text:
@@ -28,7 +28,7 @@ def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_o
 
 
 def explanation(code: int, variables: Mapping[str, str], *, fail_on: str = "fail") -> str:
-    """The sentence of :func:`explain_exit`; empty: there is nothing to explain, or another rank does."""
+    """Return the sentence of :func:`explain_exit`; empty: there is nothing to explain, or another rank does it."""
     ours = not variables.get("TORCHELASTIC_RUN_ID") or FOLDER in variables
     if ours or variables.get("LOCAL_RANK", "0") != "0" or code not in _MEANINGS:
         return ""

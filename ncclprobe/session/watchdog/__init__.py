@@ -1,1 +1,1 @@
-"""Heartbeats, deadlines and signals: how a run ends that cannot end by itself."""
+"""Heartbeats, deadlines and signals: end a run that cannot end by itself."""

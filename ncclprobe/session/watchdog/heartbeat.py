@@ -1,7 +1,7 @@
-"""Heartbeats and the register that tells from them who is lost. Pure: no clock, no store, no thread.
+"""Detect lost ranks from heartbeats. Pure: no clock, no store, no thread.
 
-Silence is counted in periods of our own, never in wall time: a rank 0 that was itself stopped for a minute has missed
-its own periods as well, and accuses nobody.
+Silence is counted in periods of rank 0, never in wall time: a rank 0 that was itself stopped for a minute has missed
+its own periods as well, and reports no rank as lost.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,10 +17,10 @@ _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """What a rank says of itself each period. `step` counts phases, `left` says why it is leaving (empty: it stays).
+class Heartbeat:
+    """What a rank writes each period. `step` counts phases, `left` says why it is leaving (empty: it stays).
 
-    `blames`: whom it waited for in vain, if it leaves for that.
+    `blames` are the ranks that did not come to a barrier, if it leaves for that.
     """
 
     rank: int
@@ -33,137 +33,151 @@ class Beat:
     blames: tuple[int, ...] = ()
 
 
-class Register:
-    """What rank 0 heard of every rank, and what follows from it. `hear` is called once a period, and is its clock."""
+class FailureDetector:
+    """Which ranks are lost, by the heartbeats that rank 0 reads. `receive` is called once a period and is the clock."""
 
     def __init__(self, ranks: int, patience: int) -> None:
-        """`patience`: the periods that a phase may last."""
+        """`patience` is the number of periods that a phase may last."""
         self.ranks, self.patience = ranks, patience
-        self.last: dict[int, Beat] = {}
-        self._quiet: dict[int, int] = {}
-        self._same: dict[int, int] = {}
+        self.last: dict[int, Heartbeat] = {}
+        self._silent_periods: dict[int, int] = {}
+        self._same_phase_periods: dict[int, int] = {}
         self._waited = 0
         self._since_symptom = 0
-        self._estranged: dict[int, int | None] = {}
+        self._unconfirmed: dict[int, int | None] = {}
         self._absence_s = 0.0
-        self.aside: set[int] = set()
-        """The ranks that nobody waits for any more: whatever becomes of them is no news."""
+        self.excluded: set[int] = set()
+        """The ranks that the run goes on without: they are not reported again."""
 
-    def hear(self, beats: Mapping[int, Beat]) -> None:
-        """Take in what one period brought."""
+    def receive(self, heartbeats: Mapping[int, Heartbeat]) -> None:
+        """Take the heartbeats of one period."""
         self._waited += 1
-        for rank, beat in beats.items():
+        for rank, heartbeat in heartbeats.items():
             old = self.last.get(rank)
-            self._quiet[rank] = self._quiet[rank] + 1 if old and old.count == beat.count else 0
-            self._same[rank] = self._same[rank] + 1 if old and old.step == beat.step else 0
-            self.last[rank] = beat
-            self._reconcile(beat)
-        self._since_symptom = self._since_symptom + 1 if self._leavers() else 0
+            self._silent_periods[rank] = self._silent_periods[rank] + 1 if old and old.count == heartbeat.count else 0
+            self._same_phase_periods[rank] = (
+                self._same_phase_periods[rank] + 1 if old and old.step == heartbeat.step else 0
+            )
+            self.last[rank] = heartbeat
+            self._confirm(heartbeat)
+        self._since_symptom = self._since_symptom + 1 if self._leaving() else 0
 
-    def absent(self, seconds: float) -> None:
-        """Rank 0 itself stood still so long. If the others go before they were heard again, that is why."""
-        self._estranged = dict.fromkeys((rank for rank in self.last if rank), None)
+    def paused(self, seconds: float) -> None:
+        """Note that rank 0 itself was stopped for so long: ranks that leave before they beat again leave for that."""
+        self._unconfirmed = dict.fromkeys((rank for rank in self.last if rank), None)
         self._absence_s = seconds
 
-    def _reconcile(self, beat: Beat) -> None:
-        """After an absence, two beats more than the first heard show that `beat`'s rank stays: one lay in the wire."""
-        if beat.rank in self._estranged:
-            enough = self._estranged[beat.rank]
+    def _confirm(self, heartbeat: Heartbeat) -> None:
+        """After a pause, count a rank as present after two more heartbeats: one may have been on its way."""
+        if heartbeat.rank in self._unconfirmed:
+            enough = self._unconfirmed[heartbeat.rank]
             if enough is None:
-                self._estranged[beat.rank] = beat.count + 2
-            elif beat.count >= enough and not beat.left:
-                del self._estranged[beat.rank]
+                self._unconfirmed[heartbeat.rank] = heartbeat.count + 2
+            elif heartbeat.count >= enough and not heartbeat.left:
+                del self._unconfirmed[heartbeat.rank]
 
     def missing(self) -> tuple[int, ...]:
-        """The ranks never heard of."""
+        """Return the ranks that never sent a heartbeat."""
         return tuple(rank for rank in range(self.ranks) if rank not in self.last)
 
     def gone(self, ranks: tuple[int, ...]) -> bool:
-        """Whether each of `ranks` has said that it leaves."""
+        """Return whether each of `ranks` has said that it leaves."""
         return all(rank in self.last and self.last[rank].left for rank in ranks)
 
     def arrivals(self, out_of_time: bool, late: int = 0) -> Arrivals | None:
-        """The ranks that never came, once they have been waited for long enough: a phase, and `late` periods more."""
+        """Return the ranks that never came, after the time of a phase and `late` periods more; None before."""
         missing = self.missing()
         if missing and (out_of_time or self._waited > self.patience + late):
             return Arrivals(self.ranks, missing, self._waited * PERIOD_S)
         return None
 
-    def deserted(self) -> frozenset[int]:
-        """The ranks but 0 that are silent or have said that they leave, set aside or not."""
-        return frozenset((*self.silent(SILENT_PERIODS), *self._leavers())) - {0}
+    def unreachable(self) -> frozenset[int]:
+        """Return the ranks but 0 that are silent or have said that they leave, excluded or not."""
+        return frozenset((*self.silent(SILENT_PERIODS), *self._leaving())) - {0}
 
-    def set_aside(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
-        """Wait for `ranks` no more; what was last known of each."""
-        self.aside |= {*ranks}
+    def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
+        """Go on without `ranks`; return what was last known of each."""
+        self.excluded |= {*ranks}
         silent = self.silent(SILENT_PERIODS)
 
-        def why(beat: Beat) -> str:
-            stopped = f"its heartbeat stopped {self._quiet[beat.rank] * PERIOD_S:.0f} s ago"
-            return beat.left or (stopped if beat.rank in silent else "it did not answer, though its heart beats")
+        def why(heartbeat: Heartbeat) -> str:
+            stopped = f"its heartbeat stopped {self._silent_periods[heartbeat.rank] * PERIOD_S:.0f} s ago"
+            return heartbeat.left or (
+                stopped if heartbeat.rank in silent else "it did not answer, though its heartbeat goes on"
+            )
 
         return self._lost([rank for rank in ranks if rank in self.last], why).lost
 
     def attendance(
         self, *, signalled: bool = False, out_of_time: bool = False, tolerant: bool = False
     ) -> Attendance | None:
-        """Who was lost, or None: so far nobody. Of three symptoms the first that shows is the answer.
+        """Return the lost ranks, or None while no rank is lost. Of three symptoms the first that shows decides.
 
         1. Silence: a heartbeat that does not change. It explains the others' failures, for a killed rank breaks its
-           peers' connections at once; so a failure is not believed before silence has had time to show.
-        2. A farewell: a rank that said why it leaves. By signal it is no loss where rank 0 was `signalled` as well.
-        3. Standing still: all hearts beat, but no rank has entered a new phase for too long. The ranks in the
-           earliest phase hold up the others; where all are in the same one, nobody is blamed (`stalled`).
+           peers' connections at once; so a failure counts only once silence has had time to show.
+        2. Leaving: a rank that said why it leaves. By signal it is no loss where rank 0 was `signalled` as well.
+        3. Standing still: all heartbeats go on, but no rank has entered a new phase for too long. The ranks in the
+           earliest phase hold up the others; where all are in the same one, no rank is blamed (`stalled`).
 
-        Whatever shows after rank 0 itself was absent, and before the others have come through that, is its own doing.
-        `tolerant`: the run can do without the others, so that 1 and 2 count of rank 0 alone.
+        A symptom between a pause of rank 0 and the next heartbeats of the others is blamed on rank 0.
+        `tolerant`: the run can go on without the others, so 1 and 2 count for rank 0 alone.
         """
-        spared = {*self.last} - {0} if tolerant and not self._estranged else self.aside
-        found = self._symptoms(signalled, out_of_time, spared)
-        if found and self._estranged:
+        exempt = {*self.last} - {0} if tolerant and not self._unconfirmed else self.excluded
+        found = self._symptoms(signalled, out_of_time, exempt)
+        if found and self._unconfirmed:
             why = f"this rank itself stood still for {self._absence_s:.0f} s, and the others went on without it"
-            return self._lost([0], lambda beat: why)
+            return self._lost([0], lambda heartbeat: why)
         return found
 
-    def unanswered(self, before: Mapping[int, Beat]) -> Attendance | None:
-        """Who has said nothing since `before`, when all were signalled: a living rank answers a signal at once."""
-        dumb = [rank for rank, beat in before.items() if not beat.left and self.last[rank].count == beat.count]
-        return self._lost(dumb, lambda beat: "it had fallen silent when the run was ended") if dumb else None
+    def unresponsive(self, before: Mapping[int, Heartbeat]) -> Attendance | None:
+        """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts."""
+        unchanged = [
+            rank
+            for rank, heartbeat in before.items()
+            if not heartbeat.left and self.last[rank].count == heartbeat.count
+        ]
+        return (
+            self._lost(unchanged, lambda heartbeat: "it had fallen silent when the run was ended")
+            if unchanged
+            else None
+        )
 
-    def _symptoms(self, signalled: bool, out_of_time: bool, spared: Collection[int]) -> Attendance | None:
+    def _symptoms(self, signalled: bool, out_of_time: bool, exempt: Collection[int]) -> Attendance | None:
         periods = _SILENT_AT_THE_END if out_of_time else SILENT_PERIODS
-        silent = [rank for rank in self.silent(periods) if rank not in spared]
+        silent = [rank for rank in self.silent(periods) if rank not in exempt]
         if silent:
-            return self._lost(silent, lambda beat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
-        leavers = [rank for rank in self._leavers() if not (signalled and self.last[rank].left.startswith("signal"))]
-        leavers = [rank for rank in leavers if rank not in spared]
+            return self._lost(silent, lambda heartbeat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
+        leavers = [rank for rank in self._leaving() if not (signalled and self.last[rank].left.startswith("signal"))]
+        leavers = [rank for rank in leavers if rank not in exempt]
         if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
-            return self._lost(self._culprits(leavers), lambda beat: beat.left or "it did not come to a barrier of all")
+            return self._lost(
+                self._blamed(leavers), lambda heartbeat: heartbeat.left or "it did not come to a barrier of all"
+            )
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
 
     def silent(self, periods: int) -> list[int]:
-        """The ranks whose beat has not changed for so many periods, though they did not say that they leave."""
-        return [rank for rank, quiet in self._quiet.items() if quiet >= periods and not self.last[rank].left]
+        """Return the ranks whose heartbeat has not changed for so many periods and that did not say that they leave."""
+        return [rank for rank, quiet in self._silent_periods.items() if quiet >= periods and not self.last[rank].left]
 
-    def _leavers(self) -> list[int]:
-        return [rank for rank, beat in self.last.items() if beat.left not in ("", DONE)]
+    def _leaving(self) -> list[int]:
+        return [rank for rank, heartbeat in self.last.items() if heartbeat.left not in ("", DONE)]
 
-    def _culprits(self, leavers: list[int]) -> list[int]:
-        """Those of whom `leavers` say that they waited for them in vain, or else the leavers themselves."""
+    def _blamed(self, leavers: list[int]) -> list[int]:
+        """Return the ranks that `leavers` waited for in vain, or else the leavers themselves."""
         blamed = {rank for leaver in leavers for rank in self.last[leaver].blames if rank in self.last}
         return sorted(blamed - set(leavers)) or leavers
 
     def _stuck(self, periods: int) -> Attendance | None:
-        same = [count for rank, count in self._same.items() if rank not in self.aside]
+        same = [count for rank, count in self._same_phase_periods.items() if rank not in self.excluded]
         if self.missing() or min(same, default=0) < periods:
             return None
-        steps = {rank: beat.step for rank, beat in self.last.items() if rank not in self.aside}
+        steps = {rank: heartbeat.step for rank, heartbeat in self.last.items() if rank not in self.excluded}
         behind = [rank for rank, step in steps.items() if step < max(steps.values())]
         if not behind:
             return Attendance(self.ranks, stalled=self.last[0].phase)
         slowest = [rank for rank in behind if steps[rank] == min(steps.values())]
-        return self._lost(slowest, lambda beat: "it stood still while the others went on")
+        return self._lost(slowest, lambda heartbeat: "it stood still while the others went on")
 
-    def _lost(self, ranks: list[int], why: Callable[[Beat], str]) -> Attendance:
-        beats = [self.last[rank] for rank in sorted(ranks)]
-        return Attendance(self.ranks, tuple(LostRank(b.rank, b.host, b.phase, why(b)) for b in beats))
+    def _lost(self, ranks: list[int], why: Callable[[Heartbeat], str]) -> Attendance:
+        heartbeats = [self.last[rank] for rank in sorted(ranks)]
+        return Attendance(self.ranks, tuple(LostRank(b.rank, b.host, b.phase, why(b)) for b in heartbeats))

@@ -134,7 +134,7 @@ def test_a_frame_is_around_what_the_blamed_sender_sends_and_around_the_suspected
     assert [s["line"]["color"] for s in shapes] == ["--fail", "--warn"]
 
 
-def test_a_fast_road_within_nodes_does_not_pale_the_slow_one_between_them() -> None:
+def test_a_fast_transport_within_nodes_does_not_pale_the_slow_one_between_them() -> None:
     first = made.pairs().pairs[0]
     rates = {(0, 1): 40.0, (0, 2): 1.0, (0, 3): 1.0, (1, 2): 0.25}
     pairs = [replace(first, src=a, dst=b, GBps=rate, inside=rate > 2) for (a, b), rate in rates.items()]

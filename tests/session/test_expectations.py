@@ -21,12 +21,12 @@ from ncclprobe.model.rules import Collector
 from ncclprobe.session.measure import expectations as module
 from ncclprobe.session.measure.expectations import expecting
 from ncclprobe.session.measure.look import Look
-from ncclprobe.session.ranks.agreement import Terms
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.agreement import RunConfig
+from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
-SEAT = Seat("torchrun", 0, 8, 0, 8, 1, "127.0.0.1", 29500)
+SEAT = RankIdentity("torchrun", 0, 8, 0, 8, 1, "127.0.0.1", 29500)
 HERE = ("node",) * 8
 
 
@@ -50,9 +50,9 @@ def judged_by(
     collectors = discover("ncclprobe.facts", Collector)
     snapshot = observe.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
     monkeypatch.setattr(Look, "snapshot", lambda _: snapshot)
-    terms = Terms(cast(Any, backend), len(set(hosts)))
+    config = RunConfig(cast(Any, backend), len(set(hosts)))
     exchange = cast(Exchange, Alone(*[cast(Any, None)] * (len(hosts) - 1)))
-    return expecting(parse(argv), terms, exchange, SEAT, cast(Host, None), Look("node"), hosts)
+    return expecting(parse(argv), config, exchange, SEAT, cast(Host, None), Look("node"), hosts)
 
 
 def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_a_file_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_of_pairs_nothing_is_expected() -> None:
     asked, none = pairs.parse(["--nproc", "8"]), cast(Any, None)
-    assert expecting(asked, Terms("nccl", 1), none, SEAT, none, Look("node"), HERE) == Expecting()
+    assert expecting(asked, RunConfig("nccl", 1), none, SEAT, none, Look("node"), HERE) == Expecting()
 
 
 def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,14 +94,14 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
     card = {"node": "n0", "interface": "eth0", "gbps": 10.0, "virtual": False}
     slow = {"node": "n1", "interface": "eth1", "gbps": 1.0, "virtual": False}
     monkeypatch.setattr(slowest_link, "interface", lambda *_: None)
-    monkeypatch.setattr(slowest_link, "_card", lambda *_: card)
+    monkeypatch.setattr(slowest_link, "_interface_info", lambda *_: card)
     exchange = cast(Exchange, Alone(slow, cast(Any, None)))
     link = slowest_link.slowest_link(exchange, SEAT, cast(Host, None), "n0")
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
     monkeypatch.setattr(slowest_link, "slowest_link", lambda *_: link)
     found = module.expecting(
-        parse(("-e", "4M")), Terms("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
+        parse(("-e", "4M")), RunConfig("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
     )
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)

@@ -7,8 +7,7 @@ import pytest
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.launcher import detect
-from ncclprobe.session.ranks.identity import Devices, Seat, choose_backend, device_index
-from ncclprobe.session.ranks.identity import take_seat as seat
+from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
 from ncclprobe.session.ranks.store import Exchange, key
 
 TORCHRUN = {
@@ -27,43 +26,43 @@ OPENMPI = {
 }  # fmt: skip
 
 
-def seated(variables: dict[str, str]) -> Seat:
-    found = seat(detect(variables), variables)
+def identified(variables: dict[str, str]) -> RankIdentity:
+    found = identify(detect(variables), variables)
     assert found is not None
     return found
 
 
 def test_under_torchrun_the_agent_serves_the_store() -> None:
-    here = seated(TORCHRUN)
+    here = identified(TORCHRUN)
     assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.nnodes) == (5, 8, 1, 4, 2)
     assert (here.address, here.port, here.agent_store, here.serves) == ("n0", 29500, True, False)
-    assert not seated(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}).serves
+    assert not identified(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}).serves
 
 
 def test_under_srun_the_first_host_of_the_step_serves_it() -> None:
-    here = seated(SLURM)
+    here = identified(SLURM)
     assert (here.rank, here.ranks, here.local_rank, here.local_ranks, here.address) == (3, 4, 1, 2, "gpu007")
     assert 20000 <= here.port < 30000
-    assert here.port == seated(SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}).port
-    assert here.port != seated(SLURM | {"SLURM_STEP_ID": "1"}).port
+    assert here.port == identified(SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}).port
+    assert here.port != identified(SLURM | {"SLURM_STEP_ID": "1"}).port
 
 
 def test_under_mpirun_on_one_node_no_address_is_needed() -> None:
-    here = seated(OPENMPI)
+    here = identified(OPENMPI)
     assert (here.rank, here.ranks, here.address, here.serves) == (1, 2, "127.0.0.1", False)
 
 
 def test_a_node_list_that_nobody_understands_gives_no_address() -> None:
     with pytest.raises(UsageError, match="MASTER_ADDR is not set and slurm started ranks on 2 nodes"):
-        seated(SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"})
+        identified(SLURM | {"SLURM_STEP_NODELIST": "gpu[007-"})
 
 
 def test_an_address_that_was_given_is_taken() -> None:
-    assert seated(SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}).address == "10.0.0.1"
+    assert identified(SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}).address == "10.0.0.1"
 
 
-def test_no_launcher_is_no_seat() -> None:
-    assert seat(detect({}), {}) is None
+def test_without_a_launcher_there_is_no_rank() -> None:
+    assert identify(detect({}), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_no_launcher_is_no_seat() -> None:
 )
 def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        seated(variables)
+        identified(variables)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -123,7 +122,7 @@ def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devi
 
 
 def test_a_rank_bound_to_one_gpu_uses_it() -> None:
-    here = seated(SLURM)
+    here = identified(SLURM)
     assert device_index(here, usable=8) == 1
     assert device_index(here, usable=1) == 0
 
@@ -147,8 +146,8 @@ class DictStore(dict[str, str]):
         return self.pop(key, None) is not None
 
 
-def at(rank: int) -> Seat:
-    return Seat("environment", rank, 2, rank, 2, 1, "127.0.0.1", 1)
+def at(rank: int) -> RankIdentity:
+    return RankIdentity("environment", rank, 2, rank, 2, 1, "127.0.0.1", 1)
 
 
 def test_rank_zero_gathers_everybodys_numbers_in_order_and_tidies_up() -> None:
@@ -181,7 +180,7 @@ def test_not_a_number_does_not_travel() -> None:
 
 
 def test_a_second_attempt_of_torchrun_reads_no_key_of_the_first() -> None:
-    first, second = seated(TORCHRUN), seated(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    first, second = identified(TORCHRUN), identified(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"})
     assert key(first, "end") != key(second, "end")
 
 

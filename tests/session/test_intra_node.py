@@ -20,7 +20,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
 from ncclprobe.session.measure import affinity, copies, numa
 from ncclprobe.session.measure.look import Look
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.ranks.identity import RankIdentity
 
 _SLOT = host_copy(5, 16)
 assert _SLOT
@@ -74,10 +74,10 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     torch = pytest.importorskip("torch")
     bound: list[tuple[int, ...]] = []
     samples = [53.0] * 7
-    told = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xAF, pci_device_id=0)
+    received = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xAF, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: received)
     monkeypatch.setattr(probes, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
     monkeypatch.setattr(
         probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "bidirectional"))
@@ -87,7 +87,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     measuring = copies.Copies(
-        Seat("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, Look("n0"), "cuda:0"
+        RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, Look("n0"), "cuda:0"
     )
     rows = measuring.play()
     rows = rows[: len(rows) // 2]  # the other half is the other rank's
@@ -118,11 +118,11 @@ def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
 
 
 def test_the_words_name_the_node_of_every_local_rank() -> None:
-    cards = [{"node": "n0", "local": local, "numa": local // 2, "wrong": True} for local in range(4)]
-    said = affinity.how(cards[3], cards, "8-15", 2)
+    infos = [{"node": "n0", "local": local, "numa": local // 2, "wrong": True} for local in range(4)]
+    said = affinity.how(infos[3], infos, "8-15", 2)
     assert "--cpunodebind=1 --membind=1" in said
     assert "map_ldom:0,0,1,1" in said
-    assert "numactl --physcpubind=0-7" in affinity.how(cards[0], cards, "0-7", 1)
+    assert "numactl --physcpubind=0-7" in affinity.how(infos[0], infos, "0-7", 1)
 
 
 def test_what_taskset_took_away_a_process_may_have_back() -> None:

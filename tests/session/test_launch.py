@@ -15,22 +15,22 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.launch import End, _settle
-from ncclprobe.session.ranks.rank_files import Trail
+from ncclprobe.session.ranks.launch import AgentEnd, _complete_log
+from ncclprobe.session.ranks.rank_files import RankFile
 
-ENDED = End(4)
+ENDED = AgentEnd(4)
 
 
 class Run:
     """Two ranks that measured one row; `settle` is what their caller makes of it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder / "trail"
+        self.folder = folder / "ranks"
         self.folder.mkdir()
         (self.folder / rank_files.IMPORTED).touch()
-        self.trails = [Trail(str(self.folder), rank, f"h{rank}") for rank in range(2)]
-        for own in self.trails:
-            own.phase("all_reduce 1 MiB in place batch 2 of 5")
+        self.rank_files = [RankFile(str(self.folder), rank, f"h{rank}") for rank in range(2)]
+        for own in self.rank_files:
+            own.set_phase("all_reduce 1 MiB in place batch 2 of 5")
         self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, transport=False)
         self.environment = monkeypatch
         with monkeypatch.context() as patch:
@@ -47,10 +47,10 @@ class Run:
             patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.close()
 
-    def settles(self, end: End = ENDED) -> RunLog | int:
-        return _settle(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options, "gloo"))
+    def settles(self, end: AgentEnd = ENDED) -> RunLog | int:
+        return _complete_log(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options, "gloo"))
 
-    def settle(self, end: End = ENDED) -> Report:
+    def settle(self, end: AgentEnd = ENDED) -> Report:
         log = self.settles(end)
         assert isinstance(log, RunLog)
         again = RunLog.read(self.folder / FILE)
@@ -72,8 +72,8 @@ def why(report: Report, name: str) -> str:
 
 
 def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    rank_files.note_ends(run.folder, {0: -9, 1: 4})
-    run.trails[1].words("rank 0 on h0 has fallen silent")
+    rank_files.write_exit_codes(run.folder, {0: -9, 1: 4})
+    run.rank_files[1].leave("rank 0 on h0 has fallen silent")
     report = run.settle()
     ((subject, message),) = findings(report)
     assert (report.exit_code, subject, len(report.measurements)) == (4, "rank 0", 1)
@@ -85,9 +85,9 @@ def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys
 
 
 def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
-    rank_files.note_ends(run.folder, {1: 4})
-    run.trails[1].words("rank 0 on h0 has fallen silent in phase 'x'")
-    report = run.settle(End(None))
+    rank_files.write_exit_codes(run.folder, {1: 4})
+    run.rank_files[1].leave("rank 0 on h0 has fallen silent in phase 'x'")
+    report = run.settle(AgentEnd(None))
     ((subject, message),) = findings(report)
     assert (report.exit_code, subject) == (4, "rank 0")
     assert "has fallen silent in phase" in message
@@ -95,16 +95,16 @@ def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run
 
 def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
     run.closes()
-    rank_files.note_ends(run.folder, {1: -11})
+    rank_files.write_exit_codes(run.folder, {1: -11})
     report = run.settle()
     assert (report.exit_code, len(report.measurements)) == (4, 1)
     assert [subject for subject, _ in findings(report)] == ["rank 1"]
 
 
-@pytest.mark.parametrize("end", [End(0), End(3, "SIGTERM"), End(None), End(-9)])
-def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -> None:
+@pytest.mark.parametrize("end", [AgentEnd(0), AgentEnd(3, "SIGTERM"), AgentEnd(None), AgentEnd(-9)])
+def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: AgentEnd) -> None:
     run.closes()
-    rank_files.note_ends(run.folder, {1: -15})
+    rank_files.write_exit_codes(run.folder, {1: -15})
     report = run.settle(end)
     assert (report.exit_code, findings(report)) == (0, [])
 
@@ -112,12 +112,12 @@ def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: End) -
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (End(3, "SIGINT"), "ended by SIGINT while rank 0 was in phase 'all_reduce 1 MiB"),
-        (End(None), "--timeout ran out while rank 0 was in phase"),
-        (End(-9), "torch's agent was ended by SIGKILL"),
+        (AgentEnd(3, "SIGINT"), "ended by SIGINT while rank 0 was in phase 'all_reduce 1 MiB"),
+        (AgentEnd(None), "--timeout ran out while rank 0 was in phase"),
+        (AgentEnd(-9), "torch's agent was ended by SIGKILL"),
     ],
 )
-def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: End, words: str) -> None:
+def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: AgentEnd, words: str) -> None:
     report = run.settle(end)
     assert (report.exit_code, findings(report)) == (3, [])
     assert why(report, "run.rank-lost").startswith(words)
@@ -126,7 +126,7 @@ def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: End, words: str) 
 def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run) -> None:
     (run.folder / rank_files.IMPORTED).unlink()
     (run.folder / FILE).unlink()
-    log = run.settles(End(None))
+    log = run.settles(AgentEnd(None))
     assert isinstance(log, RunLog)
     report = diagnose(run.question(), (), run_facts(log))
     assert report.exit_code == 3
@@ -135,7 +135,7 @@ def test_a_deadline_before_any_rank_was_started_says_what_took_so_long(run: Run)
 
 def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> None:
     (run.folder / FILE).unlink()
-    rank_files.note_ends(run.folder, {1: -9})
+    rank_files.write_exit_codes(run.folder, {1: -9})
     log = run.settles()
     assert isinstance(log, RunLog)
     report = diagnose(run.question(), (), run_facts(log))
@@ -145,18 +145,18 @@ def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> Non
 def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run) -> None:
     with (run.folder / FILE).open("a") as file:
         file.write('{"sample": {"row": {"op": "all_re')
-    rank_files.note_ends(run.folder, {0: -9})
+    rank_files.write_exit_codes(run.folder, {0: -9})
     report = run.settle()
     assert (report.exit_code, len(report.measurements)) == (4, 1)
 
 
 @pytest.mark.parametrize(
     ("end", "codes", "code"),
-    [(End(2), {}, 2), (End(4), {0: 2, 1: -15}, 2), (End(1), {}, 1), (End(4), {0: 1}, 1)],
+    [(AgentEnd(2), {}, 2), (AgentEnd(4), {0: 2, 1: -15}, 2), (AgentEnd(1), {}, 1), (AgentEnd(4), {0: 1}, 1)],
 )
 def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
-    run: Run, end: End, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
+    run: Run, end: AgentEnd, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rank_files.note_ends(run.folder, codes)
+    rank_files.write_exit_codes(run.folder, codes)
     assert run.settles(end) == code
     assert capsys.readouterr() == ("", "")

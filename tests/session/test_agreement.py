@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.session.ranks.agreement import Card, Terms, agree
+from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
 
-CARD = Card("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")
-CARDS = (CARD, replace(CARD, gpu="GPU-1"), replace(CARD, host="n1"))
+INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")
+INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))
 
 
 def test_ranks_that_are_alike_measure() -> None:
-    assert agree(CARDS, nnodes=2) == Terms("nccl", 2)
-    assert agree([replace(CARD, backend="gloo", gpu=None)] * 2, nnodes=1) == Terms("gloo", 1)
+    assert agree_on(INFOS, nnodes=2) == RunConfig("nccl", 2)
+    assert agree_on([replace(INFO, backend="gloo", gpu=None)] * 2, nnodes=1) == RunConfig("gloo", 1)
 
 
 def test_containers_with_one_host_name_count_as_the_nodes_that_the_launcher_knows() -> None:
-    assert agree(CARDS[:2], nnodes=2).nodes == 2
+    assert agree_on(INFOS[:2], nnodes=2).nodes == 2
 
 
 def test_what_rank_zero_must_say_of_its_backend_is_said() -> None:
-    assert agree([replace(CARD, backend="gloo", gpu=None, remark="no GPU")], nnodes=1).remark == "no GPU"
+    assert agree_on([replace(INFO, backend="gloo", gpu=None, note="no GPU")], nnodes=1).note == "no GPU"
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_what_rank_zero_must_say_of_its_backend_is_said() -> None:
     ],
 )
 def test_ranks_that_cannot_measure_together_are_told_why(change: dict[str, Any], words: str) -> None:
-    cards = [CARD, replace(CARDS[1], **change)]
-    assert agree(cards, nnodes=1).error.startswith(words)
+    infos = [INFO, replace(INFOS[1], **change)]
+    assert agree_on(infos, nnodes=1).error.startswith(words)
 
 
 def test_cards_and_terms_travel_as_json() -> None:
-    assert Card(**json.loads(json.dumps(asdict(CARD)))) == CARD
-    terms = agree(CARDS, nnodes=2)
-    assert Terms(**json.loads(json.dumps(asdict(terms)))) == terms
+    assert RankInfo(**json.loads(json.dumps(asdict(INFO)))) == INFO
+    config = agree_on(INFOS, nnodes=2)
+    assert RunConfig(**json.loads(json.dumps(asdict(config)))) == config

@@ -1,4 +1,4 @@
-"""Roads, copies and affinity in words: rows alike on one line, what is not known left out, hostile names printable."""
+"""Transports, copies and affinity in words: rows alike on one line, what is not known left out, hostile names printable."""
 
 from dataclasses import replace
 
@@ -15,23 +15,23 @@ TREE = replace(IB, algorithm="TREE", protocol="LL")
 
 
 def lines(*rows: Transport) -> list[str]:
-    made = [replace(ROW, nbytes=1024 << n, transport=road) for n, road in enumerate(rows)]
+    made = [replace(ROW, nbytes=1024 << n, transport=transport) for n, transport in enumerate(rows)]
     return [line for block in traffic.blocks(replace(HEALTHY, measurements=tuple(made)), 100) for line in block]
 
 
-def test_one_road_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
+def test_one_transport_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
     assert lines(IB, IB) == ["transport: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels"]
     assert as_text.measurement_header(replace(ROW, transport=IB)).splitlines()[0].endswith("over IB mlx5_0, mlx5_1")
 
 
-def test_rows_of_other_roads_are_told_apart_by_their_sizes() -> None:
+def test_rows_of_other_transports_are_told_apart_by_their_sizes() -> None:
     assert lines(TREE, IB, IB) == [
         "transport: all_reduce 1 KiB: IB mlx5_0, mlx5_1, GPUDirect, TREE LL, 16 channels",
         "transport: all_reduce 2 KiB to 4 KiB: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels",
     ]
 
 
-def test_a_road_that_is_not_known_is_not_mentioned() -> None:
+def test_a_transport_that_is_not_known_is_not_mentioned() -> None:
     assert lines(Transport()) == []
     assert "over" not in as_text.measurement_header(ROW).splitlines()[0].split(", ")[-1]
 

@@ -44,8 +44,8 @@ def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> Non
         faults.enter_context(detour(lab["n0"], lab["n1"]))
         faults.enter_context(detour(lab["n1"], lab["n0"]))
         done = measured(lab, tmp_path / "report.json", *SIZE)
-    (road,) = done.told.nic_traffic
-    assert road.stray == ("n0 eth1", "n1 eth1")
+    (traffic,) = done.told.nic_traffic
+    assert traffic.stray == ("n0 eth1", "n1 eth1")
     assert sorted(strays(done)) == [("n0 eth1", ("n0",)), ("n1 eth1", ("n1",))]
     assert {row.transport.network for row in done.told.measurements} == {"gloo tcp eth0"}
 
@@ -54,8 +54,8 @@ def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: 
     """As where two cards are in one subnet: what n0 sends leaves over eth1, what comes back does not."""
     with Lab(hosts=2, nics=2) as lab, detour(lab["n0"], lab["n1"]):
         done = measured(lab, tmp_path / "report.json", *SIZE)
-    (road,) = done.told.nic_traffic
-    assert "n0 eth1" in road.stray
+    (traffic,) = done.told.nic_traffic
+    assert "n0 eth1" in traffic.stray
 
 
 def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_pa
         before = sent_bytes(lab["n0"])
         done = measured(lab, tmp_path / "report.json", "--op", "all_to_all", "--expect", str(bands), *SIZE, cards=2)
         after = sent_bytes(lab["n0"])
-    (road,) = done.told.nic_traffic
+    (traffic,) = done.told.nic_traffic
     whole = {name: after[name] - before[name] for name in before}
-    shares = {nic.nic: nic.share for nic in road.nics if nic.node == "n0"}
+    shares = {nic.nic: nic.share for nic in traffic.nics if nic.node == "n0"}
     assert set(shares) == {"eth0", "eth1"}
     assert all(share and share > 0.1 for share in shares.values())
     for name, share in shares.items():
         assert share == pytest.approx(whole[name] / sum(whole.values()), abs=0.02)
-    assert not road.stray
+    assert not traffic.stray
     assert {v.status for v in done.told.checks if v.id == "run.nic-traffic"} == {Status.PASS}

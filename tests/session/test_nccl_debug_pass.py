@@ -15,8 +15,8 @@ import pytest
 
 from ncclprobe.nccl.log import Log
 from ncclprobe.session.measure import nccl_debug_pass
-from ncclprobe.session.measure.nccl_debug_pass import Task, said
-from ncclprobe.session.ranks.identity import Seat
+from ncclprobe.session.measure.nccl_debug_pass import Task, run_task
+from ncclprobe.session.ranks.identity import RankIdentity
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
 SPEAKS = """
@@ -38,7 +38,7 @@ time.sleep(77)
 
 
 def play(script: str, deadline_s: float = 20.0) -> tuple[Log | None, str]:
-    return said(TASK, (sys.executable, "-c", script), deadline_s)
+    return run_task(TASK, (sys.executable, "-c", script), deadline_s)
 
 
 def test_what_nccl_wrote_into_its_file_is_read() -> None:
@@ -48,7 +48,7 @@ def test_what_nccl_wrote_into_its_file_is_read() -> None:
     assert nccl_debug_pass._unpacked(nccl_debug_pass._packed(heard)).choices == heard.choices
 
 
-def test_a_process_that_fails_says_why_and_leaves_the_road_unknown() -> None:
+def test_a_process_that_fails_says_why_and_leaves_the_transport_unknown() -> None:
     assert play(REFUSES) == (None, "CUDA error: out of memory")
 
 
@@ -91,15 +91,15 @@ class Nobody:
 
 
 PLAN = SimpleNamespace(ops=("all_reduce",), sizes=(1024,), device="cpu", dtype="float32", redop="sum")
-SEAT = Seat("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
+IDENTITY = RankIdentity("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
 def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
-    heard = nccl_debug_pass.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
-    assert heard is not None
-    (log,), remark = heard
+    found = nccl_debug_pass.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
+    assert found is not None
+    (log,), remark = found
     assert (log.devices(), remark) == (("eth1",), "")
-    nothing = nccl_debug_pass.listen(PLAN, SEAT, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
+    nothing = nccl_debug_pass.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
     assert nothing is not None
     assert nothing[0] == ()
     assert "rank 0: CUDA error: out of memory" in nothing[1]
