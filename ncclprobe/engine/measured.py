@@ -260,7 +260,7 @@ def notes(run: Facts) -> Iterator[str]:
     for each in _rows(run, Skipped):
         if each.cause == "small":
             yield f"{each.op} was skipped: {each.why}"
-        if each.cause == "time":
+        if each.cause in ("time", "lost"):
             yield f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''} was left out: {each.why}"
     yield from imprecise(rows)
     if isinstance(asked, Asked):

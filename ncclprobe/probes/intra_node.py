@@ -73,12 +73,12 @@ def turn_of(
     groups: list[dist.ProcessGroup] = []
 
     def turn() -> Sequence[float]:
-        if len(node_ranks) < 2:
-            return ()
         with phase(rank, set_phase, "own collective of each node"):
             if not groups:
                 wait = timedelta(seconds=timeout_s)
                 groups.append(dist.new_group(node_ranks, timeout=wait, use_local_synchronization=True))
+            if len(node_ranks) < 2:  # it has opened a group all the same: torch names groups by how many there are
+                return ()
             buffer = torch.zeros(max(1, nbytes // 4), device=device)
             seconds = []
             for _ in range(_WARM_UPS + SAMPLES):

@@ -119,16 +119,28 @@ def _open(bench: _Bench, rung: Rung, model: Model, chunks: float, buffer: torch.
     """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
     items: Step = workload.step("ddp", model)
+    group = _group(bench, rung, members, timeout_s)
     if len(members) < 2:
         alone = tuple(item for item in items if isinstance(item, Compute))
         return _Part(rung, members, lambda: play_step(alone, {}, bench.work, chunks, True), None)
-    with phase(plan.rank, bench.set_phase, f"ladder, {rung.name} group"):
-        wait = timedelta(seconds=timeout_s)
-        group = dist.new_group(list(members), timeout=wait, use_local_synchronization=True)
     views = views_of(plan, [item for item in items if isinstance(item, Call)], group)
     view = BufferView(buffer, buffer, members.index(plan.rank), len(members), dist.ReduceOp.SUM, group)
     call = all_reduce.run(view)
     return _Part(rung, members, lambda: play_step(items, views, bench.work, chunks, True), call)
+
+
+def _group(bench: _Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
+    """Open a group; a rank that is by itself opens one as well, where others of the rung are not.
+
+    torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in
+    distributed_c10d.py): ranks with different numbers of groups would wait for each other for ever.
+    """
+    if max(map(len, rung.groups)) < 2:
+        return None
+    with phase(bench.plan.rank, bench.set_phase, f"ladder, {rung.name} group"):
+        wait = timedelta(seconds=timeout_s)
+        found: dist.ProcessGroup = dist.new_group(list(members), timeout=wait, use_local_synchronization=True)
+    return found
 
 
 def _steps(bench: _Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:

@@ -32,6 +32,11 @@ def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
     return SkippedRow(part, None, "time", why)
 
 
+def without_all(part: What) -> SkippedRow:
+    """Return why `part` is skipped after pairs whose ranks did not all take part to the end."""
+    return SkippedRow(part, None, "lost", "it takes all ranks, and a pair before it brought nothing")
+
+
 @dataclass(frozen=True, slots=True)
 class RankContext:
     """One rank that has met the others, and what it measures with.

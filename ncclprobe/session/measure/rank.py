@@ -197,18 +197,19 @@ class Rank:
         parts.first_calls(context, group_s)
         intact = True
         for part in self._options.what:
-            if self._in_time(part, context.exchange):
+            if self._begins(part, intact, context.exchange):
                 intact = parts.measure(part, context, self._hostname) and intact
         return intact
 
-    def _in_time(self, part: What, exchange: Exchange) -> bool:
-        """Return whether `part` is measured, by rank 0's clock: of several parts, a late one is skipped."""
+    def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:
+        """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""
         if len(self._options.what) < 2:
             return True
-        late = parts.too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
-        begins = bool(exchange.share(late is None))
-        if late and self._recorder:
-            self._recorder.skip(late)
+        skipped = parts.too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        skipped = skipped if intact else parts.without_all(part)
+        begins = bool(exchange.share(skipped is None))
+        if skipped and self._recorder:
+            self._recorder.skip(skipped)
         return begins
 
     def _torch(self) -> Any:
