@@ -291,7 +291,7 @@ class Rank:
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
-        falsifying = interference.falsifying(backend, os.environ)
+        falsifying = interference.falsifying(backend, os.environ, self._host, nccl)
         return RankInfo(self._hostname, self._plan_digest(), versions, backend, self._gpu, note, "", index, falsifying)
 
     def _plan_digest(self) -> int:
