@@ -31,11 +31,12 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from math import sqrt
 from pathlib import Path
+
+from ncclprobe.model.values import Struct, asdict, field, replace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
@@ -66,8 +67,7 @@ class NotYet(Exception):
     """A cell that has not been run."""
 
 
-@dataclass(slots=True)
-class Book:
+class Book(Struct):
     """The cells that there are, in memory and, line by line, in a file."""
 
     path: Path | None
@@ -102,8 +102,7 @@ def name(trial: Trial) -> str:
     return " ".join(f"{key}={value}" for key, value in said.items() if key != "seed")
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """Plays the fleets of a cell, a few at a time, until all are played or the time is over."""
 
     pool: ProcessPoolExecutor

@@ -1,7 +1,6 @@
 """One fact of all nodes: how comparisons are judged, and who is said to differ."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,10 +11,10 @@ from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(Struct, frozen=True):
     number: int
 
 

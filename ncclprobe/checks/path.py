@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from statistics import median_high, median_low
 
 from ncclprobe.checks import several
@@ -29,6 +28,7 @@ from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 _STREAM_GBPS = 10.0
 """What one TCP stream of one process may be expected to carry on any faster interface."""
@@ -53,7 +53,7 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
     """Three healthy nodes, but for what `change` says of the path from one to another."""
     changed = {}
     for node, paths in HEALTHY.items():
-        rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)  # type: ignore[arg-type]
+        rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)
         changed[node] = replace(paths, rows=rows)
     return Every(changed)
 

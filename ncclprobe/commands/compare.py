@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.report import json as as_json
 from ncclprobe.units import size
 
@@ -37,8 +37,7 @@ _SCHEMA = "ncclprobe.comparison/1"
 _MOST_LISTED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
     `cut`: it ended early, or it may have.
     """
@@ -53,8 +52,7 @@ class Side:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Everything that :func:`main` shows."""
 
     rows: tuple[RowDifference, ...]

@@ -5,7 +5,6 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ncclprobe.commands import arguments
@@ -27,6 +26,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
 

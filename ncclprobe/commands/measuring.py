@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
     """The options of `command`: those in `given` by their names, and its `own`."""
     ours = {**own, "select": tuple(given.select), "ignore": tuple(given.ignore)}
-    named = {field.name for field in fields(Options)} - ours.keys()
+    named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
     return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
 

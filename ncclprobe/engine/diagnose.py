@@ -8,7 +8,6 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import Struct
 from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
@@ -53,8 +53,7 @@ class Judging(Protocol):
     def html(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What a command was asked: which checks judge what, since when, and what a site accepts.
 
     `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.

@@ -9,7 +9,6 @@ import fnmatch
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rules import Check, Need
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 _MOST_DIFFERENT = 256
 """Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""

@@ -7,7 +7,6 @@ is node, link or job, but not where it is about a device that the run did not us
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
@@ -32,6 +31,7 @@ from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.training.ladder import climbed
 from ncclprobe.units import size

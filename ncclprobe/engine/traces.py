@@ -7,13 +7,13 @@ answers lead to an end gets that fact itself, which makes its check's verdict kn
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.rules import Collector
+from ncclprobe.model.values import Struct, field
 
 _MOST = 64
 """Runs of one collector that are kept: where so many nodes differ, the next one will too."""
@@ -21,19 +21,16 @@ _MOST = 64
 _Said = str | tuple[type, str]
 
 
-@dataclass(slots=True)
-class _Fork:
+class _Fork(Struct):
     question: Question
     branches: dict[_Said, "_Fork | _End"] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _End:
+class _End(Struct):
     fact: Any
 
 
-@dataclass(slots=True)
-class _Runs:
+class _Runs(Struct):
     """The runs of one collector. `given`: the facts that it was given, kept so that no other fact gets their ids."""
 
     begin: dict[tuple[int, ...], "_Fork | _End"] = field(default_factory=dict)

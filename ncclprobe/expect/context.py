@@ -1,7 +1,6 @@
 """Which links to expect anything of: those of the machine type that this is, or those that can be seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncclprobe.expect.observed import Facts, system_of
@@ -20,6 +19,7 @@ from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 _FACTS = {
     "gpus": Gpus,
@@ -31,11 +31,10 @@ _FACTS = {
     "peers": PeerAccess,
     "gpudirect": GpuDirect,
 }
-assert set(_FACTS) == {field.name for field in fields(Facts)}
+assert set(_FACTS) == {*Facts.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
 
     `why` is one sentence for the reader, `nccl` the version found on the machine, `settings` what

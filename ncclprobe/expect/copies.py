@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +11,7 @@ from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import replace
 
 _NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth, README"
 _GTS: Mapping[int, float] = MappingProxyType({1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0})

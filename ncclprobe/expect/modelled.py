@@ -1,6 +1,5 @@
 """NCCL's own model of one call, split into the time of its hops and the time of its bytes."""
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ncclprobe.expect.network import Confidence
@@ -9,6 +8,7 @@ from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, table
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
 
 _EFA_US = ((90, 35.0), (0, 75.0))
 """What AWS's plugin tells NCCL of the latency of its network, by the GPU beside it: EFA v1 (aws-ofi-nccl,
@@ -16,8 +16,7 @@ src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 
 all-reduce takes 65 us. NCCL's own plugin for IB and RoCE says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modelled:
+class Modelled(Struct, frozen=True):
     """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
 
     `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call.

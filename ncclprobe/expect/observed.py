@@ -7,7 +7,6 @@ A NIC that fell out, and an NVLink that is down, are not part of what is seen; w
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, Processor
 from ncclprobe.expect.system import NvlinkFabric as Joined
@@ -21,6 +20,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.topology.paths import Topology, of_devices
 
 AMAZON = 0x1D0F
@@ -32,8 +32,7 @@ _XEON_OLD = re.compile(r"xeon\(r\) cpu e[57]-\d+\w* v[34]")
 _SCALABLE: Mapping[str, Processor] = {"1": "skl", "2": "skl", "3": "skl", "4": "spr", "5": "emr"}
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The facts that links and speeds are read from; each may be Absent."""
 
     gpus: Gpus | Absent
@@ -46,8 +45,7 @@ class Facts:
     gpudirect: GpuDirect | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class Nics:
+class Nics(Struct, frozen=True):
     """The NICs that serve GPUs: the fastest of those nearest to one. `idle` are as many more whose port is not up.
 
     `gbps` is one of them, None where none is up or none tells. `names` are those counted.

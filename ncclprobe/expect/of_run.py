@@ -6,7 +6,6 @@ nodes that differ the least is expected.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclprobe.expect.context import situation
@@ -16,13 +15,13 @@ from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """One node as expectations see it. `system`: null where nothing can be expected, and `why` says so.
 
     `machine`: the name of the type that was recognised; `nccl`: the version on that node; `settings`: those that leave
@@ -36,8 +35,7 @@ class Described:
     settings: Pinned = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Expecting:
+class Expecting(Struct, frozen=True):
     """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing).
 
     `node_bands`: of each node by itself, for the rungs of a ladder.

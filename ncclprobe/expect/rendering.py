@@ -1,7 +1,6 @@
 """The pages of ``ncclprobe expect``: a table with a curve, the same as JSON, the machine types, the beliefs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -11,6 +10,7 @@ from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
 from ncclprobe.expect.tables.links import LinkKind
 from ncclprobe.expect.tables.machine_types import MachineType
+from ncclprobe.model.values import asdict
 from ncclprobe.units import size
 
 _BAR = 24

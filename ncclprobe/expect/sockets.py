@@ -6,10 +6,10 @@ bridge reports 10 Gb/s whatever is below it, so there only a measured stream cou
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
@@ -42,8 +42,7 @@ LARGE_NBYTES = 16 << 20
 Speed = Literal["reported", "measured"]
 
 
-@dataclass(frozen=True, slots=True)
-class SocketLink:
+class SocketLink(Struct, frozen=True):
     """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
 
     gbps: float
@@ -51,8 +50,7 @@ class SocketLink:
     known: Speed
 
 
-@dataclass(frozen=True, slots=True)
-class SocketInterface:
+class SocketInterface(Struct, frozen=True):
     """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
 
     node: str

@@ -5,8 +5,9 @@ are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL
 (src/graph/topo.h), which are what its search works with, not what a datasheet says.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ncclprobe.model.values import Struct
 
 NvlinkFabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
 """How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
@@ -19,8 +20,7 @@ NcclVersion = tuple[int, int, int]
 """Of NCCL: (2, 28, 9)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSystem:
+class NodeSystem(Struct, frozen=True, kw_only=True):
     """One node. `gpu` is NVML's name, `compute_capability` 90 for 9.0, `gpus` how many the node has.
 
     `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
@@ -50,8 +50,7 @@ class NodeSystem:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The ranks of a job: how many GPUs of each node take part, one rank each."""
 
     gpus: tuple[int, ...]

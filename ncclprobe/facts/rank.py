@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
@@ -12,10 +11,10 @@ from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
 from ncclprobe.model.registry import rank_collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class RankSeat:
+class RankSeat(Struct, frozen=True):
     """One rank. `visible` is CUDA_VISIBLE_DEVICES entry by entry; None: unset, all devices.
 
     `host_id` is NCCL_HOSTID. `shm_device` is the file system of /dev/shm (st_dev): ranks in one IPC and mount namespace

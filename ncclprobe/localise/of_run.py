@@ -5,7 +5,6 @@ The run log holds rates, lost transfers and where the ranks are, and no conclusi
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 
 from ncclprobe.errors import ParseError
@@ -26,6 +25,7 @@ from ncclprobe.model.pair_results import (
     PairRow,
     WrongBytes,
 )
+from ncclprobe.model.values import replace
 
 _SKIPPED = "no node has two ranks, so no node has a collective of its own"
 

@@ -6,15 +6,15 @@ makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them 
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Every(Generic[T]):
+class Every(Struct, Generic[T], frozen=True):
     """One fact by the name of its node, in the order of the nodes."""
 
     by_node: Mapping[str, T]
@@ -28,8 +28,7 @@ class Every(Generic[T]):
         yield from self.by_node.items()
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks(Generic[T]):
+class Ranks(Struct, Generic[T], frozen=True):
     """One fact of every rank that spoke: by node, then by rank."""
 
     by_node: Mapping[str, Mapping[int, T]]
@@ -41,8 +40,7 @@ class Ranks(Generic[T]):
                 yield node, rank, fact
 
 
-@dataclass(frozen=True, slots=True)
-class Vote(Generic[K]):
+class Vote(Struct, Generic[K], frozen=True):
     """What nodes say, grouped by what they say: the largest group first."""
 
     groups: Mapping[K, tuple[str, ...]] = field(default_factory=dict)

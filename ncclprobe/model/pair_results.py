@@ -1,13 +1,12 @@
 """The nouns of measured pairs: a row per direction, and what they say together about who is slow."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
+class PairRow(Struct, frozen=True, kw_only=True):
     """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
 
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
@@ -37,8 +36,7 @@ class PairRow:
     mismatch: Mismatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LostTransfer:
+class LostTransfer(Struct, frozen=True):
     """Nothing, or not all, came from rank `src` to rank `dst` before the deadline; `step` and `inside` as of rows."""
 
     src: int
@@ -48,24 +46,21 @@ class LostTransfer:
     inside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
 
     name: str
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankNics:
+class RankNics(Struct, frozen=True):
     """Where pairs were measured: the host of each rank and its NIC (null: not known; empty: of none)."""
 
     hosts: tuple[str, ...]
     nics: tuple[Nic | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Blamed:
+class Blamed(Struct, frozen=True):
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
 
@@ -88,8 +83,7 @@ class Blamed:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LostPair:
+class LostPair(Struct, frozen=True):
     """Nothing, or not all, came from `src` to `dst` before the deadline."""
 
     src: str
@@ -98,8 +92,7 @@ class LostPair:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
+class Aside(Struct, frozen=True):
     """A rank that played no more, where it is, and why: its pair was lost, or (`gone`) it did not answer at all."""
 
     rank: int
@@ -108,8 +101,7 @@ class Aside:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCollective:
+class OwnCollective(Struct, frozen=True):
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
@@ -125,8 +117,7 @@ class OwnCollective:
     turn: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Struct, frozen=True):
     """What is slow inside one node beside its peers, where no network is in the way.
 
     `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
@@ -142,8 +133,7 @@ class Inside:
     tests: int
 
 
-@dataclass(frozen=True, slots=True)
-class WrongBytes:
+class WrongBytes(Struct, frozen=True):
     """`wrong` bytes of one transfer from rank `src` to rank `dst` are not what was sent; `first` is where it begins."""
 
     src: int
@@ -154,8 +144,7 @@ class WrongBytes:
     first: Mismatch
 
 
-@dataclass(frozen=True, slots=True)
-class Localisation:
+class Localisation(Struct, frozen=True):
     """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
 
     `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:

@@ -11,7 +11,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -19,6 +18,7 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.rules import Check, Collector, Condition, Need, Source
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 T = TypeVar("T")
 _SECTION = re.compile(r"^(Right|Why|Fix): (.+?)(?=^(?:Why|Fix): |\Z)", re.M | re.S)

@@ -7,18 +7,17 @@ The data is ``parameters.csv`` in this folder, one row per variable with its sou
 import csv
 import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from ncclprobe.facts.software import Version, parse_version
+from ncclprobe.model.values import Struct
 
 NEWEST: Version = (2, 32, 3)
 """The newest NCCL that the table was compared with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """What is known of one variable.
 
     * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: none ever

@@ -6,7 +6,6 @@ on the usual rank.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import BufferView
 from ncclprobe.probes.buffers import allocate
@@ -34,8 +34,7 @@ _BATCHES, _BATCH_S, _MOST_CALLS = 7, 0.05, 200
 _LAYERS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class LadderSizes:
+class LadderSizes(Struct, frozen=True):
     """Bytes of a step's gradients, of the all_reduce alone, and the seconds that all of it may take."""
 
     step_bytes: int
@@ -43,8 +42,7 @@ class LadderSizes:
     budget_s: float
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """This rank's part in one rung: the ranks of its group, what it plays in a step, and its all_reduce alone."""
 
     rung: Rung
@@ -53,8 +51,7 @@ class _Part:
     call: Callable[[], object] | None
 
 
-@dataclass(slots=True)
-class _Bench:
+class _Bench(Struct):
     """What every part needs."""
 
     plan: Plan

@@ -8,7 +8,6 @@ back with nothing between them. Every rank makes the same steps in the same orde
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, SkippedRow
 from ncclprobe.model.registry import discover
+from ncclprobe.model.values import replace
 from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes

@@ -1,7 +1,6 @@
 """How a node is built, from its facts: GPUs, NICs, NUMA nodes, and NCCL's path types between them."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci, PcieLink, normal
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.topology.paths import Topology, of_devices, of_machine
 
 T = TypeVar("T")

@@ -5,14 +5,13 @@ the lowest rung a group is one rank, so nothing is sent: that is what each furth
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.traffic import LadderRow, RungName
+from ncclprobe.model.values import Struct, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
+class Rung(Struct, frozen=True):
     """The ranks of each group; groups work at the same time, as they would in a job."""
 
     name: RungName

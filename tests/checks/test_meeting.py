@@ -1,6 +1,5 @@
 """Whether nodes find rank 0 and tell of one job: what must be named, and what must not be said."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)
 FAR = Master("node0", ("10.0.0.1",))

@@ -1,6 +1,5 @@
 """What became of a measurement, on rows made up here: what is named, and what must not be."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from ncclprobe.model.measurement import Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 

@@ -1,7 +1,6 @@
 """Comparisons over whole fleets: every machine of the zoo many times, healthy and with one fault planted."""
 
 import time
-from dataclasses import replace
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.fleet import vote
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 

@@ -1,6 +1,5 @@
 """Comparisons, case by case: what weighs how much, and what must not be told."""
 
-from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -19,6 +18,7 @@ from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 
 def findings(snapshots: list[Snapshot], name: str, job: Job | None = None) -> list[tuple[str, str, tuple[str, ...]]]:

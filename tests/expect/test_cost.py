@@ -1,7 +1,6 @@
 """NCCL's cost model, against tables that NCCL printed and the worked numbers of nccl_semantics.md §4.3."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from ncclprobe.expect.tuner.cost import Forced
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, BEFORE, CORRECTIONS, tuning
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 GIB = 1 << 30
 ONE = Graph(pattern=4, channels=2, bw_intra=1.2, bw_inter=1.2, type_intra="LOC", type_inter="PHB", same_channels=True)

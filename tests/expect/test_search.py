@@ -1,7 +1,5 @@
 """The channels that NCCL's search finds, against the worked examples of nccl_semantics.md §4.2 and of logs."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.search import graphs, islands
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Facts of a run, from its samples: each kind is read as it was written, and what is none is said to be none."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,6 +30,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
+from ncclprobe.model.values import replace
 
 ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")

@@ -2,18 +2,17 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fleets.fabric import Fabric, Link
 from ncclprobe.localise.pairs.causes import Cause, Kind
 from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.values import Struct
 
 _OF_LEAVES = ("leaf", "uplink", "link")
 KINDS = ("node", "nic", "direction", "pair", *_OF_LEAVES)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Something that carries only `left` of its bandwidth.
 
     kind: `node`, all of its NICs; `nic`, one in both directions (with its cable); `direction`, one NIC one way; `pair`,

@@ -9,13 +9,13 @@ from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.model.values import Struct
 
 TIMEOUT_GBps = 0.01
 """Below this nothing arrives before the deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """What a median of several transfers still shows: a relative `sigma`, and now and then a slow one without reason.
 
     `slow`: the share of samples that get only between `low` and `high` of their rate, independently of each other.

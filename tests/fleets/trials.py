@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
@@ -12,6 +11,7 @@ from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.localise.pairs.search import localise_slowness, round_robin
 from ncclprobe.localise.pairs.suspects import Localisation
+from ncclprobe.model.values import Struct
 
 PER_LEAF = {8: 4, 64: 8, 256: 16, 1024: 32}
 WIDE = ("leaf", "uplink")
@@ -19,8 +19,7 @@ ECMP = "ecmp"
 DEFAULT = Rules()
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One fleet: how large, how noisy, what is planted, and from which seed. `kind` is empty for a healthy one."""
 
     nodes: int
@@ -32,8 +31,7 @@ class Trial:
     rules: Rules = DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of it: faults planted, named and placed; culprits, those that hit a faulty place; rounds."""
 
     planted: int
@@ -47,8 +45,7 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """The sums over the fleets of seeds 0 … `fleets` - 1, where `asked` were wanted.
 
     `alarms` and `unsure` count fleets in which anybody is blamed or undecided; rounds and seconds are sums.

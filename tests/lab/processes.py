@@ -6,10 +6,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from ncclprobe.model.values import Struct, field
 
 GRACE_S = 5.0
 STEP_S = 0.01
@@ -19,8 +21,7 @@ class LabError(Exception):
     """The lab itself could not do what was asked: never a verdict on what is tested in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """A command that has ended. `code` is negative where a signal ended it, as subprocess has it."""
 
     code: int

@@ -5,11 +5,11 @@ Run by test_ladder.py as ``python gloo_ladder.py RANK HOSTS STORE_FILE``, HOSTS 
 
 import json
 import sys
-from dataclasses import asdict
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from ncclprobe.model.values import asdict
 from ncclprobe.probes.ladder import LadderSizes, run
 from ncclprobe.probes.plan import Plan
 from ncclprobe.session.ranks.identity import RankIdentity

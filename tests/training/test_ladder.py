@@ -1,12 +1,12 @@
 """The rungs from one rank to all, what they bring beside one rank, and which of them is judged by what."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.values import replace
 from ncclprobe.training.ladder import Rung, climbed, plan
 
 ALONE = LadderRow(

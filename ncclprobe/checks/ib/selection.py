@@ -1,7 +1,6 @@
 """Which ports the checks are about, which of them serve the GPUs, and what the others of their kind are like."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
@@ -11,6 +10,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import LAYERS, select
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
@@ -65,8 +65,7 @@ def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topolog
     return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """GPUs that have the same nearest NICs: within a PCI switch or on one Grace. No `nics`: they are farther away."""
 
     gpus: tuple[str, ...]

@@ -1,7 +1,6 @@
 """Nodes that are one machine, machines that look like one, and ranks that share what each needs for itself."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import PLAIN, gpus, setting
@@ -14,6 +13,7 @@ from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.values import read_setting
 
 

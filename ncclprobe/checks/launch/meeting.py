@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from ipaddress import ip_address
 
 from ncclprobe.checks import several
@@ -18,6 +17,7 @@ from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 
 _HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {

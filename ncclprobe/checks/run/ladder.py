@@ -1,7 +1,6 @@
 """Is a node by itself slow, and was the ladder climbed to its end?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import rungs_of_the_ladder
 from ncclprobe.errors import Unlearned
@@ -13,6 +12,7 @@ from ncclprobe.model.findings import Certainty, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.values import replace
 from ncclprobe.training.ladder import climbed
 from ncclprobe.units import size
 

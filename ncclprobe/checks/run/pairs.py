@@ -1,7 +1,6 @@
 """Who is slow, by the pairs of a tournament?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.run.arrival import seen_once
 from ncclprobe.checks.run.conditions import pairs_of_ranks
@@ -13,6 +12,7 @@ from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Blamed, Inside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import check
+from ncclprobe.model.values import replace
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)

@@ -1,7 +1,6 @@
 """Did each row carry the right bytes, fast enough?"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
@@ -14,6 +13,7 @@ from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, w
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.units import size
 
 ROW = Measurement(

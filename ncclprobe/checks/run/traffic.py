@@ -1,7 +1,6 @@
 """Did the NICs carry the bytes that were meant to, and do links within a node carry what they should?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
@@ -12,6 +11,7 @@ from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, w
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
+from ncclprobe.model.values import replace
 from ncclprobe.units import size
 
 _MANY = 600 << 20

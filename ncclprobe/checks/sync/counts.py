@@ -1,7 +1,6 @@
 """How many GPUs and NICs each node has, and whether the nodes are machines of one kind."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
@@ -18,6 +17,7 @@ from ncclprobe.model.findings import Finding, fail, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
 from ncclprobe.nccl.values import read_setting
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
 
@@ -21,6 +20,7 @@ from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.units import size
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -62,8 +62,7 @@ def _besides(common: Collection[str], words: Sequence[str]) -> str:
     return " ".join(word for word in words if word not in common) or "without"
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """How a node is built: processors of each NUMA node, and per root bus what is on it, without any address."""
 
     numa: tuple[int, ...]

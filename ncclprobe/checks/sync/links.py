@@ -1,7 +1,6 @@
 """What the ends of links must have in common: rate, MTU, partition, subnet."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -21,6 +20,7 @@ from ncclprobe.model.findings import Finding, fail, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import gbps
 from ncclprobe.nccl.values import read_setting
 

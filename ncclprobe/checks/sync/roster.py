@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 from ncclprobe.checks.launch import TWO_NODES
@@ -14,6 +13,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import MAX_NAMES, fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 T = TypeVar("T")
 _LEAST_WAIT_S = 3.0  # a launcher starts no thousand processes in less

@@ -1,7 +1,6 @@
 """Versions: of NCCL, torch, CUDA, the driver, and of the NICs' firmware."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
@@ -14,6 +13,7 @@ from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 _SHOWN = 4  # nodes whose library is named as evidence
 

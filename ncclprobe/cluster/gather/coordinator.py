@@ -6,7 +6,6 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
 from ncclprobe.model.findings import ExitCode, Severity
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import asdict, replace
 
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _SILENT = "silent: it did not tell in time what it saw of the others"

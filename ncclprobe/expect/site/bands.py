@@ -18,7 +18,6 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ncclprobe.errors import UsageError
@@ -27,6 +26,7 @@ from ncclprobe.expect.site import verdict
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Measurement, Retest, conditions
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS
 
 TOLERANCE = 0.2

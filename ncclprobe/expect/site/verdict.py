@@ -24,10 +24,10 @@ passes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.model.measurement import Disturbance, Expectation, Measurement, Retest
+from ncclprobe.model.values import Struct
 
 RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
@@ -36,8 +36,7 @@ _FAINT = 0.5
 """Where the warning begins: half of the way from the value expected down to the lowest acceptable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """`status` and, where it is inconclusive, why."""
 
     status: RowVerdict

@@ -1,7 +1,8 @@
 """What is commonly believed of these numbers, what is true, and who measured it: `ncclprobe expect --beliefs`."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ncclprobe.model.values import Struct
 
 ClaimVerdict = Literal["true", "misleading", "wrong", "unsupported"]
 _STAS = "https://github.com/stas00/ml-engineering/blob/744d01e18b79/network/README.md"
@@ -11,8 +12,7 @@ _AKS = "https://github.com/Azure/aks-rdma-infiniband/blob/700dabb4fe04/tests/exp
 _RAVEN = "https://docs.mpcdf.mpg.de/doc/computing/raven-details.html"
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number with what it is of; `unit` is GB/s (1e9 bytes per second), Gb/s (1e9 bits per second), us or x."""
 
     of: str
@@ -20,8 +20,7 @@ class Number:
     unit: Literal["GB/s", "Gb/s", "us", "x"]
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(Struct, frozen=True):
     """One claim, in our words, and what is true instead, in one to three sentences. `id` is stable."""
 
     id: str

@@ -7,10 +7,11 @@ no more than all of them have in common.
 import csv
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Literal, cast, get_args
+
+from ncclprobe.model.values import Struct
 
 Wiring = Literal["board", "bridge", "system", "rack"]
 DataConfidence = Literal["high", "medium", "low"]
@@ -19,8 +20,7 @@ NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 /
 """What NCCL counts per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProduct:
+class GpuProduct(Struct, frozen=True):
     """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
 
     `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how

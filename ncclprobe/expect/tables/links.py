@@ -6,13 +6,13 @@ The data is ``links.csv`` beside this file. All speeds are 1e9 bytes per second 
 import csv
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from ncclprobe.model.values import Struct
 
-@dataclass(frozen=True, slots=True)
-class LinkKind:
+
+class LinkKind(Struct, frozen=True):
     """One kind of link. None is not known.
 
     `line_GBps` is what the standard gives after its coding, `nccl_GBps` what NCCL counts, `low_GBps` to `high_GBps`

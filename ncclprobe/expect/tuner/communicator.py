@@ -1,6 +1,5 @@
 """A communicator as NCCL's cost model looks at it: its graphs, its ranks and nodes, and what its tables go by."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -8,12 +7,12 @@ from ncclprobe.expect.tuner.constants import MOST_CHANNELS
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
 from ncclprobe.expect.tuner.search import islands
 from ncclprobe.expect.tuner.tuning import Algorithm, Tuning, tuning
+from ncclprobe.model.values import Struct
 
 Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
+class Communicator(Struct, frozen=True):
     """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
 
     graphs: Graphs

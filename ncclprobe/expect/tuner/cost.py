@@ -12,7 +12,6 @@ sendrecv: see :mod:`.p2p`.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
@@ -22,6 +21,7 @@ from ncclprobe.expect.tuner.communicator import Communicator, Function, communic
 from ncclprobe.expect.tuner.constants import PCI_GBps
 from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
 
 FUNCTIONS: dict[str, Function] = {
@@ -37,8 +37,7 @@ _ARM: frozenset[Processor] = frozenset(("arm", "power9"))
 _PLATEAU, _PLATEAU_BEFORE_AMPERE = 1.4, 1.9
 
 
-@dataclass(frozen=True, slots=True)
-class Forced:
+class Forced(Struct, frozen=True):
     """What the user leaves NCCL to choose from; None: all. Names as :data:`.tuning.ALGORITHMS` spells them."""
 
     algorithms: frozenset[Algorithm] | None = None
@@ -50,8 +49,7 @@ class Forced:
         return self.algorithms is not None and not self.algorithms & {"Tree", "NVLSTree"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """What one algorithm and protocol takes. `base_us` is the part of `latency_us` that no hop causes: the launch.
 
     `algbw_GBps` is the bandwidth that bytes alone would have, `busbw_GBps` that of the whole call, by nccl-tests'
@@ -68,8 +66,7 @@ class Cost:
     busbw_GBps: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell of the table that NCCL prints at TUNING: latency in us, algorithm bandwidth in GB/s (0: not available)."""
 
     algorithm: Algorithm

@@ -1,17 +1,15 @@
 """The links that one rank can send over: what pairs of ranks, of which NCCL's model says nothing, are held to."""
 
-from dataclasses import dataclass
-
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import LOCAL_GBps, between_sockets_GBps, nvlink_GBps
 from ncclprobe.expect.tuner.search import islands
+from ncclprobe.model.values import Struct
 
 _NARROW = 0.8
 """Of the NICs: Gen5 carries 48 of 400 Gb/s's 50, which nobody would call its fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLinks:
+class RankLinks(Struct, frozen=True, kw_only=True):
     """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
 
     `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than the NICs beside it.

@@ -12,7 +12,6 @@ CollNet (SHARP) is left out. What has no such regularity is Absent, with the rea
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -29,6 +28,7 @@ from ncclprobe.expect.tuner.constants import (
 )
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _MNNVL: NcclVersion = (2, 20, 0)
 _NVLS: NcclVersion = (2, 17, 0)
@@ -68,8 +68,7 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
     return _agreed([one for one in found if not isinstance(one, Absent)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Island:
+class _Island(Struct, frozen=True, kw_only=True):
     """The links of one node: how many channels fit at a speed, by `ring` and `chain`, within it alone.
 
     `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try.
@@ -178,8 +177,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Nics:
+class _Nics(Struct, frozen=True, kw_only=True):
     """The NICs of the GPUs that take part: `speed` of one, `slot` of one GPU, and the kind of path between them.
 
     Without GPUDirect the way leads over the processor, whatever lies between.
@@ -216,8 +214,7 @@ class _Nics:
         return min(one * self.count, slots * near)
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
+class _Best(Struct, frozen=True):
     channels: int
     speed: float
 

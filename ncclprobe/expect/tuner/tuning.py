@@ -6,12 +6,12 @@ and §4.4. Latencies are microseconds, bandwidths GB/s. The newest stand in :cla
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ncclprobe.expect.system import NcclVersion
+from ncclprobe.model.values import Struct, field, replace
 
 Algorithm = Literal["Tree", "Ring", "NVLS", "NVLSTree", "PAT"]
 Protocol = Literal["LL", "LL128", "Simple"]
@@ -79,8 +79,7 @@ def _row(limits: Limits, row: int, *values: float) -> Limits:
     return (*limits[:row], (one, two, more), *limits[row + 1 :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(Struct, frozen=True, kw_only=True):
     """One version's constants. The defaults are those of 2.30.
 
     `ring_ll` is the share of the bus that LL has. `nvls_ratio` is what NVLS kept of its bandwidth before it had an

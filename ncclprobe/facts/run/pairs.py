@@ -1,15 +1,13 @@
 """Send-recv between pairs of ranks, and what they say of who is slow."""
 
-from dataclasses import dataclass
-
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
 from ncclprobe.model.pair_results import Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPairs:
+class MeasuredPairs(Struct, frozen=True):
     """All that was measured of pairs, without conclusions: the rows, and the transfers that brought nothing.
 
     `ranks`: where they are. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
@@ -38,8 +36,7 @@ def pairs(host: Host) -> MeasuredPairs:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Localised:
+class Localised(Struct, frozen=True):
     """Who is slow, by all pairs that were measured: a conclusion, which no collector reads (`localise.of_run`)."""
 
     found: Localisation

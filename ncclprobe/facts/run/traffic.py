@@ -1,16 +1,14 @@
 """Where bytes went in a run, and what it measured besides collectives: copies, affinity, groups and training steps."""
 
-from dataclasses import dataclass, field
-
 from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import collector
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class NicTraffic:
+class NicTraffic(Struct, frozen=True):
     """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
 
     rows: tuple[OperationTraffic, ...]
@@ -22,8 +20,7 @@ def nic_traffic(host: Host) -> NicTraffic:
     return NicTraffic(last(host, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted"))
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """The copies within nodes that were measured, without verdicts. At least one."""
 
     rows: tuple[CopyRow, ...]
@@ -35,8 +32,7 @@ def copies(host: Host) -> Copies:
     return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedCopies:
+class ExpectedCopies(Struct, frozen=True):
     """What the run expected of copies, by node and kind (``host``, ``d2d``); a node that is left out: of none."""
 
     nodes: dict[str, dict[str, Expectation]] = field(default_factory=dict)
@@ -49,8 +45,7 @@ def expected_copies(host: Host) -> ExpectedCopies:
     return found[-1] if found else ExpectedCopies()
 
 
-@dataclass(frozen=True, slots=True)
-class Affinities:
+class Affinities(Struct, frozen=True):
     """The ranks whose processors were compared with others; empty: every rank already has the right ones."""
 
     rows: tuple[AffinityRow, ...]
@@ -62,8 +57,7 @@ def affinities(host: Host) -> Affinities:
     return Affinities(last(host, "affinity", tuple[AffinityRow, ...], "no affinity was compared"))
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The groups of a hybrid-parallel job that were measured, a row per kind. At least one."""
 
     rows: tuple[GroupRow, ...]
@@ -75,8 +69,7 @@ def groups(host: Host) -> Groups:
     return Groups(every(host, "group", GroupRow, "no group was measured"))
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The training steps that were replayed; empty: none."""
 
     rows: tuple[StepRow, ...]
@@ -88,8 +81,7 @@ def steps(host: Host) -> Steps:
     return Steps(any_of(host, "step", StepRow))
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Struct, frozen=True):
     """The rungs from one rank to the whole job, without verdicts. At least one."""
 
     rows: tuple[LadderRow, ...]

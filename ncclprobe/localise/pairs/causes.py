@@ -3,20 +3,19 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
 from ncclprobe.localise.pairs.effects import Effects, slow
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.model.values import Struct, field
 
 Kind = Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
 Direction = Literal["both", "out", "into"]
 DIRECTIONS: tuple[Direction, ...] = ("both", "out", "into")
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One part that may be at fault.
 
     kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, the path between two nodes
@@ -42,8 +41,7 @@ class Cause:
         return f"{heading}{prefix}{where}" + (f" rail {self.rail}" if self.rail is not None else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One result as evidence: the logarithm of its ratio to the usual, -inf for a pair that was lost."""
 
     src: End
@@ -52,8 +50,7 @@ class Entry:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """Entries, and the positions of those of each node, end, pair and leaf."""
 
     entries: tuple[Entry, ...]

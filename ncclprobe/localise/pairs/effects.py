@@ -9,11 +9,11 @@ Pairs below one leaf, pairs across the fabric and pairs that send both ways each
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median, median_high
 from typing import TypeVar
 
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
+from ncclprobe.model.values import Struct
 
 K = TypeVar("K")
 Way = tuple[bool, bool]
@@ -24,8 +24,7 @@ _SETTLED = 1e-4
 _MAD_TO_SIGMA = 0.6745
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(Struct, frozen=True):
     """Logarithms of ratios to the usual: of each end's way `out` and `into` it, and of each sample beyond its ends.
 
     `level` is the usual rate, in GB/s (1e9 bytes/s) by way; `residual` has the order of the samples.

@@ -11,11 +11,11 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_high
 
 from ncclprobe.localise.pairs.causes import Cause, Evidence
 from ncclprobe.localise.pairs.samples import End, Rules
+from ncclprobe.model.values import Struct
 from ncclprobe.stats import percentile
 
 _MOST_ENDS = 80
@@ -23,8 +23,7 @@ _MOST_ENDS = 80
 _WIDE = {"leaf", "uplink", "plane"}
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """What speaks for a cause.
 
     `loss` is the logarithm of the ratio it shows, `slow` of `tests` samples are slow, with so many `partners`; `prior`,

@@ -9,11 +9,11 @@ ones after them.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End, Layout
+from ncclprobe.model.values import Struct, field
 
 EndPair = tuple[End, End]
 PairRound = tuple[EndPair, ...]
@@ -22,8 +22,7 @@ _CROSSING = 2  # pairs of nodes over the uplinks of one leaf at the same time
 _LINKED = ("leaf", "uplink")
 
 
-@dataclass(frozen=True, slots=True)
-class Participants:
+class Participants(Struct, frozen=True):
     """The rails of each node that still answers, and the known layout."""
 
     rails: Mapping[str, Sequence[int]]
@@ -35,8 +34,7 @@ class Participants:
         return tuple((End(one, each), End(other, each)) for each in shared if rail in (None, each))
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """A round being filled: lightly, so that a part that is slow under load only is not slow here."""
 
     busy: set[str] = field(default_factory=set)

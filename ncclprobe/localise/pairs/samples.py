@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from ncclprobe.model.values import Struct, field
 
 
 class End(NamedTuple):
@@ -20,8 +21,7 @@ class End(NamedTuple):
         return f"{self.node} rail {self.rail}" if self.rail else self.node
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The rate from `src` to `dst`: the median of several transfers (five or more), as `GBps` of 1e9 bytes/s.
 
     `both`: the other direction ran at the same time. `step` is 0 in the round-robin; retests count from 1. Raises
@@ -41,8 +41,7 @@ class Sample:
         _two_nodes(self.src, self.dst)
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A pair that hung or broke: nothing came from `src` to `dst` before the deadline; `why` says how that looked."""
 
     src: End
@@ -58,8 +57,7 @@ class Lost:
 Result = Sample | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """When a sample counts as slow, and when a part is blamed. Each number is open to a site's own experience.
 
     slow_ratio, slow_z: an effect is slow below this ratio to its peers *and* below this modified z (0.6745 (x - median)
@@ -86,8 +84,7 @@ class Rules:
     most_suspects: int = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """What is known of the fabric before measuring: the `leaf` of each node (switch, rack or block), or nothing.
 
     `rails`: ends of equal rail number share switches of their own, so that a whole rail may be slow.

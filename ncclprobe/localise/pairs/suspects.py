@@ -9,7 +9,6 @@ while others sent, which is the fabric's load and no fault.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_high
 from typing import Literal
 
@@ -17,13 +16,13 @@ from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_ev
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
 from ncclprobe.localise.pairs.likelihood import Scale, Weight
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.model.values import Struct
 
 _CONTROLS = 4
 """So many samples without a suspect say what is usual while retesting; of fewer the round-robin's level holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """A cause with what is known of it.
 
     `ratio`: what it leaves of the usual bandwidth, 0 where nothing arrives. `confidence`: its odds as a probability,
@@ -40,8 +39,7 @@ class Suspect:
     partners: int
 
 
-@dataclass(frozen=True, slots=True)
-class Localisation:
+class Localisation(Struct, frozen=True):
     """What pair samples say about which part is slow.
 
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
@@ -75,8 +73,7 @@ class Localisation:
         return "several" if kinds else "nobody"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """What a round-robin says alone: the same for every step of retests, so that it is worked out once.
 
     `usual` are the positions of those entries of `round_robin` in which no suspected end takes part; `weighed` is every

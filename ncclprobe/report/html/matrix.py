@@ -4,11 +4,11 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, printable, rate
 from ncclprobe.report.pairs import said
 from ncclprobe.units import size
@@ -23,8 +23,7 @@ _SHORT = 8
 """Characters of an end's name up to which it stands at the axis, where else the rank does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True):
     """One heat map; `usual` says which rates have its full colour, `note` what it leaves out."""
 
     name: str
@@ -34,8 +33,7 @@ class Map:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """One sentence about who is slow: `kind` is fail, warn, pass or note."""
 
     kind: str

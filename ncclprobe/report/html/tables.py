@@ -1,11 +1,11 @@
 """Tables of what was measured apart from collectives and pairs: copies, groups, training steps, processors, NICs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, rate
 from ncclprobe.units import size
 
@@ -14,8 +14,7 @@ MOST = 200
 _LOUD = {"fail": 0, "inconclusive": 1, "unjudged": 2, "pass": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
     is a status where the first head is ``State``. `more`: rows that are in the JSON report alone.
     """

@@ -6,7 +6,6 @@ slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded besi
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.measure.look import Look

@@ -1,7 +1,6 @@
 """What this run is measured on, in few words: the fingerprint that baselines are kept under. Of rank 0's node."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ncclprobe.expect.site.fingerprint import digest
@@ -11,6 +10,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.topology.node import layout
 
 
