@@ -65,7 +65,7 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
         except (OSError, UsageError):
             return None
     assert recorder.path
-    return Survivor(recorder.path, (options.command, *options.argv), folder=folder)
+    return Survivor(recorder.path, (options.command, *options.argv), options.timeout_s, folder=folder)
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
