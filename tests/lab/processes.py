@@ -6,12 +6,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct
 
 GRACE_S = 5.0
 STEP_S = 0.01
