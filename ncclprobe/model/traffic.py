@@ -148,10 +148,10 @@ class LadderRow(Struct, frozen=True, kw_only=True):
 
     `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
     rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
-    sums nothing. `step_us` is the median over `steps` of the slowest group, whose ranks are `slowest`. `busbw_GBps` is
-    of an `op` of `nbytes` over each group and nothing else (median of the slowest group; `best_GBps` its fastest); a
-    null: one rank sends nothing. `speedup`: how many ranks by themselves do as much per second; `efficiency`: that per
-    rank.
+    sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group, whose ranks are `slowest`.
+    `busbw_GBps` is of an `op` of `nbytes` over each group and nothing else (median of the slowest group; `best_GBps` its
+    fastest); a null: one rank sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for
+    rungs take turns, with its 95 % `interval` (null: too few steps); `speedup`: that times the ranks.
     """
 
     rung: RungName
@@ -159,15 +159,14 @@ class LadderRow(Struct, frozen=True, kw_only=True):
     groups: int
     slowest: tuple[int, ...]
     step_bytes: int
-    steps: int
     step_us: float
-    step_min_us: float
-    step_max_us: float
+    samples_us: tuple[float, ...]
     op: Literal["all_reduce"] = "all_reduce"
     nbytes: int
     busbw_GBps: float | None = None
     best_GBps: float | None = None
     speedup: float | None = None
     efficiency: float | None = None
+    interval: tuple[float, float] | None = None
     expectation: Expectation | None = None
     status: Literal["pass", "warn", "fail", "inconclusive", "unjudged"] = "unjudged"

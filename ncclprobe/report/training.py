@@ -37,7 +37,7 @@ _STEPS = (
 )
 
 
-_LADDER = ("rung", "ranks", "groups", "step ms", "speed-up", "efficiency", "GB/s", "expected", "status")
+_LADDER = ("rung", "ranks", "groups", "step ms", "speed-up", "efficiency", "between", "GB/s", "expected", "status")
 _RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
 
 
@@ -49,6 +49,7 @@ def _rung(row: LadderRow) -> tuple[str, ...]:
         _ms(row.step_us),
         "-" if row.speedup is None else f"{row.speedup:.2f} x",
         "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        f"{row.interval[0]:.0%} to {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "-",
         "-" if row.busbw_GBps is None else f"{row.busbw_GBps:#.3g}",
         f"{row.expectation.value:#.3g}" if row.expectation else "-",
         row.status,

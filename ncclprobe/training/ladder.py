@@ -5,7 +5,9 @@ the lowest rung a group is one rank, so nothing is sent: that is what each furth
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
+from ncclprobe import stats
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.traffic import LadderRow, RungName
 from ncclprobe.model.values import Struct, replace
@@ -52,10 +54,13 @@ def climbed(rows: Sequence[LadderRow], bands: Sequence[Band]) -> tuple[LadderRow
 
 
 def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:
-    if alone is None or row.step_us <= 0:
+    pairs = zip(alone.samples_us if alone else (), row.samples_us, strict=False)
+    ratios = [one_us / step_us for one_us, step_us in pairs if step_us > 0]
+    if not ratios:
         return row
-    efficiency = alone.step_us / row.step_us
-    return replace(row, speedup=row.ranks * efficiency, efficiency=efficiency)
+    efficiency = median(ratios)
+    interval = stats.median_interval(ratios) if len(ratios) >= stats.MIN_SAMPLES else None
+    return replace(row, speedup=row.ranks * efficiency, efficiency=efficiency, interval=interval)
 
 
 def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:

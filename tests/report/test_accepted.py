@@ -84,8 +84,8 @@ def test_widths_are_those_that_were_read_and_not_what_copies_passed() -> None:
 
 
 def test_the_ladder_says_what_more_ranks_bring() -> None:
-    one = LadderRow(rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=1, steps=9, step_us=1.0, step_min_us=1.0,
-                    step_max_us=1.0, nbytes=1, speedup=1.0, efficiency=1.0)  # fmt: skip
+    one = LadderRow(rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=1, step_us=1.0,
+                    samples_us=(1.0,) * 9, nbytes=1, speedup=1.0, efficiency=1.0)  # fmt: skip
     node = replace(one, rung="node", ranks=8, speedup=7.9, efficiency=0.9875)
     assert "; ladder 8 ranks 7.9 x (99 %); PCIe" in line(report(pairs=pairs(), ladder=(one, node)))
 

@@ -10,11 +10,15 @@ from ncclprobe.model.values import replace
 from ncclprobe.training.ladder import Rung, climbed, plan
 
 ALONE = LadderRow(
-    rung="rank", ranks=1, groups=16, slowest=(3,), step_bytes=64 << 20, steps=9, step_us=2000.0, step_min_us=1990.0,
-    step_max_us=2010.0, nbytes=1 << 30,
+    rung="rank", ranks=1, groups=16, slowest=(3,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,
+    nbytes=1 << 30,
 )  # fmt: skip
-NODE = replace(ALONE, rung="node", ranks=8, groups=2, step_us=2200.0, busbw_GBps=472.0, best_GBps=475.0)
-JOB = replace(NODE, rung="job", ranks=16, groups=1, step_us=2500.0, busbw_GBps=370.0, best_GBps=371.0)
+NODE = replace(
+    ALONE, rung="node", ranks=8, groups=2, step_us=2200.0, samples_us=(2200.0,) * 9, busbw_GBps=472.0, best_GBps=475.0
+)
+JOB = replace(
+    NODE, rung="job", ranks=16, groups=1, step_us=2500.0, samples_us=(2500.0,) * 9, busbw_GBps=370.0, best_GBps=371.0
+)
 
 
 def band(ranks: int = 8, **more: Any) -> Band:
@@ -54,6 +58,16 @@ def test_speed_up_and_efficiency_are_beside_one_rank_of_the_same_work() -> None:
         (1.0, 1.0), (pytest.approx(8 * 2000 / 2200), pytest.approx(2000 / 2200)), (pytest.approx(12.8), 0.8)
     ]  # fmt: skip
     assert {row.status for row in rows} == {"unjudged"}
+
+
+def test_efficiency_is_of_steps_taken_in_turn_and_not_of_medians() -> None:
+    """The machine slows down while it is measured: all rungs do, and the ratio does not."""
+    slower = tuple(2000.0 * (1 + turn) for turn in range(9))
+    one, node = replace(ALONE, samples_us=slower), replace(NODE, samples_us=tuple(2 * each for each in slower))
+    (_, row) = climbed((one, node), ())
+    assert (row.efficiency, row.interval) == (0.5, (0.5, 0.5))
+    (_, few) = climbed((replace(one, samples_us=slower[:2]), replace(node, samples_us=slower[:2])), ())
+    assert (few.efficiency, few.interval) == (1.0, None)
 
 
 def test_without_the_lowest_rung_nothing_is_compared() -> None:

@@ -17,8 +17,8 @@ from ncclprobe.training.ladder import climbed
 from ncclprobe.units import size
 
 _ONE = LadderRow(
-    rung="rank", ranks=1, groups=16, slowest=(0,), step_bytes=64 << 20, steps=9, step_us=2000.0, step_min_us=1990.0,
-    step_max_us=2010.0, nbytes=1 << 30,
+    rung="rank", ranks=1, groups=16, slowest=(0,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,
+    nbytes=1 << 30,
 )  # fmt: skip
 _NODE = replace(_ONE, rung="node", ranks=8, groups=2, slowest=tuple(range(8)), busbw_GBps=472.0, best_GBps=474.0)
 _SLOW = replace(_NODE, busbw_GBps=210.0, best_GBps=214.0)

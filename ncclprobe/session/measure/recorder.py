@@ -38,7 +38,7 @@ from ncclprobe.session.watchdog.ending import Ending
 
 _VERDICT: Mapping[type, Collection[str]] = {
     Measurement: ("expectation", "status", "inconclusive_why", "retest"),
-    LadderRow: ("speedup", "efficiency", "expectation", "status"),
+    LadderRow: ("speedup", "efficiency", "interval", "expectation", "status"),
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
 """Fields of a row that are judged: the log holds none of them."""
