@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ncclprobe.expect.context import situation
+from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.network import Confidence
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
@@ -145,7 +145,7 @@ def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
 
     A kind of which nothing can be expected is left out.
     """
-    system = situation(facts).system
+    system = expectation_context(facts).system
     if isinstance(system, Absent):
         return {}
     place = slot(system.pcie_GBps)
