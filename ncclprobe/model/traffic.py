@@ -149,9 +149,9 @@ class LadderRow(Struct, frozen=True, kw_only=True):
     `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
     rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
     sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group (its ranks: `slowest`).
-    `busbw_GBps` is of an `op` of `nbytes` over each group and nothing else (median of the slowest group; `best_GBps` its
-    fastest); a null: one rank sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for
-    rungs take turns, with its 95 % `interval` (null: too few steps); `speedup`: that times the ranks.
+    `busbw_GBps` is of an `op` of `nbytes` alone (median of the slowest group; `best_GBps` its fastest); null: one rank
+    sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns, with its
+    95 % `interval` (null: too few steps); `speedup`: that times the ranks.
     """
 
     rung: RungName
