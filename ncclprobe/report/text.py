@@ -42,7 +42,7 @@ def render(
         _measurements(report.measurements) if rows else [],
         *pairs.blocks(report.pairs, report.localisation, width),
         *traffic.blocks(report, width),
-        *training.blocks(report.groups, report.steps, width),
+        *training.blocks(report.groups, report.steps, report.ladder, width),
         *_findings(report, width, style),
         _unknown(report, width, style),
         _skipped(report, verbose, width, style),
