@@ -69,11 +69,6 @@ class Recognised(Struct, frozen=True):
     differs: tuple[TypeDifference, ...] = ()
     why: str = ""
 
-    @property
-    def ambiguous(self) -> bool:
-        """Several types fit."""
-        return len(self.candidates) > 1
-
 
 def seen(facts: Facts, firmware: Firmware | Absent) -> Seen:
     """What a machine's facts say."""
@@ -103,28 +98,12 @@ def _gpus(facts: Facts) -> int | None:
     return max((count for count in (by_nvml, by_pci) if count is not None), default=None)
 
 
-def ideal(machine: MachineType) -> Seen:
-    """What a machine of this type shows when nothing is wrong with it."""
-    match, links = machine.match, machine.links
-    return Seen(
-        cloud=match.cloud,
-        vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
-        product=match.products[0] if match.products else "",
-        cpu=" ".join(match.cpus[:1]),
-        gpu_names=match.gpu_names[:1],
-        gpus=links.gpus,
-        nvlinks=links.nvlinks,
-        nics=links.nics,
-        nic_gbps=links.nic_gbps,
-    )
-
-
 def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recognised:
     """The type that fits, of `types` or all that come with ncclprobe."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
     if not possible:
-        return Recognised(None, why=_nobody(facts))
+        return Recognised(None, why=_unrecognised(facts))
     judged = [(machine, differences(machine, facts)) for machine in possible]
     exact = [machine for machine, differs in judged if not differs]
     fitting = exact or [machine for machine, differs in judged if _bearable(machine, differs)]
@@ -235,7 +214,7 @@ def _distance(difference: TypeDifference) -> float:
     return 1 + abs(seen - expected) / max(seen, expected, 1)
 
 
-def _nobody(facts: Seen) -> str:
+def _unrecognised(facts: Seen) -> str:
     """Why no type is possible at all."""
     if facts.unknown and not facts.gpu_names:
         return f"no machine type fits; not known: {'; '.join(facts.unknown)}"

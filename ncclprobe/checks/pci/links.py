@@ -40,7 +40,6 @@ def _as_nvml(device: Device) -> Gpu:
 
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
-GRACE = box(replace(HEALTHY, pcie_width=CHIP_TO_CHIP, pcie_max_width=CHIP_TO_CHIP))
 EQUAL, UNEQUAL = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
 
 
