@@ -34,3 +34,8 @@ def printable(text: str) -> str:
     if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 node``, ``2,048 nodes``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

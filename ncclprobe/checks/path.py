@@ -91,7 +91,7 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         mtus = {node: _mtu(nics.by_node.get(node), bad) for node in suspect.nodes}
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
-        known = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
+        known = "; ".join(filter(None, (ends, f"path MTU {min(kernel)} in the kernel's route cache" if kernel else "")))
         message = f"large messages stall on {counted(suspects, bad)}; small ones pass"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         yield _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))

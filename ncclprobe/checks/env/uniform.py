@@ -141,7 +141,7 @@ def ignore_net_mismatch(
     for ballot in uneven:
         if silent and not ballot.agreed:
             shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            message = f"lets NCCL start without a message on {describe(ballot, '{} NICs'.format)}"
+            message = f"lets NCCL start without a message: {describe(ballot, '{} NICs'.format)}"
             yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.outliers, evidence=shown)
 
 

@@ -196,7 +196,7 @@ def same_subnet(
         if by_rule or loose == []:
             continue
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
-        message = f"{listed(names)} are all in {subnet}, without arp_ignore=1 and arp_announce=2"
+        message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)
 

@@ -183,7 +183,7 @@ def dup_gpu(
     for gpu, ranks in users.items():
         if len(ranks) > 1:
             nodes = tuple(dict.fromkeys(node for node, _ in ranks))
-            message = f"is what {_listed(rank for _, rank in ranks)} would use, on {fold(nodes)}"
+            message = f"would be used by {_listed(rank for _, rank in ranks)} of {fold(nodes)}"
             seen = "LOCAL_RANK and CUDA_VISIBLE_DEVICES of each rank"
             yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 

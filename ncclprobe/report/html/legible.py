@@ -43,11 +43,6 @@ def breaks(names: str) -> Markup:
     return Markup("").join(Markup("{},<wbr>").format(part) for part in printable(names).split(","))[: -len(",<wbr>")]
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 node``, ``2,048 nodes``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def rate(value: float | None) -> str:
     """GB/s with four digits that mean something: 0.001234, 1.234, 483.2."""
     if value is None or not math.isfinite(value):

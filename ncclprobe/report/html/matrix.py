@@ -9,9 +9,9 @@ from typing import Any
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, printable, rate
+from ncclprobe.report.html.legible import micros, printable, rate
 from ncclprobe.report.pairs import description
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 MOST_ENDS = 64
 """Rows of a heat map that can be told apart on a screen."""

@@ -9,8 +9,9 @@ from ncclprobe.model.pair_results import Blamed
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
-from ncclprobe.report.html.legible import folded, plural
+from ncclprobe.report.html.legible import folded
 from ncclprobe.report.pairs import description
+from ncclprobe.units import plural
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
 """Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""

@@ -6,8 +6,8 @@ from typing import TypeVar
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, rate
-from ncclprobe.units import size
+from ncclprobe.report.html.legible import micros, rate
+from ncclprobe.units import plural, size
 
 T = TypeVar("T")
 MOST = 200
