@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.engine.judge import conclude, judge, part_of
+from ncclprobe.engine.judge import judge, shares
 from ncclprobe.errors import NotCaptured
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.fleet import Every, Ranks, vote
@@ -134,5 +134,5 @@ def found(node: str | None, **details: Any) -> Verdict:
 )
 def test_a_node_leaves_with_what_concerns_it_or_the_whole_job(verdict: Verdict, concerned: set[str]) -> None:
     both = [verdict, *(Verdict("x.z", node, Status.PASS, "t") for node in ("n0", "n1"))]
-    stopped = {node for node in ("n0", "n1") if conclude(part_of(node, both))[1] == 4}
-    assert stopped == concerned
+    found = shares(("n0", "n1"), both, "fail")
+    assert {node for node, share in found.items() if share.exit_code == 4} == concerned

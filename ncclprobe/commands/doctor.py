@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         _make(options.keep)
     times = Times(question.clock, options.timeout, options.wait)
     whole = options.exit == "whole"
-    leave = partial(diagnose.exit_of, fail_on=options.fail_on, whole=whole)
+    leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     token = run_token(os.environ, launch.run_id, launch.master_port or 0)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))

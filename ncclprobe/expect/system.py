@@ -49,6 +49,16 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     gdr: bool = False
     source: str
 
+    @property
+    def to_nic_GBps(self) -> float:
+        """What a GPU's slot carries to its NICs, as NCCL counts.
+
+        B300's with 800 Gb/s each are joined to them at Gen6, whatever the host's slot is (oracle-quickstart/oci-hpc,
+        playbooks/roles/healthchecks/files/B300MP.xml: 64 GT/s below a root port of 32).
+        """
+        gen6 = self.compute_capability == 103 and self.nics * self.nic_gbps >= 800 * self.gpus
+        return max(self.pcie_GBps, 96.0) if gen6 else self.pcie_GBps
+
 
 class Shape(Struct, frozen=True):
     """The ranks of a job: how many GPUs of each node take part, one rank each."""
