@@ -90,7 +90,9 @@ def gid_uniform(
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
-    """Version and family of the GIDs that NCCL takes here; what another check says of empty ones is not said again."""
+    """Return version and family of the GIDs that NCCL takes here; what another check says of empty ones is not said
+    again.
+    """
     version = loaded(software)
     wanted = wish(settings, version)
     ports = [port for port in select_by(fabric, settings, version).taken if port.link_layer == "Ethernet"]
@@ -146,6 +148,6 @@ def ignore_net_mismatch(
 
 
 def _knows(software: Software | Absent | None) -> bool:
-    """Whether the NCCL of a node has the variable. One whose version is not known is not accused."""
+    """Return whether the NCCL of a node has the variable. One whose version is not known is not accused."""
     version = software.nccl_version if isinstance(software, Software) else None
     return version is not None and reaches(version, _IGNORES_SINCE)

@@ -39,7 +39,7 @@ REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
 
 
 def box(*gpus: Gpu) -> Gpus:
-    """These GPUs, numbered, for examples."""
+    """Return these GPUs, numbered, for examples."""
     return Gpus(tuple(replace(gpu, index=n) for n, gpu in enumerate(gpus)), driver="570.86.15", cuda=(12, 8))
 
 

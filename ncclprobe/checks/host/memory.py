@@ -38,7 +38,7 @@ DOCKER = Container("docker", "/.dockerenv")
 
 
 def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
-    """A process with these capabilities, for examples."""
+    """Return a process with these capabilities, for examples."""
     limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
 
@@ -56,7 +56,7 @@ def in_a_container(container: Container, job: Job) -> bool:
 
 
 def _may_use_cumem(gpus: Gpus, software: Software, settings: Settings) -> bool:
-    """Whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
+    """Return whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
 
     src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6.
     """
@@ -65,7 +65,7 @@ def _may_use_cumem(gpus: Gpus, software: Software, settings: Settings) -> bool:
 
 
 def _too_small(memory: SharedMemory, ranks: int) -> bool:
-    """Whether `ranks` ranks cannot count on /dev/shm."""
+    """Return whether `ranks` ranks cannot count on /dev/shm."""
     return memory.total_bytes <= _DOCKERS_DEFAULT or memory.available_bytes < _DOCKERS_DEFAULT * ranks
 
 
