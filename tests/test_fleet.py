@@ -97,7 +97,7 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "settled", "odd"),
+    ("said", "settled", "outliers"),
     [
         ("aaaa", True, ()),
         ("aaba", True, ("n2",)),
@@ -109,11 +109,11 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
         ("", False, ()),
     ],
 )
-def test_who_differs_from_more_than_half_is_odd_and_otherwise_nobody(
-    said: str, settled: bool, odd: tuple[str, ...]
+def test_a_node_is_an_outlier_only_where_more_than_half_agree(
+    said: str, settled: bool, outliers: tuple[str, ...]
 ) -> None:
     ballot = vote({f"n{i}": each for i, each in enumerate(said)})
-    assert (ballot.settled, ballot.odd, ballot.agreed) == (settled, odd, len(set(said)) <= 1)
+    assert (ballot.settled, ballot.outliers, ballot.agreed) == (settled, outliers, len(set(said)) <= 1)
     assert not said or ballot.usual == "a"
 
 

@@ -2,7 +2,7 @@
 
 The rules that make a verdict trustworthy live here: a check whose facts are absent is UNKNOWN and never PASS; a
 required check that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check
-already explains is SKIP; a check that raises spoils nobody's verdict but its own.
+already explains is SKIP; a check that raises spoils only its own verdict.
 """
 
 import fnmatch
@@ -246,8 +246,8 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
     """Each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
-    comparison that can single nobody out, a node that never came (contract, Whose exit). What a comparison could not
-    learn is the business of whoever reports on the whole.
+    comparison that cannot name a node, a node that never came (contract, Whose exit). What a comparison could not
+    learn concerns the report on all nodes.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     worst: dict[str, tuple[int, str, Finding]] = {}
