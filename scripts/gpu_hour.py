@@ -8,7 +8,7 @@ Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. 
 checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
 
     pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
-    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests
+    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests      (built there, or into its build/ here)
 
 On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
 per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_stages import machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.notebook import BEGUN, Hour, Notebook, read  # noqa: E402
+from gpu_stages.notebook import BEGUN, STANDINS, Hour, Notebook, read  # noqa: E402
 
 DONE, MODE = "done", "mode"
 _MARGIN_S = 10.0
@@ -67,7 +67,7 @@ STAGES: Mapping[int, Stage] = {
     1: Stage("Does it run at all", "running", 240.0),
     2: Stage("Real failures, recorded", "failures", 540.0),
     3: Stage("The machine", "hardware", 150.0),
-    4: Stage("Parity with nccl-tests", "parity", 360.0),
+    4: Stage("Parity with nccl-tests", "parity", 540.0),
     5: Stage("NCCL's own estimate", "estimates", 330.0),
     6: Stage("Deadlines on a spinning kernel", "deadlines", 270.0),
     7: Stage("NCCL's rules under real init", "rules", 300.0),
@@ -82,8 +82,7 @@ def main() -> int:
         return inside(args.inside, out, args)
     if args.wheels:
         print(f"unpacked {', '.join(machine.unpack(args.wheels, out)) or 'no wheel'}")
-    if args.rehearse:
-        standins.build(ROOT, Hour(out, True, ROOT, dict(os.environ), "").standins)
+    standins.build(ROOT, out / STANDINS)
     finished = [run_stage(number, out, args) for number in args.stage]
     stages = [row for number in STAGES if (row := told(number, out))]
     about = {"Python": platform.python_version(), "kernel": platform.release(), "taken": time.strftime("%Y-%m-%d")}

@@ -379,15 +379,11 @@ def test_the_model_is_compared_where_both_say_something() -> None:
 
 def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:
     parity = stages("parity")
-    times = {
-        (8, "out", "ours"): [6.0] * 5, (8, "out", "theirs"): [5.0] * 5,
-        (64, "in", "ours"): [130.0] * 5, (64, "in", "theirs"): [100.0] * 5,
-        (512, "in", "ours"): [100.9] * 5, (512, "in", "theirs"): [100.0] * 5,
-    }  # fmt: skip
-    rows = {nbytes: parity._row(nbytes, place, times, {}) for nbytes, place in ((8, "out"), (64, "in"), (512, "in"))}
-    assert rows[8]["problem"] == ""
-    assert rows[64]["problem"] == "64 B in place: 1.300 [1.300, 1.300], +30.00 us a call"
-    assert rows[512]["problem"] == ""
+    of = {8: ([6.0] * 5, [5.0] * 5), 64: ([130.0] * 5, [100.0] * 5), 512: ([100.9] * 5, [100.0] * 5)}
+    problems = [
+        parity.compared("all_reduce", nbytes, "in", parity.Times(*each))["problem"] for nbytes, each in of.items()
+    ]
+    assert problems == ["", "all_reduce of 64 B in place: 1.300 [1.300, 1.300], +30.00 us a call", ""]
 
 
 # A rehearsal.
