@@ -1,8 +1,10 @@
-"""The ``ncclprobe`` command: finds the sub-command, and turns what goes wrong into exit codes. No logic of its own."""
+"""The ``ncclprobe`` command: run a sub-command, and turn errors into exit codes."""
 
 import argparse
+import atexit
 import contextlib
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -14,23 +16,24 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
+_OBJECTS_BEFORE_GC = 50_000
 
 COMMANDS = {
-    "accept": "is this node, or job, good? doctor, all_reduce, pairs and copies in one launch and one report",
-    "doctor": "is this machine, or a captured one, fit for an NCCL job?",
-    "bandwidth": "measure collectives across ranks and judge the numbers",
-    "pairs": "send-recv between all pairs of ranks: which node, NIC, direction or pair is slow",
-    "copies": "what the links between host and GPU, and between GPUs, carry inside a node",
-    "affinity": "what the ranks' processors cost, and how to bind them",
-    "workload": "the collectives of one training step, and the groups of a hybrid-parallel job",
-    "capture": "write what was asked and answered on this machine, to be judged anywhere",
-    "topo": "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file",
-    "expect": "what this machine, a named or a captured one should reach, why, and what a fault costs",
-    "checks": "every check there is; --json",
-    "explain": "one check: the problem, why it matters, how it is decided, how to fix it",
-    "baseline": "keep runs as what this site expects of machines with the same fingerprint",
-    "compare": "two runs side by side, judged with their noise: what is slower, new or gone",
-    "report": "render a saved JSON report; exits with the report's own code",
+    "accept": "Check the machines, then measure copies, all_reduce and pairs, in one launch and one report.",
+    "doctor": "Check whether this machine, or a captured one, is fit for an NCCL job.",
+    "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
+    "pairs": "Measure send-recv between pairs of ranks, and name the slow node, NIC, direction or pair.",
+    "copies": "Measure copies between host and GPU, and between GPUs, inside a node.",
+    "affinity": "Measure what the placement of ranks on processors costs, and say how to bind them.",
+    "workload": "Replay the collectives of one training step, and measure the groups of a hybrid-parallel job.",
+    "capture": "Write what the doctor asks this machine, and the answers, to a file that can be judged anywhere.",
+    "topo": "Show how GPUs and NICs reach each other, from nvidia-smi here or from its saved output.",
+    "expect": "Show what a machine should reach, why, and what a fault costs.",
+    "checks": "List every check.",
+    "explain": "Explain one check: the problem, why it matters, how it is decided, how to fix it.",
+    "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
+    "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
+    "report": "Render a saved JSON report, and exit with the code of its verdict.",
 }
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
 the one that was asked for is imported."""
@@ -39,6 +42,7 @@ the one that was asked for is imported."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract.md, Exit codes)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    _look_for_cycles_rarely()
     _prepare_streams()
     code = _guarded(argv)
     if code and "TORCHELASTIC_RUN_ID" in os.environ:
@@ -48,15 +52,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _look_for_cycles_rarely() -> None:
+    """Set the garbage collector for a short life: values hold no cycles, and searching for some was a sixth of a start.
+
+    At the end nothing is searched: the kernel takes all memory back at once.
+    """
+    gc.set_threshold(_OBJECTS_BEFORE_GC)
+    atexit.register(gc.freeze)
+
+
 def _guarded(argv: list[str]) -> int:
-    """Run one command; whatever goes wrong becomes one line and an exit code."""
+    """Run one command; every error becomes one line and an exit code."""
     try:
         code = _run(argv)
         sys.stdout.flush()
         return code
     except UsageError as error:
         return _say(str(error), ExitCode.USAGE)
-    except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
+    except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN
     except KeyboardInterrupt:
@@ -78,7 +91,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """No text of a machine may be unprintable, and a stream that the caller closed is one that nobody reads."""
+    """Make every text printable, and replace a stream that the caller closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -88,7 +101,7 @@ def _prepare_streams() -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """One line on standard error, if it can be written at all; a file's name may hold more than letters."""
+    """Print one line on standard error, with unprintable characters escaped; return `code`."""
     message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
     with contextlib.suppress(OSError):
         print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
@@ -96,16 +109,20 @@ def _say(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ncclprobe.commands.arguments import HelpFormatter
+
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="ncclprobe",
         description="NCCL and interconnect diagnostics.",
-        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` explains one command.",
+        add_help=False,
+        formatter_class=HelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}", help="Show the version.")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="Run one of the commands below.")
     return parser
 
 

@@ -5,10 +5,10 @@ Every rule here was read from nccl-tests a0b82b2 (2.19.6): the ``GetCollByteCoun
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Place
+from ncclprobe.model.values import Struct
 
 DTYPES: dict[str, int] = {
     "float32": 4,
@@ -29,8 +29,7 @@ _ALIGNMENT = 16
 """Shares of a divided buffer are whole multiples of this many bytes (nccl-tests since 29f4114, December 2024)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """What one call moves, per rank. `nbytes` and `count` are what nccl-tests prints for it.
 
     Buffers are `send_bytes` and `recv_bytes` long. In place, rank r sends from byte r x `send_offset` of the one
@@ -60,8 +59,7 @@ def _there_and_back(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """One collective: what distinguishes its byte counts and bandwidths from the others'.
 
     `divided`: the requested size is shared out among ranks, and `sends_all` / `receives_all` say on which side a
@@ -143,6 +141,6 @@ def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def default_sizes(begin: int, end: int) -> tuple[int, ...]:
-    """The sizes where nobody chose any: the largest first, for these can be judged, and few of the small ones."""
+    """Return the default sizes: the largest first, because these can be judged, and few of the small ones."""
     chosen = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
     return tuple(nbytes for nbytes in chosen if begin <= nbytes <= end)

@@ -19,8 +19,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from ncclprobe.model.values import Struct, replace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
@@ -50,8 +51,7 @@ BOARD = 0.86
 """Modelled by measured bandwidth of one Blackwell board: 719 GB/s for 838 to 846. A ratio, not fitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A published number beside what is predicted for it."""
 
     row: Row

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+
+from ncclprobe.model.values import Struct
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -49,8 +50,7 @@ DEADLINE_S = 600
 PRECISION = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """Microseconds of host time per call, medians over `rounds` alternating loops of `calls` calls."""
 
     calls: int
@@ -60,8 +60,7 @@ class Overhead:
     more_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Ratios of pairs: the median with its 95 % bootstrap interval, and the extremes."""
 
     median: float
@@ -75,8 +74,7 @@ class Spread:
         return f"{interval} ({self.smallest:.2f} to {self.largest:.2f})"
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """Time reported by ncclprobe over time of the loop by hand, for one size.
 
     `by_chance` is the same for pairs of two loops by hand: what a ratio can be on this machine with no difference.
@@ -89,8 +87,7 @@ class Ratio:
     by_chance: Spread
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A row with ±2 % asked for, beside one of 5 untimed and 20 timed calls.
 
     `time` is the ratio of what the two take, `reached` the share of rows that came to ±2 % within the budget, and
@@ -193,8 +190,7 @@ def asked(nbytes: int, pairs: int, exchange: Exchange) -> Asked:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """`rows` answers with ±2 % asked for and with 20 calls after 5, on calls of `call_us` with one kind of noise.
 
     `seconds` is what the one takes, `time` that over the other's; medians. The rest are shares of rows: those that
@@ -298,8 +294,7 @@ def rank_main(rank: int, ranks: int, folder: str, sizes: list[int], pairs: int, 
     dist.destroy_process_group()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What the ranks found, by size."""
 
     ratios: list[Ratio]

@@ -137,7 +137,7 @@ def read_ibstat(entry: Mapping[str, Any], text: str) -> Pairs:
 
 
 def _port(port: ibstat.IbstatPort) -> tuple[object, ...]:
-    return tuple(getattr(port, name) for name in ibstat.IbstatPort.__slots__)
+    return tuple(getattr(port, name) for name in ibstat.IbstatPort.__struct_fields__)
 
 
 def _wanted(port: Mapping[str, Any]) -> tuple[object, ...]:

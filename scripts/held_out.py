@@ -11,7 +11,6 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 from published import Row
@@ -21,6 +20,7 @@ from ncclprobe.expect import evidence, sockets
 from ncclprobe.expect.predict import LATEST, as_expectation, combined, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 LARGE = 8 << 30
@@ -41,8 +41,7 @@ T99 = (31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.
 """Student's t by degrees of freedom from 1, one in a hundred on one side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One published row and one expectation that was made without its source."""
 
     row: Row
@@ -216,8 +215,7 @@ def as_csv(found: Cells) -> str:
     return text.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """One row, judged by expectations and thresholds that its source had no part in."""
 
     row: Row

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from oracle_cases import Case, World, cases, drawn, worlds
@@ -16,13 +15,13 @@ from oracle_judge import Difference, effective, judge, predict
 
 from ncclprobe.facts.interfaces import Address
 from ncclprobe.facts.software import parse_version
+from ncclprobe.model.values import Struct, asdict, field
 
 SERVER = Path(__file__).resolve().parent / "oracle_server.py"
 WORLD_DEADLINE_S = 240
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What one release said. `kinds` counts cases by what they were about, `outcomes` by what NCCL was to do."""
 
     release: str

@@ -1,12 +1,13 @@
 """The networks, environments and configuration files that `scripts/oracle.py` asks NCCL about."""
 
 import random
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 from oracle_server import HOME, OTHER_HOME
+
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 
@@ -39,8 +40,7 @@ _LIKE_NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One interface. `state`: ``up`` (with a carrier), ``nocarrier`` (its peer is down) or ``down``.
 
     `kind` is ``veth``, ``bridge`` (with a veth as its port) or ``macvlan`` (over a veth), which are to
@@ -53,16 +53,14 @@ class Link:
     kind: str = "veth"
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """A network: its links in the order of their making, and whether lo is up."""
 
     links: tuple[Link, ...]
     lo: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """Variables beside `FIXED`, and configuration files by path."""
 
     variables: dict[str, str] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -13,6 +12,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, Settings, conf_paths, merge, parse_conf
 from ncclprobe.facts.software import Version
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.interfaces import comm_id_host, find_interfaces, forced_family, same_subnet
 from ncclprobe.nccl.values import keeps_default, read_int
 
@@ -29,8 +29,7 @@ _LONGEST_ECHO = 800  # one message holds 1023 characters with its head
 _NAMES = {name: address for address, name in (line.split() for line in HOSTS.splitlines())}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One point on which NCCL and we differ: `what` is ``choice``, ``settings``, ``echo`` or ``number``."""
 
     what: str

@@ -14,9 +14,10 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from ncclprobe.model.values import asdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -3,11 +3,11 @@
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ncclprobe.expect.system import Network, NodeSystem, NvlinkFabric, Shape
 from ncclprobe.expect.tables import gpus
+from ncclprobe.model.values import Struct, replace
 
 OPS = {"alltoall": "all_to_all"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
@@ -42,8 +42,7 @@ MEANT = {
 """What a sick run should have used: its own words are those of the fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One published number. `nbytes` and `time_us` are null where the row has none, `family` is who published it."""
 
     system: NodeSystem
@@ -191,8 +190,7 @@ def _with_nics(system: NodeSystem, fabric: str, nodes: int) -> NodeSystem:
     return replace(system, nics=system.gpus, nic_gbps=400.0, network="ib") if fabric == "IB NDR" else system
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """One published copy in one direction, and the link that carried it."""
 
     machine: str

@@ -1,7 +1,6 @@
 """Fleets of the zoo's machines: each many times, under names and addresses of their own, some with a fault planted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Setting
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 CHECKS = {c.id: c for c in discover("ncclprobe.checks", Check) if c.compares}
 ROOMS = ("ncclprobe.checks.sync.", "ncclprobe.checks.env.", "ncclprobe.checks.launch.hosts")

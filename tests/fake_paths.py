@@ -1,11 +1,11 @@
 """What nodes would have seen of each other: every path fine, but for what a test says."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from ncclprobe.facts.paths import Path, Paths
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.values import replace
 
 Change = Callable[[int, int, str], dict[str, Any] | None]
 """What is otherwise on the path from one node to another for a role."""

@@ -1,19 +1,18 @@
 """Matrices as `nvidia-smi topo` prints them, made from its grammar, and what terminals, forms and people do to them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from ncclprobe.facts.topo_matrix import Matrix
+from ncclprobe.model.values import Struct
 
 TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 LEGEND = {"X": "Self", "SYS": "across sockets", "PHB": "host bridge", "PIX": "one bridge", "NV#": "# NVLinks"}
 TOPO_LINKS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV18", "SOC")
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(Struct, frozen=True):
     """A machine's matrix before it is text. `links[i][j]` is of device i and j, GPUs first; `tails` one per GPU."""
 
     gpus: int

@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 from rank_lab import DEADLINE_S, ENDLESS, SHORT, Lab, by_hand, by_mpirun, by_srun, ended, findings, free_port
 
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -38,8 +38,7 @@ def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     found.clear()
 
 
-@dataclass(frozen=True)
-class Healthy:
+class Healthy(Struct, frozen=True):
     """A sweep that ended well, as mpirun would start it."""
 
     codes: list[int]

@@ -1,7 +1,6 @@
 """``ncclprobe baseline``: files in, a site's expectation out, and what is refused on the way."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.baseline import compare_with

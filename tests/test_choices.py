@@ -1,6 +1,5 @@
 """What NCCL would choose, machine by machine, checked by hand against NCCL's rules; and how the machines are built."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text

@@ -1,7 +1,6 @@
 """``ncclprobe compare``: what is slower beyond noise, what is new, and what must not be called either."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model.findings import Status, Verdict, fail, warn
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.report import NodeEnvironment, Report, Tool
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 
@@ -124,7 +124,7 @@ def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = ""
     ("changes", "more", "lines", "code", "words"),
     [
         ({}, "", 0, 0, "only in the old: all_reduce 2 MiB"),  # a shorter sweep, and a whole one
-        ({}, "", 4, 3, "was cut short or is inconclusive, and nobody can say"),
+        ({}, "", 4, 3, "was cut short or is inconclusive, so rows that it lacks may be"),
         (
             {},
             "n0: Test NCCL failure common.cu:44 'internal error'\n",

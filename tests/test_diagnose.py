@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
+from ncclprobe.model.values import Struct, replace
 
 CAPTURES = Path(__file__).parent / "captures"
 WHO = Participants("self", 2, ("hgx",) * 2, "nccl", nnodes=1, gpus=(0, 1))
@@ -125,8 +125,7 @@ def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None
 # what was asked for and did not come
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """A fact of this test: one that no run has."""
 
 

@@ -1,7 +1,6 @@
 """The rules that make a verdict trustworthy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,15 +13,14 @@ from ncclprobe.host import Host
 from ncclprobe.model.findings import Finding, Status, fail, note, warn
 from ncclprobe.model.registry import applies, check, collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True)
-class Colour:
+class Colour(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class Shade:
+class Shade(Struct, frozen=True):
     name: str
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json

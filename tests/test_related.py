@@ -1,6 +1,5 @@
 """A slow row and its reason in one report: what is named beside it, and what is not."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, no
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check
+from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 
 CHECKS = discover("ncclprobe.checks", Check)

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Related, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool
+from ncclprobe.model.values import replace
 from ncclprobe.report import html as as_html
 from ncclprobe.report import json as as_json
 from ncclprobe.report import junit as as_junit

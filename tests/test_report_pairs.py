@@ -1,6 +1,5 @@
 """Pairs in the report: a matrix where it fits, else the worst, and the localisation in words; what options ask for."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -18,6 +17,7 @@ from ncclprobe.model.pair_results import (
     PairRow,
     WrongBytes,
 )
+from ncclprobe.model.values import replace
 from ncclprobe.report.pairs import blocks
 
 SLOW = Blamed("out of n1", "node", ("n1",), None, "out", 0.1, 0.999, 8, 8, 2, 3)

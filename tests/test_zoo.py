@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +36,7 @@ from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import Struct
 from ncclprobe.topology.paths import PathType, topology
 
 T = TypeVar("T")
@@ -45,7 +45,8 @@ SYNTHETIC = list(zoo.MACHINES.values())
 WITH_GPUS = [machine for machine in SYNTHETIC if machine.gpu]
 MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
-ASKED_SINCE = {name: {("read", CMDLINE)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+ASKED_SINCE = {name: {("read", CMDLINE), ("home",)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+ASKED_SINCE["build-vm"] = {("home",)}
 """Questions that came after a real machine was captured, until it is captured again."""
 
 every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
@@ -86,9 +87,9 @@ def absences(value: Any, where: str = "") -> Iterator[tuple[str, Absent]]:
     """Every Absent in a fact, at any depth."""
     if isinstance(value, Absent):
         yield where, value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from absences(getattr(value, field.name), f"{where}.{field.name}")
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            yield from absences(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from absences(item, f"{where}[{key}]")

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from statistics import median_high, median_low
 
 from ncclprobe.checks import several
 from ncclprobe.checks.launch.mesh import (
@@ -29,6 +27,7 @@ from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 _STREAM_GBPS = 10.0
 """What one TCP stream of one process may be expected to carry on any faster interface."""
@@ -53,7 +52,7 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
     """Three healthy nodes, but for what `change` says of the path from one to another."""
     changed = {}
     for node, paths in HEALTHY.items():
-        rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)  # type: ignore[arg-type]
+        rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)
         changed[node] = replace(paths, rows=rows)
     return Every(changed)
 
@@ -220,6 +219,8 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches); see where the
     route goes (traceroute).
     """
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
@@ -294,6 +295,8 @@ def _slow_paths(
 
     A full shaper drops packets on some of its paths: all of them are slow, and none of them counts as lossy.
     """
+    from statistics import median_high
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}

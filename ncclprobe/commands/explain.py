@@ -4,13 +4,15 @@ Everything printed is read from the check itself, and its examples are judged wh
 disagree with what the check does.
 """
 
-import dataclasses
 import difflib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
+
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
 
 from ncclprobe.commands import arguments
 from ncclprobe.engine.diagnose import every_check
@@ -19,6 +21,7 @@ from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check, Collector, Need
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.units import printable
 
@@ -33,8 +36,11 @@ _SOURCES = re.compile(
 
 def main(argv: Sequence[str]) -> int:
     """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
-    parser = arguments.Parser("explain", "What a check finds, why it matters, how it decides and how to fix it.")
-    help_ = "a check such as env.bool-word (`ncclprobe checks` lists them), or a variable such as NCCL_IB_TIMEOUT"
+    parser = arguments.Parser(
+        "explain",
+        "Explain a check: the problem, why it matters, how it is decided and how to fix it; or a variable of NCCL.",
+    )
+    help_ = "Explain this check, such as env.bool-word (see `ncclprobe checks`), or variable, such as NCCL_IB_TIMEOUT."
     parser.add_argument("id", metavar="ID", help=help_)
     wanted = parser.parse_args(argv).id
     lines = variable(table()[wanted]) if wanted in table() else explanation(_named(wanted))
@@ -48,7 +54,7 @@ def variable(parameter: Parameter) -> Iterator[str]:
     values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
     since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
     told = {
-        "read by": "nobody" if parameter.owner == "none" else parameter.owner,
+        "read by": "nothing" if parameter.owner == "none" else parameter.owner,
         "type": f"{parameter.type} {values}".rstrip(),
         "default": parameter.default,
         "since": since,
@@ -140,13 +146,13 @@ def _said(finding: Finding) -> str:
 
 
 def shown(value: Any) -> str:
-    """A fact as a person reads it: of every dataclass only the fields that differ from their defaults."""
+    """A fact as a person reads it: of every value only the fields that differ from their defaults."""
     if isinstance(value, Absent):
         return f"not known ({value.why})"
     if isinstance(value, Enum):
         return value.name
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = [f"{f.name}={shown(getattr(value, f.name))}" for f in dataclasses.fields(value) if _told(value, f)]
+    if isinstance(value, Struct):
+        told = [f"{f.name}={shown(getattr(value, f.name))}" for f in fields(value) if _told(value, f)]
         return f"{type(value).__name__}({', '.join(told)})"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
@@ -155,11 +161,11 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
-def _told(value: Any, field: "dataclasses.Field[Any]") -> bool:
+def _told(value: Any, field: FieldInfo) -> bool:
     own = getattr(value, field.name)
-    if field.default is not dataclasses.MISSING:
+    if field.default is not NODEFAULT:
         return bool(own != field.default)
-    return field.default_factory is dataclasses.MISSING or bool(own != field.default_factory())
+    return field.default_factory is NODEFAULT or bool(own != field.default_factory())
 
 
 def _listed(values: Any) -> str:

@@ -1,7 +1,6 @@
 """``ncclprobe topo [FILE]``: how GPUs and NICs reach each other, as ``nvidia-smi topo`` prints it here or in FILE."""
 
 import argparse
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from ncclprobe.commands import arguments
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.values import asdict
 from ncclprobe.units import printable
 
 MAX_BYTES = 16 << 20
@@ -25,16 +25,24 @@ def main(argv: Sequence[str]) -> int:
     except ParseError as error:
         raise UsageError(f"{options.file or 'nvidia-smi topo -m'}: {printable(str(error))}") from None
     if options.json:
-        print(json.dumps({"matrices": [dataclasses.asdict(matrix) for matrix in matrices]}, indent=2))
+        print(json.dumps({"matrices": [asdict(matrix) for matrix in matrices]}, indent=2))
     else:
         print("\n\n".join("\n".join(_shown(matrix)) for matrix in matrices))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("topo", "How GPUs and NICs reach each other, as nvidia-smi prints it here or in FILE.")
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what `nvidia-smi topo -m` printed")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = arguments.Parser(
+        "topo", "Show how GPUs and NICs reach each other, from `nvidia-smi topo -m` here or in FILE."
+    )
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="Read the output of `nvidia-smi topo -m` from FILE (default: run it).",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser
 
 

@@ -7,7 +7,6 @@ is node, link or job, but not where it is about a device that the run did not us
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
@@ -29,6 +28,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.units import size
 

@@ -1,11 +1,11 @@
-"""The reason beside the symptom: findings on machines that may be why a number is low. Pure; silences nothing."""
+"""Relate slow results to findings on machines that may explain them. Pure; no finding is hidden."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ncclprobe.engine.measured import about_only
 from ncclprobe.model.findings import Finding, Related, Severity, Verdict
 from ncclprobe.model.rules import Check
+from ncclprobe.model.values import replace
 
 _MOST = 8
 """Reasons that one symptom names; the others are findings of the report like any."""

@@ -1,4 +1,4 @@
-"""The project file ``ncclprobe.toml``: findings that somebody has looked at and decided to live with, and why.
+"""The project file ``ncclprobe.toml``: findings that the site accepts, each with its reason.
 
 ::
 
@@ -18,7 +18,6 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.findings import Suppression, Verdict
 from ncclprobe.model.rules import Check
+from ncclprobe.model.values import Struct, replace
 
 NAME = "ncclprobe.toml"
 NO_FILE = Path(os.devnull)
@@ -38,8 +38,7 @@ _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(Struct, frozen=True):
     """One decision: patterns of the check's id and of the subject, and why. `where` is file and number of the entry."""
 
     check: str
@@ -48,8 +47,7 @@ class Ignore:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path where it was read because it lies there, not on request."""
 
     entries: tuple[Ignore, ...] = ()
@@ -125,7 +123,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
             raise UsageError(f"{where}: {key} must be a non-empty text")
     for key in _NEEDED:
         if key not in entry:
-            why = "say why, for whoever reads the report" if key == "reason" else "name a check, such as ib.state"
+            why = "say why, for the readers of the report" if key == "reason" else "name a check, such as ib.state"
             raise UsageError(f"{where}: {key} is missing: {why}")
     return Ignore(entry["check"], entry.get("subject", "*"), entry["reason"], where)
 

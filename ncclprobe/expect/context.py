@@ -1,7 +1,6 @@
 """Which links to expect anything of: those of the machine type that this is, or those that can be seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncclprobe.expect.observed import Facts, system_of
@@ -20,6 +19,7 @@ from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 _FACTS = {
     "gpus": Gpus,
@@ -31,11 +31,10 @@ _FACTS = {
     "peers": PeerAccess,
     "gpudirect": GpuDirect,
 }
-assert set(_FACTS) == {field.name for field in fields(Facts)}
+assert set(_FACTS) == {*Facts.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class ExpectationContext(Struct, frozen=True):
     """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
 
     `why` is one sentence for the reader, `nccl` the version found on the machine, `settings` what
@@ -49,7 +48,7 @@ class Situation:
     settings: Settings = field(default_factory=Settings)
 
 
-def situation(known: Mapping[type, Any]) -> Situation:
+def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
     """From the facts of one node, by their type.
 
     A recognised type speaks for its machine, so that a NIC that fell out counts as lost. An unknown machine is taken as
@@ -64,6 +63,6 @@ def situation(known: Mapping[type, Any]) -> Situation:
     if found.machine:
         differs = "; ".join(map(str, found.differs))
         why = f"this is {found.machine.name}" + (f", but for {differs}" if differs else "")
-        return Situation(should_be(found, system_of(facts)), found.machine, why, version, settings)
+        return ExpectationContext(should_be(found, system_of(facts)), found.machine, why, version, settings)
     system = system_of(facts)
-    return Situation(system, None, f"{found.why}; taken by its links as they are now", version, settings)
+    return ExpectationContext(system, None, f"{found.why}; taken by its links as they are now", version, settings)

@@ -21,11 +21,11 @@ where the sources held back gained nothing (PCIe, the network) there is no corre
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.model.values import Struct
 
 Where = Literal["nvlink", "pcie", "host", "nvls", "nvls-8", "network"]
 """The classes that differ in what is missing: rings and trees over NVLink, over PCIe, and through host memory (which
@@ -33,8 +33,7 @@ NCCL counts as PCIe, though each byte crosses memory twice); the switches' own r
 board; anything that crosses a network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """Factors on the modelled latency and transfer time, and the weight of what a pipeline loses as it fills."""
 
     latency: float = 1.0

@@ -4,11 +4,10 @@ A rank's links carry its own share at once, so the bandwidth is that of one GPU'
 published run reaches of it, and the time before the first byte that of one kernel and one hop.
 """
 
-from dataclasses import dataclass
-
 from ncclprobe.expect.network import Confidence, domains
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.p2p import links
+from ncclprobe.model.values import Struct
 
 OPS = ("all_to_all", "sendrecv", "gather", "scatter")
 _NVLINK = 0.92
@@ -21,8 +20,7 @@ _IN_NODE_US, _BETWEEN_US = 13.0, 30.0
 """One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(Struct, frozen=True):
     """What a node reaches in pairs: bus bandwidth in GB/s, the time before it, and why.
 
     `part` names the link that decides.

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ncclprobe.expect.pinned import Pinned
@@ -12,6 +11,7 @@ from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Measurement
+from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.units import size
 
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
@@ -19,8 +19,7 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
 
     `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong

@@ -9,7 +9,6 @@ path of the bytes and the size. The threshold is what 99 of 100 further sources 
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from ncclprobe.expect import direct
 from ncclprobe.expect.network import domains
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import size
 
 PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
@@ -50,8 +50,7 @@ _NO_FAIL_BETWEEN_NODES = 64 << 20
 """Nor does any row up to this size fail between nodes without a baseline or peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorCell:
+class ErrorCell(Struct, frozen=True):
     """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
 
     `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share

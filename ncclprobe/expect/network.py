@@ -9,12 +9,12 @@ Where one NVLink fabric joins several nodes, they count as one node here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
 from ncclprobe.expect.system import Network, NodeSystem, Shape
+from ncclprobe.model.values import Struct
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -26,8 +26,7 @@ _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
 _NEEDS_GDR = ("ib", "roce", "efa", "slingshot")
 
 
-@dataclass(frozen=True, slots=True)
-class Fraction:
+class Fraction(Struct, frozen=True):
     """Which share of the NICs' line rate healthy clusters reach with one kind of network."""
 
     value: float
@@ -71,8 +70,7 @@ SENDRECV = Fraction(0.50, "low", "https://github.com/xxrjun/nccl-tests-cluster: 
 _ROOTED = ("gather", "scatter")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """What the network lets a collective reach, as bus bandwidth in GB/s.
 
     `hard_GBps`: no run can exceed it, or it is not the run it is said to be. `value_GBps` is what a healthy cluster
@@ -87,8 +85,7 @@ class Limit:
     confidence: Confidence
 
 
-@dataclass(frozen=True, slots=True)
-class Domains:
+class Domains(Struct, frozen=True):
     """The job as the network sees it: `count` groups of nodes that NVLink joins, of `fewest` to `ranks` ranks each.
 
     `line_GBps` is the sum of the NICs of the poorest group, `nic_GBps` what one of its ranks has of it.
@@ -116,7 +113,7 @@ def _line_GBps(system: NodeSystem, gpus: int) -> float:
     """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
     nics = system.nics * min(1.0, gpus / system.gpus)
     line = nics * system.nic_gbps / 8
-    return min(line, gpus * system.pcie_GBps * _PCIE_PAYLOAD) if system.gdr else line
+    return min(line, gpus * system.to_nic_GBps * _PCIE_PAYLOAD) if system.gdr else line
 
 
 def limit(

@@ -6,23 +6,22 @@ nodes that differ the least is expected.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ncclprobe.expect.context import situation
+from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import LATEST, expectation
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
 
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """One node as expectations see it. `system`: null where nothing can be expected, and `why` says so.
 
     `machine`: the name of the type that was recognised; `nccl`: the version on that node; `settings`: those that leave
@@ -36,8 +35,7 @@ class Described:
     settings: Pinned = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Expecting:
+class Expecting(Struct, frozen=True):
     """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing)."""
 
     bands: tuple[Band, ...] = ()
@@ -46,7 +44,7 @@ class Expecting:
 
 def describe(facts: Mapping[type, Any]) -> Described:
     """A node by its facts."""
-    here = situation(facts)
+    here = expectation_context(facts)
     if isinstance(here.system, Absent):
         return Described(None, why=here.system.why)
     machine = here.machine.name if here.machine else None

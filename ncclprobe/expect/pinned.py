@@ -6,13 +6,13 @@ cost, is not published, so rows that such a setting changes are not judged.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl import algorithms as nccl
 from ncclprobe.nccl.algorithms import Pin, parse_pin
 from ncclprobe.nccl.gpudirect import user_level
@@ -23,8 +23,7 @@ _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FEWEST_CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")
 
 
-@dataclass(frozen=True, slots=True)
-class Channels:
+class Channels(Struct, frozen=True):
     """A limit on channels, as it was set."""
 
     text: str
@@ -36,8 +35,7 @@ class Channels:
         return used is None or (self.number < used if self.kind == "most" else self.number > used)
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(Struct, frozen=True):
     """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
 
     `nvls`, `mnnvl` and `p2p` are how those were turned off, empty where they were not.

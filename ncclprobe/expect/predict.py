@@ -9,7 +9,6 @@ published) time. What passes, and whether a row is judged at all, is :mod:`.evid
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, cast
 
@@ -24,6 +23,7 @@ from ncclprobe.expect.tuner.cost import Forced, only
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 LATEST: NcclVersion = (2, 30, 7)
@@ -35,8 +35,7 @@ _LARGE = 8 << 30
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """What the model makes of one call, corrected and within what the network allows.
 
     `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `bytes_us` is
@@ -266,8 +265,7 @@ def expectation(
     return evidence.unjudged(found, unknown) if unknown else found
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call on `system`, which has no links but those that `settings` leave it."""
 
     system: NodeSystem

@@ -7,7 +7,6 @@ no firmware speaks, everything has to be there but NVLinks that are down.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from ncclprobe.expect.observed import Facts, nics_of, nvlink_fabric
 from ncclprobe.expect.system import NodeSystem
@@ -19,6 +18,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
 
 _NVLINKS = "NVLinks of a GPU"
 _NO_RDMA = (None, "sockets", "slingshot")
@@ -26,8 +26,7 @@ _NO_RDMA = (None, "sockets", "slingshot")
 _FROM_HERE = ("nics", "nic_gbps", "network", "gdr", "nic_path", "processor", "sockets")
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What types are told apart by. None: not known; `unknown` says what and why.
 
     `gpus` counts those on the PCI bus too, which a container may not be given. `nvlinks` are those up of the GPU with
@@ -46,8 +45,7 @@ class Seen:
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TypeDifference:
+class TypeDifference(Struct, frozen=True):
     """One thing that is not as the type has it. `seen` None: not known."""
 
     what: str
@@ -60,8 +58,7 @@ class TypeDifference:
         return f"{self.what}: {seen}, expected {_text(self.expected)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognised(Struct, frozen=True):
     """The one type that fits, or None. `candidates` are its names: one, several (ambiguous), or none.
 
     `differs`: how this machine differs from the type (a NIC that fell out). `why` is one sentence for a reader.

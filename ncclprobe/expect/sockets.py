@@ -6,15 +6,15 @@ bridge reports 10 Gb/s whatever is below it, so there only a measured stream cou
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
 whole input and takes a slice, its all_gather copies as much again: 3 to 4 times slower over the same link
-(ProcessGroupGloo.cpp), so neither is held to it; the rest of them nobody has published."""
+(ProcessGroupGloo.cpp), so neither is held to it; for the rest nothing is published."""
 _STREAM_GBps = 1.1
 """One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
 _SHARED_CORES_GBps = 0.15
@@ -42,8 +42,7 @@ LARGE_NBYTES = 16 << 20
 Speed = Literal["reported", "measured"]
 
 
-@dataclass(frozen=True, slots=True)
-class SocketLink:
+class SocketLink(Struct, frozen=True):
     """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
 
     gbps: float
@@ -51,8 +50,7 @@ class SocketLink:
     known: Speed
 
 
-@dataclass(frozen=True, slots=True)
-class SocketInterface:
+class SocketInterface(Struct, frozen=True):
     """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
 
     node: str

@@ -1,4 +1,4 @@
-"""TOML that somebody wrote by hand: refused with file, key and reason wherever it is not what it must be.
+"""TOML written by hand: refused with file, key and reason where it is not valid.
 
 An unknown key is an error, not a word from the future: a number whose key is misspelt would otherwise be believed to
 have been said. Numbers are finite and carry their unit in the key; text is never empty.
@@ -7,11 +7,11 @@ have been said. Numbers are finite and carry their unit in the key; text is neve
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from ncclprobe.errors import UsageError
+from ncclprobe.model.values import Struct
 from ncclprobe.units import parse_size
 
 if sys.version_info >= (3, 11):
@@ -28,8 +28,7 @@ MOST_ENTRIES = 1000
 _MOST_NUMBER = 1e15
 
 
-@dataclass(frozen=True, slots=True)
-class KeySchema:
+class KeySchema(Struct, frozen=True):
     """What a key must hold. A number is above zero, or at `least` that much."""
 
     kind: Kind

@@ -1,12 +1,13 @@
 """A machine as the cost model sees it: links and their speeds, whatever it is called.
 
-Every node of a job is taken to be alike, but for the number of its GPUs that take part (:class:`Shape`). Bandwidths
-are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own constants
-(src/graph/topo.h), which are what its search works with, not what a datasheet says.
+All nodes of a job are assumed to be equal, except for the number of its GPUs that take part (:class:`Shape`).
+Bandwidths are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own
+constants (src/graph/topo.h), which are what its search works with, not what a datasheet says.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ncclprobe.model.values import Struct
 
 NvlinkFabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
 """How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
@@ -19,8 +20,7 @@ NcclVersion = tuple[int, int, int]
 """Of NCCL: (2, 28, 9)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSystem:
+class NodeSystem(Struct, frozen=True, kw_only=True):
     """One node. `gpu` is NVML's name, `compute_capability` 90 for 9.0, `gpus` how many the node has.
 
     `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
@@ -49,9 +49,18 @@ class NodeSystem:
     gdr: bool = False
     source: str
 
+    @property
+    def to_nic_GBps(self) -> float:
+        """What a GPU's slot carries to its NICs, as NCCL counts.
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+        B300's with 800 Gb/s each are joined to them at Gen6, whatever the host's slot is (oracle-quickstart/oci-hpc,
+        playbooks/roles/healthchecks/files/B300MP.xml: 64 GT/s below a root port of 32).
+        """
+        gen6 = self.compute_capability == 103 and self.nics * self.nic_gbps >= 800 * self.gpus
+        return max(self.pcie_GBps, 96.0) if gen6 else self.pcie_GBps
+
+
+class Shape(Struct, frozen=True):
     """The ranks of a job: how many GPUs of each node take part, one rank each."""
 
     gpus: tuple[int, ...]

@@ -1,7 +1,6 @@
 """What a machine should reach, size by size, as data: the rows of ``ncclprobe expect``, and the same with a fault."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
@@ -11,11 +10,11 @@ from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.whatif import NOTHING, WhatIf, changed
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One size of one operation. `prediction` is null where no model speaks of it, `changed_GBps` without a what-if."""
 
     op: str
@@ -40,8 +39,7 @@ class Line:
         return self.nbytes * OPS[self.op].bus_factor(ranks) / self.expectation.value / 1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRequest:
+class TableRequest(Struct, frozen=True, kw_only=True):
     """For what numbers are asked: links, as many of them, what of, and what if."""
 
     system: NodeSystem

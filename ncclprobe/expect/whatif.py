@@ -1,16 +1,15 @@
 """The same machine with something wrong with it, to show what a fault would cost."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NodeSystem
+from ncclprobe.model.values import Struct, replace
 
 _FASTEST_GBPS = 1e5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True, kw_only=True):
     """What is to be different; None and False: as it is. `nic_gbps` is 1e9 bits per second of each NIC."""
 
     nic_gbps: float | None = None

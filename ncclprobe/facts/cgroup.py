@@ -7,7 +7,6 @@ hidden. Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _UNLIMITED = 1 << 60  # version 1 writes the greatest multiple of a page for "no limit"
 _DEEPEST = 16
@@ -29,8 +29,7 @@ class Throttling(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """The narrowest limit on processor time: how many processors' worth, and what it has done so far."""
 
     cpus: float
@@ -38,8 +37,7 @@ class Quota:
     throttling: Throttling | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class MemoryLimit(Struct, frozen=True):
     """The narrowest limit on memory, in bytes, and how much of it is used, the page cache included."""
 
     nbytes: int
@@ -47,8 +45,7 @@ class MemoryLimit:
     used_bytes: int | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(Struct, frozen=True):
     """`cpu` and `memory`: the narrowest limits that can be seen from here; None: no level has one."""
 
     cpu: Quota | Absent | None

@@ -2,17 +2,16 @@
 
 import json
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 ROOT = "/sys/devices/system"
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(Struct, frozen=True):
     """One NUMA node: its CPUs and its distance to every online node (10 is itself, ACPI SLIT)."""
 
     id: int
@@ -20,8 +19,7 @@ class NumaNode:
     distances: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cpus:
+class Cpus(Struct, frozen=True):
     """The online CPUs, the model name, and the NUMA nodes (none: a kernel without NUMA support)."""
 
     online: tuple[int, ...]

@@ -1,16 +1,14 @@
 """How the kernel sets the clock of the processors, from sysfs; open to every user. Few virtual machines have a say."""
 
-from dataclasses import dataclass
-
 from ncclprobe.errors import Missing
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
+class Scaling(Struct, frozen=True):
     """The driver and the governor of the first processor, for every tool sets all to the same.
 
     Both empty: this kernel does not set the clock; firmware or a hypervisor does.

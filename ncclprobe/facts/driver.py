@@ -5,29 +5,27 @@ program nor its process can be seen, and that says nothing.
 """
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 VERSION = "/proc/driver/nvidia/version"
 PID_FILE = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
 _PROCESS = "nv-fabricmanager"[:15]  # what the kernel keeps of a name (TASK_COMM_LEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """The loaded kernel module: its version, and whether it is the open one, which dma-buf needs."""
 
     version: str
     is_open: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FabricManager:
+class FabricManager(Struct, frozen=True):
     """The fabric manager installed here: its version, and whether its process runs; Absent: it cannot be seen."""
 
     version: str

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Variables by name. None: the name may be recorded, its value may not."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)

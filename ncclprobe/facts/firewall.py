@@ -5,7 +5,6 @@ command is not started without. Other users learn nothing, which is not that the
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.errors import Denied, Missing, ParseError
@@ -14,12 +13,12 @@ from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 LEGACY = {"ipv4": "/proc/net/ip_tables_names", "ipv6": "/proc/net/ip6_tables_names"}
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """One base chain of nftables: where it sits (``inet/filter/input``), its hook, and what happens without a rule."""
 
     name: str
@@ -27,8 +26,7 @@ class Chain:
     policy: str = "accept"
 
 
-@dataclass(frozen=True, slots=True)
-class Firewall:
+class Firewall(Struct, frozen=True):
     """What filters. `chains` are nftables' base chains, `legacy` the tables iptables has loaded, as ``ipv4/filter``.
 
     That there is a chain says no more than that packets are filtered: its rules are not read. A policy of ``drop``

@@ -8,7 +8,6 @@ so these are prerequisites only.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.errors import ParseError
@@ -17,6 +16,7 @@ from ncclprobe.facts.system import System
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 PATHS = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -32,8 +32,7 @@ DMA_BUF_KERNEL = (5, 12)
 Flavour = Literal["open", "proprietary"]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDirect:
+class GpuDirect(Struct, frozen=True):
     """The prerequisites. Absent in a field: could not be read.
 
     `peer_memory`: version by path of :data:`PATHS`, of those that exist. `kernel`: Linux's major and minor number.

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import blocks, fields, lines
+from ncclprobe.model.values import Struct
 
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
 _PORT = re.compile(r"Port ([0-9]{1,4}):")
@@ -14,8 +14,7 @@ _NUMBER = re.compile(r"(0x[0-9a-fA-F]{1,8}|[0-9]{1,8}(?:\.[0-9]{1,3})?)(?: Gb/se
 _NUMBERED = re.compile(r"[0-9]+: ")
 
 
-@dataclass(frozen=True, slots=True)
-class IbstatPort:
+class IbstatPort(Struct, frozen=True):
     """One port; None is what the text does not say. States are worded as printed: ibstat's Active is ibstatus' ACTIVE.
 
     The rate of a port that is down is not zero, so it proves nothing.
@@ -30,8 +29,7 @@ class IbstatPort:
     link_layer: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(Struct, frozen=True):
     """One device with its ports. ibstatus tells neither type nor firmware."""
 
     name: str
@@ -40,8 +38,7 @@ class Adapter:
     firmware: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ibstat:
+class Ibstat(Struct, frozen=True):
     """All devices in the order of the text. `failures` are the tool's own, `incomplete` says what is missing."""
 
     adapters: tuple[Adapter, ...]
@@ -105,6 +102,6 @@ def _lacking(adapters: Sequence[Adapter], counts: Mapping[str, str | None]) -> l
         if counts.get(adapter.name, str(len(adapter.ports))) != str(len(adapter.ports)):
             found.append(f"{adapter.name}: {len(adapter.ports)} ports of {counts[adapter.name]}")
         for port in adapter.ports:
-            names = [name for name in IbstatPort.__slots__ if getattr(port, name) is None]
+            names = [name for name in IbstatPort.__struct_fields__ if getattr(port, name) is None]
             found += [f"{adapter.name} port {port.number}: {', '.join(names)}"] if names else []
     return found

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import blocks, fields, lines
+from ncclprobe.model.values import Struct
 
 _DEVICE = re.compile(r"hca_id:\s*(\S{1,64})")
 _COUNT = re.compile(r"([0-9]{1,4}) HCAs? found:")
@@ -15,8 +15,7 @@ _MTU = re.compile(r"([0-9]{1,6})(?: \([0-9]\))?")
 _CODE = re.compile(r" \([0-9-]{1,4}\)$")
 
 
-@dataclass(frozen=True, slots=True)
-class IbvPort:
+class IbvPort(Struct, frozen=True):
     """One port; None is what the text does not say. `state` is PORT_ACTIVE, PORT_DOWN …"""
 
     number: int
@@ -25,8 +24,7 @@ class IbvPort:
     link_layer: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class IbvDevice:
+class IbvDevice(Struct, frozen=True):
     """One device; of a mere list, the name alone. EFA has the transport "unspecified" and GUIDs of zeros."""
 
     name: str
@@ -38,8 +36,7 @@ class IbvDevice:
     ports: tuple[IbvPort, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IbvDevices:
+class IbvDevices(Struct, frozen=True):
     """All devices in the order of the text; `incomplete` says how many are missing of those announced."""
 
     devices: tuple[IbvDevice, ...]

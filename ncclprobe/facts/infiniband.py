@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TypeVar
@@ -14,6 +13,7 @@ from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 ROOT = "/sys/class/infiniband"
@@ -21,8 +21,7 @@ VERBS = "/sys/class/infiniband_verbs"
 NO_GID, NO_PKEY = ":".join(["0000"] * 8), "0x0000"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """A port's signalling rate: Gb/s over all lanes, the lanes, and the name of the generation (empty: SDR)."""
 
     gbps: float
@@ -30,8 +29,7 @@ class Rate:
     generation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gid:
+class Gid(Struct, frozen=True):
     """One entry of a port's GID table that is not zero.
 
     `type` is ``IB/RoCE v1`` or ``RoCE v2``, None where the kernel does not tell it (older kernels in a container);
@@ -54,8 +52,7 @@ class Gid:
         return self.address.ipv4_mapped is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """One port. Absent in a field: could not be read. `name` is as NCCL writes it, ``mlx5_0:1``.
 
     `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE, `physical` LinkUp, Polling (no cable) or Disabled
@@ -83,8 +80,7 @@ class Port:
         return f"{self.device}:{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
+class RdmaDevice(Struct, frozen=True):
     """One RDMA device. An empty text: the driver does not say.
 
     `pci` is the address of its function, None for a device that is none (soft-RoCE). `verbs` is its node below
@@ -102,8 +98,7 @@ class RdmaDevice:
     opens: bool | Absent = True
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """All RDMA devices by name; none: the kernel has none, or not for this network namespace."""
 
     devices: tuple[RdmaDevice, ...] = ()

@@ -7,7 +7,6 @@ sees its own veth, and neither the NICs nor the bond below it.
 import contextlib
 import json
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,14 +15,14 @@ from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 ROOT = "/sys/class/net"
 _OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of their members'
 _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it.
 
     `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) knows no other, and to NCCL
@@ -38,8 +37,7 @@ class Address:
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """One interface. `speed_mbps` is None where the driver does not say, `driver` empty for a virtual one.
 
     `virtual`: the kernel made it (lo, veth, bridge, bond, vlan, tunnel …); None: not known. `kind` is what a virtual
@@ -73,8 +71,7 @@ class Interface:
         return "loopback" in self.flags
 
 
-@dataclass(frozen=True, slots=True)
-class Interfaces:
+class Interfaces(Struct, frozen=True):
     """All interfaces by index, the kernel's own order."""
 
     all: tuple[Interface, ...] = ()

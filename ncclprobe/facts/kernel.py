@@ -1,17 +1,16 @@
 """What the kernel was told at boot about IOMMU and PCI: options that decide how devices reach each other's memory."""
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 CMDLINE = "/proc/cmdline"
 _OPTION = re.compile(r"(?:(?:intel_|amd_)?iommu|arm-smmu(?:-v3)?|pci|pcie_\w+|swiotlb)(?:[.=].*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelOptions:
+class KernelOptions(Struct, frozen=True):
     """The options about IOMMU, PCI and bounce buffers as they were written, sorted (kernel-parameters.txt of Linux).
 
     ``intel_iommu=on``, ``iommu=pt``, ``iommu.passthrough=1``, ``pci=realloc``, ``pcie_aspm=off`` …

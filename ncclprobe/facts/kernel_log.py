@@ -7,12 +7,12 @@ usually to no user. Then nothing is known, which is not that nothing happened.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 KernelEventKind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 
@@ -45,8 +45,7 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One line that means something. `at_s` is in seconds since boot.
 
     `kind` and `code`: ``xid`` and ``sxid`` with their number; ``lost``, a GPU fallen off the bus, which newer drivers
@@ -64,8 +63,7 @@ class Event:
     fatal: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLog:
+class KernelLog(Struct, frozen=True):
     """The events of this boot, oldest first, of the newest 2,000 lines that could be one; `dropped` lines were older.
 
     Nothing is known of before `oldest_s`: the ring buffer had no room for it. `uptime_s` is now, on the same clock.

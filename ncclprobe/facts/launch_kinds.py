@@ -20,7 +20,8 @@ Sources:
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from ncclprobe.model.values import Struct, field
 
 Variables = Mapping[str, str | None]
 
@@ -41,8 +42,7 @@ READS = frozenset(
 """Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""
 
 
-@dataclass(frozen=True, slots=True)
-class VariableSource:
+class VariableSource(Struct, frozen=True):
     """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
 
     kind: str

@@ -7,7 +7,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclprobe.errors import HostError
@@ -16,14 +15,14 @@ from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, count
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct, replace
 
 __all__ = ["READS", "Flags", "Launch", "Problem", "derived_port", "detect", "half_given", "launcher", "no_master"]
 
 _WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is missing from, or contradictory in, the launcher's variables.
 
     `remedy` where it is not "set all or none of them"; `harmless` where this process alone is meant.
@@ -35,8 +34,7 @@ class Problem:
     harmless: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(Struct, frozen=True):
     """Who this process is by its command line, one process per node. None: not given."""
 
     nnodes: int | None = None
@@ -51,8 +49,7 @@ class Flags:
         return {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """Who this process is. None: the launcher did not say. `variables` names what was read.
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
@@ -137,7 +134,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
     for name in ("master_addr", "master_port"):
         if nodes > 1 and not getattr(flags, name) and not getattr(launch, name):
             flag, variable = f"--{name.replace('_', '-')}", name.upper()
-            return f"--nnodes {nodes} without {flag}, and {variable} is not set: nobody knows where node 0 listens"
+            return f"--nnodes {nodes} without {flag}, and {variable} is not set: the address of node 0 is not known"
     return ""
 
 
@@ -243,7 +240,7 @@ def _problems(launch: Launch, source: VariableSource, variables: Variables) -> I
     if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if getattr(launch, name.lower()) is None and not variables.get(name):
-                yield Problem(name, "is not set: nobody knows where rank 0 listens")
+                yield Problem(name, "is not set: the address of rank 0 is not known")
     port = variables.get("MASTER_PORT")
     if port and (_integer(port) or 0) not in range(1, 1 << 16):
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")

@@ -6,7 +6,6 @@ of its owner's processes, which only that owner and root may read.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.errors import Missing
@@ -15,6 +14,7 @@ from ncclprobe.facts.process import Process, namespace
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 SHM = "/dev/shm"
 _FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
@@ -22,16 +22,14 @@ _MOST_SEGMENTS = 64
 _MOST_CHANNELS = 16  # an IMEX domain may have 2048 of them
 
 
-@dataclass(frozen=True, slots=True)
-class Memlock:
+class Memlock(Struct, frozen=True):
     """RLIMIT_MEMLOCK of this process in bytes; None: unlimited. `exempt`: CAP_IPC_LOCK lifts it (mlock(2))."""
 
     soft_bytes: int | None
     exempt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One of NCCL's files in /dev/shm: its size, and how long ago it was written.
 
     `held`: some process has it mapped; False: none has, and it is a leftover; None: not every process that might have
@@ -45,8 +43,7 @@ class Segment:
     held: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
+class SharedMemory(Struct, frozen=True):
     """The file system at /dev/shm: size and what is still free, in bytes.
 
     `device` is its number: NCCL takes two ranks for neighbours only where theirs are the same. `segments` are NCCL's
@@ -59,16 +56,14 @@ class SharedMemory:
     segments: tuple[Segment, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True):
     """A device node, and whether its permissions let this process read and write it. A device cgroup still may not."""
 
     path: str
     usable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Struct, frozen=True):
     """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and the RDMA nodes under /dev/infiniband."""
 
     nvidia: tuple[DeviceNode, ...] | Absent

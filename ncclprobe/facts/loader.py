@@ -6,7 +6,6 @@ Everyone may read the cache and list the folders. In programs that gain privileg
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 READS = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 """Variables read here: their values may be recorded."""
@@ -34,8 +34,7 @@ DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib 
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Loader:
+class Loader(Struct, frozen=True):
     """`preload`: files that are mapped before any other. `library_path`: LD_LIBRARY_PATH's folders.
 
     `cached`: (name, file) of the libraries that ldconfig found, of NCCL, its plugins and cuDNN, the preferred first.

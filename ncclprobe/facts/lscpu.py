@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import fields, lines
+from ncclprobe.model.values import Struct
 
 _NODE = re.compile(r"numa node([0-9]{1,4}) cpu\(s\)")
 _LIST = re.compile(r"(?:[0-9]{1,6}(?:-[0-9]{1,6})?(?:,|$))*")
 
 
-@dataclass(frozen=True, slots=True)
-class Lscpu:
+class Lscpu(Struct, frozen=True):
     """The CPUs of each NUMA node by its number, and all that are online, in the kernel's list format (0-5,24-29).
 
     A node without CPUs has an empty list; `online` is None where the text does not say it, as when only the lines of

@@ -6,11 +6,11 @@ device tree instead.
 """
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import HostError, Missing
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 DMI = "/sys/class/dmi/id"
 DEVICE_TREE = "/proc/device-tree/model"
@@ -35,8 +35,7 @@ _HYPERVISORS = {  # how they name themselves in DMI (dmi_vendor_table of systemd
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dmi:
+class Dmi(Struct, frozen=True):
     """What the firmware says; a field is empty where it says nothing. `asset_tag` is that of the chassis."""
 
     vendor: str = ""
@@ -48,8 +47,7 @@ class Dmi:
     bios_vendor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` only where the firmware says it, as on AWS.
 
     `virtual`: a hypervisor runs below this kernel; None: nothing tells (on Arm and POWER no processor flag does).

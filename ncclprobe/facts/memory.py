@@ -5,19 +5,18 @@ The numbers are the whole machine's, in a container too: what its control group 
 """
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 STACK = r"^[0-9a-f]+ .* stack "
 _POLICY = re.compile(r"[0-9a-f]+ ([a-z]+)(?:=[a-z]+)?(?: \(many\))?(?::([0-9,-]+))? ")
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes. `available` is what the kernel can give without swapping: free memory, and caches that it can drop."""
 
     total_bytes: int
@@ -26,8 +25,7 @@ class Memory:
     swap_free_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPolicy:
+class MemoryPolicy(Struct, frozen=True):
     """How this process chooses NUMA nodes (set_mempolicy(2)): ``default``, ``bind``, ``prefer``, ``interleave`` …
 
     `nodes` are those that the policy names; none for one that names none.

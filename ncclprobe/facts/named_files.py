@@ -6,7 +6,6 @@ NCCL opens them as the user of the job, so what this process sees holds for a jo
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from ncclprobe.errors import Missing
@@ -15,10 +14,10 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyFile:
+class TopologyFile(Struct, frozen=True):
     """The file of NCCL_TOPO_FILE. `addresses`: the PCI functions that it calls a gpu or nic, in lower case.
 
     `whole`: it begins with <system and ends with </system>, as NCCL demands; `version` is the attribute of <system>.
@@ -30,8 +29,7 @@ class TopologyFile:
     addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFiles:
+class NamedFiles(Struct, frozen=True):
     """`topology`: None where NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
 
     `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None where that is not set, Absent: not known. A

@@ -5,18 +5,17 @@ each. What a name resolves to is :mod:`ncclprobe.facts.resolver`'s business.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ncclprobe.errors import Missing
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 HOSTS, RESOLV_CONF, NSSWITCH = "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"
 
 
-@dataclass(frozen=True, slots=True)
-class HostsEntry:
+class HostsEntry(Struct, frozen=True):
     """One line of /etc/hosts: an address and its names, the canonical one first. `line` counts from 1."""
 
     address: str
@@ -24,8 +23,7 @@ class HostsEntry:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """What the three files say.
 
     `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[NOTFOUND=return]``). Empty: there is none,

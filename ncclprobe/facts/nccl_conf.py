@@ -6,7 +6,6 @@ in v2.29.7, and before 2.26 from v2.25.1. The environment beats the files, the f
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import Denied, Failed, HostError, Missing
 from ncclprobe.facts.environment import Environment
@@ -15,6 +14,7 @@ from ncclprobe.host import WITHHELD, Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field, replace
 
 SYSTEM_FILE = "/etc/nccl.conf"
 
@@ -29,16 +29,14 @@ _CONF_FILE_VARIABLE = (2, 23)
 _COMMENTS = (2, 26)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfFile:
+class ConfFile(Struct, frozen=True):
     """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then goes on without it, and says nothing."""
 
     path: str
     refused: Absent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What NCCL would read: `effective` by name, and `overridden`, the definitions that came too late to count.
 
     `files` are those that NCCL looks for, strongest first. `other_home` is a file that exists in the home that this

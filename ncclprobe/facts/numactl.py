@@ -1,10 +1,10 @@
 """`numactl -H`: NUMA nodes, where sysfs is not at hand."""
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import lines
+from ncclprobe.model.values import Struct
 
 _AVAILABLE = re.compile(r"available: ([0-9]{1,4}) nodes.*")
 _CPUS = re.compile(r"node ([0-9]{1,4}) cpus:((?: [0-9]{1,6})*)")
@@ -13,8 +13,7 @@ _HEADER = re.compile(r"node((?:\s+[0-9]{1,4})+)")
 _DISTANCES = re.compile(r"([0-9]{1,4}):((?:\s+[0-9]{1,4})+)")
 
 
-@dataclass(frozen=True, slots=True)
-class NumactlNode:
+class NumactlNode(Struct, frozen=True):
     """One NUMA node. `cpus` is empty for memory without CPUs, such as a GPU's; `distances` are to all nodes in order.
 
     None, and no distances, is what the text does not say.
@@ -26,8 +25,7 @@ class NumactlNode:
     distances: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Numactl:
+class Numactl(Struct, frozen=True):
     """All nodes in the order of the text; `incomplete` says what of them is missing."""
 
     nodes: tuple[NumactlNode, ...]

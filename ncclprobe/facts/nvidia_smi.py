@@ -1,15 +1,14 @@
 """Whether nvidia-smi answers: the canary of a wedged driver."""
 
 import re
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError, TimedOut
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Smi:
+class Smi(Struct, frozen=True):
     """`gpus` is the number it lists; `wedged` says how it failed to come back, empty if it did."""
 
     gpus: int = 0

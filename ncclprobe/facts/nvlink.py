@@ -6,7 +6,6 @@ replaced is asked: functions, and a field for each of links 0 to 11, which are a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -14,6 +13,7 @@ from ncclprobe.facts.nvml_answers import NOT_ASKED, listed, number, several, tex
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 State = Literal["inactive", "active", "sleep", "traffic-disabled"]
 Remote = Literal["gpu", "ibm-npu", "switch", "unknown"]
@@ -45,8 +45,7 @@ _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 _MOST_LINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 so far
 
 
-@dataclass(frozen=True, slots=True)
-class NvLink:
+class NvLink(Struct, frozen=True):
     """One link of one GPU, the counters since the driver was loaded.
 
     NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and no generation to judge by: H100s
@@ -67,8 +66,7 @@ class NvLink:
     effective_errors: int | Absent = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
-class NvLinks:
+class NvLinks(Struct, frozen=True):
     """The links of each GPU, by its index: none is known to be none, Absent is a GPU whose links cannot be counted."""
 
     gpus: tuple[tuple[NvLink, ...] | Absent, ...]

@@ -2,19 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import blocks, lines
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 _GPU = re.compile(r"GPU ([0-9]{1,4}): (.*)")
 _LINK = re.compile(r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLinks:
+class GpuLinks(Struct, frozen=True):
     """One GPU. `links` maps a link's number to its speed per direction in GB/s, None where it is inactive.
 
     `complaint` is what was printed in place of links, such as that all are inactive.
@@ -26,8 +25,7 @@ class GpuLinks:
     complaint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NvlinkStatus:
+class NvlinkStatus(Struct, frozen=True):
     """The GPUs that were listed, by index. Those without NVLink are not, so a machine without any has none."""
 
     gpus: Mapping[int, GpuLinks]

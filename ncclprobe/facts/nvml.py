@@ -3,7 +3,6 @@
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 """
 
-from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ncclprobe.errors import Failed, Missing
@@ -11,6 +10,7 @@ from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number,
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
 
 ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
 FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]
@@ -30,8 +30,7 @@ _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little i
 _GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFabric:
+class GpuFabric(Struct, frozen=True):
     """The registration of a GPU with the NVSwitch fabric.
 
     `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all
@@ -46,8 +45,7 @@ class GpuFabric:
     troubles: tuple[str, ...] | Absent = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
 
     The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the
@@ -83,8 +81,7 @@ class Gpu:
     compute: tuple[int, int] | Absent = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(Struct, frozen=True):
     """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4)).
 
     `nvml` is the version of the library; in a container it may be another than the driver's.
@@ -244,5 +241,5 @@ def _troubles(mask: int) -> tuple[str, ...]:
 
 def _why_lost(gpu: Gpu) -> str:
     """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
-    seen = [getattr(gpu, field.name) for field in fields(gpu)]
+    seen = [getattr(gpu, name) for name in gpu.__struct_fields__]
     return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(_GONE)), "")

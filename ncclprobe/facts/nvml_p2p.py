@@ -1,7 +1,6 @@
 """Which GPUs may reach each other's memory directly, as NVML says: what ``nvidia-smi topo -p2p`` prints."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ncclprobe.facts.nvml import Gpus
@@ -9,6 +8,7 @@ from ncclprobe.facts.nvml_answers import listed, number, several
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 P2pStatus = Literal["OK", "CNS", "GNS", "TNS", "DR", "NS", "U"]
 Pairs = Mapping[tuple[int, int], P2pStatus | Absent]
@@ -21,8 +21,7 @@ _READ, _WRITE, _NVLINK = 0, 1, 2  # NVML_P2P_CAPS_INDEX_…
 _ASK = "nvmlDeviceGetP2PStatus"
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAccess:
+class PeerAccess(Struct, frozen=True):
     """Whether each GPU may read and write the memory of each other one, and whether by NVLink. Lost GPUs are left out.
 
     NCCL asks NVML for reads and writes as well, and gives up where NVLink is there and one of them is not OK.

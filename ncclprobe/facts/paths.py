@@ -1,11 +1,11 @@
 """Hold which other nodes this one could reach, on which of its interfaces, and how well, as a run measured it."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct, field
 
 
 class MeshListener(NamedTuple):
@@ -26,8 +26,7 @@ OUTCOMES = frozenset(
 """How a path may end: see Path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """From this node to one listener of another, in `tries` tries; the last one counts, and any success.
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
@@ -53,8 +52,7 @@ class Path:
     streams: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(Struct, frozen=True):
     """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
 
     `unopened` holds, by role, why this node could not listen.

@@ -8,7 +8,6 @@ machine the tree is whatever the hypervisor shows.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 ROOT = "/sys/bus/pci/devices"
 NVIDIA = 0x10DE
@@ -32,8 +32,7 @@ _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "E
 _SHOWN_TO_ALL, _FIRST_EXTENDED, _CONFIG_BYTES = 64, 0x100, 0x1000
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """What a function is: its 24-bit class, ids of the chip and of the board, and the driver bound, if one is."""
 
     class_code: int
@@ -74,8 +73,7 @@ class PciPosition(NamedTuple):
         return self.bridges[-2::-2]
 
 
-@dataclass(frozen=True, slots=True)
-class PcieLink:
+class PcieLink(Struct, frozen=True):
     """A PCIe link: GT/s per lane and lanes, now and at best. None: unknown to the kernel (a virtual function, a VM).
 
     An idle GPU lowers its speed, never its width: judge the current speed under load only.
@@ -97,8 +95,7 @@ class PcieLink:
         return _gbps(self.max_speed_gtps, self.max_width)
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Advanced Error Reporting since boot: counts that are not zero, by the kernel's names (``BadTLP``)."""
 
     correctable: Mapping[str, int] = field(default_factory=dict)
@@ -106,8 +103,7 @@ class Errors:
     fatal: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU, NIC, NVSwitch or NPU. Absent in a field: could not be read.
 
     `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None where there is none.
@@ -125,8 +121,7 @@ class Device:
     bars: tuple[int, ...] | Absent = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bridge:
+class Bridge(Struct, frozen=True):
     """A root port or a port of a switch above a device.
 
     `link`: of a switch's upstream port; the other ports' links are those of the device below. `acs`: which of Access
@@ -139,8 +134,7 @@ class Bridge:
     acs: frozenset[str] | Absent | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pci:
+class Pci(Struct, frozen=True):
     """The devices that matter to NCCL by address, the bridges above them, and functions whose kind was not readable."""
 
     devices: Mapping[str, Device] = field(default_factory=dict)

@@ -6,7 +6,6 @@ opens ``libnccl-net.so`` by its bare name, and goes on with sockets without a wo
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ncclprobe.errors import HostError
@@ -15,6 +14,7 @@ from ncclprobe.facts.loader import Loader, libraries, usr
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _KINDS = ("net", "tuner", "profiler", "env", "gin")
 _NAME = re.compile(r"libnccl[-_].*\.so(\.\d+)*")
@@ -42,8 +42,7 @@ _FLAVOURS = {  # by what the file or one of its folders is called, the more spec
 _NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … where its path tells.
 
     `reachable`: the loader finds it by its bare name, so that NCCL does.
@@ -55,8 +54,7 @@ class Plugin:
     reachable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Plugins:
+class Plugins(Struct, frozen=True):
     """Every plugin file found, those that the loader would find first."""
 
     all: tuple[Plugin, ...] = ()

@@ -7,7 +7,6 @@ sockets are looked at, and nothing that says whose they are.
 
 import re
 import struct
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from ncclprobe.errors import Missing, ParseError
@@ -15,21 +14,20 @@ from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 LISTENING = r"^ *(sl|\d+: [0-9A-F]+:[0-9A-F]{4} [0-9A-F]+:[0-9A-F]{4} 0A) "  # the header, and state TCP_LISTEN
 _ROW = re.compile(r"\s*\d+: ((?:[0-9A-F]{8}){1,4}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A .*")
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """One listening socket. The addresses ``0.0.0.0`` and ``::`` take connections to any address of the node."""
 
     address: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """Every listening TCP socket of this network namespace, and how many closed connections still hold a port."""
 
     listeners: tuple[Listener, ...]

@@ -6,7 +6,6 @@ way gets; in a login shell it is not.
 
 import json
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ncclprobe.errors import HostError, ParseError
@@ -16,6 +15,7 @@ from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _CAPABILITIES = {  # linux/capability.h: those that decide what a job or this tool may do
     12: "net_admin",
@@ -49,8 +49,7 @@ class ResourceLimit(NamedTuple):
     hard: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """`cpus` and `memory_nodes` are those it may use, `capabilities` the effective ones that matter here
     (``ipc_lock``).
 
@@ -67,8 +66,7 @@ class Process:
     namespaces: dict[str, int | Absent]
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """`kind` is docker, podman, kubernetes, lxc, apptainer or the like; empty: no sign of one. `sign` is what tells.
 
     A sign can be a leftover: a machine that was started from docker's image has its /.dockerenv.

@@ -1,18 +1,19 @@
 """How this node got through to rank 0 of its job, or how far it came: what a run measured, not what a machine knows."""
 
 import json
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from ncclprobe.errors import ParseError
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """The way to rank 0, as it was at the last of `tries` in `seconds`.
 
     `outcome` is ``ok``, or where it ended: ``resolve``, ``route``, or a kind of :class:`~ncclprobe.wire.WireError`:
@@ -35,8 +36,7 @@ class Reach:
     seen: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
+class ClockOffset(Struct, frozen=True):
     """How far this node's clock is ahead of rank 0's, in seconds, and the round trip in which that was seen.
 
     The error is at most half the round trip: the shortest of several was taken.
@@ -46,8 +46,7 @@ class ClockOffset:
     rtt_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A connection to rank 0 from which no node came: who called, what was wrong with it, and at which node rank."""
 
     peer: str
@@ -56,8 +55,7 @@ class Trouble:
     node_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
+class Gathering(Struct, frozen=True):
     """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
 
     `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
@@ -71,8 +69,7 @@ class Gathering:
     came: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RollCall:
+class RollCall(Struct, frozen=True):
     """That the rank which speaks for this node waited for its node's other ranks: for `expected` of them."""
 
     expected: int
@@ -107,8 +104,6 @@ def sample(host: Host, name: str, kind: type[T]) -> T:
     formed.
     """
     text = host.ask(SAMPLE, name)
-
-    import msgspec  # it costs as much as all of looking, and most runs measure nothing
 
     try:
         reported: Any = json.loads(text)

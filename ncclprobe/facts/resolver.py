@@ -1,17 +1,16 @@
 """What MASTER_ADDR resolves to on this node."""
 
 import json
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ncclprobe.errors import Failed, TimedOut
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Master:
+class Master(Struct, frozen=True):
     """The rendezvous address. `name` is empty where no launcher gave one; `failure` says why it did not resolve."""
 
     name: str = ""

@@ -6,7 +6,6 @@ what decides.
 
 import json
 import struct
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Any
 
@@ -15,6 +14,7 @@ from ncclprobe.facts.field import attempt, learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 _UP, _REJECT = 0x1, 0x200  # linux/route.h
 _ANYCAST, _LOCAL = 0x0010_0000, 0x8000_0000  # linux/ipv6_route.h
@@ -22,8 +22,7 @@ _USUAL = {("local", "all"), ("main", "all"), ("default", "all")}  # what every n
 _ORDINARY = "unicast"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Where packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``) go. No `gateway`: they are neighbours.
 
     `interface` is empty for a route over several next hops, and where a table says no: see `kind` (``unicast``,
@@ -39,8 +38,7 @@ class Route:
     kind: str = _ORDINARY
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One policy rule: packets from `source` to `destination` ("all" or a prefix) look into `table`.
 
     `interface` restricts it to packets that come in or go out there; `action` is set instead of a table where packets
@@ -55,8 +53,7 @@ class Rule:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """Routes of this network namespace: IPv4's main table, and those of IPv6 but to itself, multicast and anycast.
 
     `rules` are IPv4's. `tables` are the routes of every table of IPv4, asked for only where there are `policy` rules.

@@ -7,7 +7,6 @@ another script starts, with modules loaded or in a container, may get others.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ncclprobe.errors import Failed, HostError, Missing, ParseError
@@ -16,6 +15,7 @@ from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""
@@ -29,8 +29,7 @@ _FURTHER_FOLDERS = ("/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nccl/
 _WHEEL_FOLDER = "nvidia/nccl/lib"
 
 
-@dataclass(frozen=True, slots=True)
-class NcclLibrary:
+class NcclLibrary(Struct, frozen=True):
     """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
     `version` is None where neither a wheel nor the name of the file tells it. `path` is the file, where it is known.
@@ -41,8 +40,7 @@ class NcclLibrary:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(Struct, frozen=True):
     """The libnccl that a torch process maps, and why that one: ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``LD_PRELOAD`` …
 
     ``static``: `path` has NCCL inside. Without a torch for CUDA: what a program without a path of its own would map.
@@ -52,16 +50,14 @@ class Mapped:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
+class Torch(Struct, frozen=True):
     """The installed torch: its folder, and the CUDA version it was built for, None for a build without CUDA."""
 
     folder: str
     cuda: str | Absent | None
 
 
-@dataclass(frozen=True, slots=True)
-class Software:
+class Software(Struct, frozen=True):
     """`packages`: installed distributions. `nccl`: every libnccl found, the one a job would map first, then wheels.
 
     `mapped` None: the loader would find none. `torch` None: not installed. `toolkit` is what /usr/local/cuda says it

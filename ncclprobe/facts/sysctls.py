@@ -7,7 +7,6 @@ container they are then not known, though they hold there too.
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import TypeVar
 
@@ -17,14 +16,14 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 ROOT = "/proc/sys/net"
 _MAX_PORT = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class Ipv4Settings:
+class Ipv4Settings(Struct, frozen=True):
     """How one interface treats addresses, as the kernel applies it: the greater of its own setting and that of "all".
 
     `rp_filter`: 0 off, 1 strict, 2 loose. `arp_ignore`, `arp_announce`: 0 is the default, which answers for and
@@ -36,8 +35,7 @@ class Ipv4Settings:
     arp_announce: int | Absent
 
 
-@dataclass(frozen=True, slots=True)
-class Sysctls:
+class Sysctls(Struct, frozen=True):
     """Sizes in bytes; `tcp_rmem` and `tcp_wmem` are least, default and greatest.
 
     `ephemeral_ports` are first and last; `reserved_ports` the ranges in it that the kernel does not give out.

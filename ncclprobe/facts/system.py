@@ -2,15 +2,14 @@
 
 import json
 import shlex
-from dataclasses import dataclass
 
 from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(Struct, frozen=True):
     """`boot_id` changes at each boot and is shared by a machine's containers; None where it cannot be read."""
 
     hostname: str

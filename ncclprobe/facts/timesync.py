@@ -3,15 +3,13 @@
 In a container systemd does not answer, though the clock is the machine's.
 """
 
-from dataclasses import dataclass
-
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSync:
+class TimeSync(Struct, frozen=True):
     """`synchronized`: a daemon keeps the clock (chrony, ntpd, ptp4l with phc2sys …): adjtimex(2) without STA_UNSYNC."""
 
     synchronized: bool

@@ -6,7 +6,8 @@ drawn lines; blanks of any kind part words, and so does the end of a label that 
 """
 
 import re
-from dataclasses import dataclass
+
+from ncclprobe.model.values import Struct
 
 _COLOUR = re.compile(r"\x1b?\[[0-9;]*[mK]")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>")
@@ -16,8 +17,7 @@ _PAGER = re.compile(r"\s*\[[0-9]+/[0-9]+\]\s*")
 _TAB = " " * 6
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixLine:
+class MatrixLine(Struct, frozen=True):
     """One line with at least one letter or digit: its number in the text, the text, its words."""
 
     number: int
@@ -34,8 +34,7 @@ class MatrixLine:
         return len(self.text[start : spans[index][0]].replace("\t", _TAB))
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixLines:
+class MatrixLines(Struct, frozen=True):
     """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number."""
 
     speaking: tuple[MatrixLine, ...]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -12,13 +11,13 @@ from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
 from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, MatrixRow, Table, rows, tables
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 MatrixKind = Literal["topo-m", "topo-mp", "p2p"]
 Affinity = tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """One matrix: `links` maps row to column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
 
     `nics` and the keys of `links` are named as the NIC Legend says, else as the header does. The affinities have one

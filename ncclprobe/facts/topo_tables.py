@@ -8,10 +8,10 @@ as many link words as its header has devices; anything less is a cut text if the
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_lexer import MatrixLine, MatrixLines
+from ncclprobe.model.values import Struct, field, replace
 
 TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
 """The affinity columns by their title. The longest first: titles share words."""
@@ -26,8 +26,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next in a table whose tabs were expanded
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """What the columns are.
 
     `label` are the words before them, numbers taken out; `columns` are keys of TITLES; `joined`: of two lines.
@@ -41,8 +40,7 @@ class Header:
     joined: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixRow:
+class MatrixRow(Struct, frozen=True):
     """A device's cells and, as printed, its affinities. `cut`: the text ends before the row does.
 
     `wide`: between the last cell and the first affinity there is room for a blank column. `problem` says why this
@@ -58,8 +56,7 @@ class MatrixRow:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A header with the lines above it (to the header before) and below it (to the next).
 
     `end` is the number of the text's last line that says anything, `size` that of its last line.

@@ -7,13 +7,13 @@ which count in units of four bytes (Documentation/ABI/stable/sysfs-class-infinib
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.infiniband import counters
 from ncclprobe.host import Host
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
 _WORD = 4
@@ -24,16 +24,14 @@ _LOOPBACK = "lo"
 NicKind = Literal["ethernet", "rdma"]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Bytes that one NIC has sent and received since it was last set to zero."""
 
     sent: int
     received: int
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """What all NICs of a node have counted: by name (``eth1``, ``mlx5_0:1``). Absent: that one's could not be read."""
 
     ethernet: Mapping[str, Count | Absent] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 Only the lines that are asked for leave this module, without process names: the log speaks of every user's processes.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -50,20 +49,25 @@ def _ring() -> Iterator[Line]:
     ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
-            with contextlib.suppress(BrokenPipeError):  # overwritten while we read: go on with the oldest there is
-                yield from _record(os.read(ring, _RECORD_BYTES))
+            try:
+                record = os.read(ring, _RECORD_BYTES)
+            except BrokenPipeError:  # overwritten while we read: go on with the oldest there is
+                continue
+            if line := _line(record):
+                yield line
     except BlockingIOError:
         return
     finally:
         os.close(ring)
 
 
-def _record(data: bytes) -> Iterator[Line]:
+def _line(record: bytes) -> Line | None:
     """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
-    head, _, body = data.decode(errors="replace").partition(";")
-    fields = head.split(",")
-    if len(fields) >= 3 and fields[2].isdigit():
-        yield int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
+    head, _, body = record.decode(errors="replace").partition(";")
+    fields = head.split(",", 3)
+    if len(fields) < 3 or not fields[2].isdigit():
+        return None
+    return int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
 
 
 def _journal(ring: HostError) -> list[Line]:

@@ -14,18 +14,18 @@ import re
 import resource
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ncclprobe.errors import Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
-from ncclprobe.host.command import as_host_error, run
+from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
+from ncclprobe.host.patience import within
 
-T = TypeVar("T")
 MAX_ANSWER_BYTES = 16 << 20
 _CHUNK_BYTES = 64 << 10
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -125,37 +125,12 @@ def sanitised(value: str) -> str:
     return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
 
 
-def within(patience_s: float, work: Callable[[], T], what: str) -> T:
-    """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
-
-    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
-    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
-    """
-    outcome: list[T] = []
-    refusal: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            outcome.append(work())
-        except (OSError, HostError, ValueError) as error:
-            refusal.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(max(0.0, patience_s))
-    if outcome:
-        return outcome[0]
-    if refusal:
-        raise as_host_error(refusal[0], what)
-    raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
-
-
 def _read(path: str) -> str:
     """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
     at once.
     """
     text = bytearray()
-    with Path(path).open("rb", buffering=0) as file:
+    with FileIO(path) as file:
         while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
@@ -205,7 +180,12 @@ def _list(path: str, pattern: str = "*") -> str:
     """Return the names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an
     error.
     """
-    return json.dumps(sorted(entry.name for entry in Path(path).iterdir() if fnmatch.fnmatchcase(entry.name, pattern)))
+    return json.dumps(sorted(fnmatch.filter(_names(path), pattern)))
+
+
+def _names(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries]
 
 
 def _link(path: str) -> str:
@@ -291,7 +271,7 @@ def _packages() -> str:
     versions: dict[str, str] = {}
     for folder in sys.path:
         with contextlib.suppress(OSError):
-            for match in (_METADATA.fullmatch(entry.name) for entry in Path(folder or ".").iterdir()):
+            for match in map(_METADATA.fullmatch, _names(folder or ".")):
                 if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
                     versions.setdefault(name, match[2])  # the first on the path is the one that imports
     return json.dumps(dict(sorted(versions.items())))

@@ -4,8 +4,9 @@ Everything here takes ordered pairs: ``("n0", "n3")`` is from n0 to n3. Not all 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from ncclprobe.model.values import Struct
 
 
 class _Named(Protocol):
@@ -40,8 +41,7 @@ DISTANT, DISTANT_S = 10.0, 0.002
 """So many times the median round trip, and so much above it: another rack costs microseconds, another site more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect(Generic[A]):
+class Suspect(Struct, Generic[A], frozen=True):
     """What explains the bad `pairs`, of `tests` that it could have made bad.
 
     everything: hardly any pair works. split: `nodes` work with each other and not with the rest, which is as large or

@@ -1,9 +1,10 @@
 """What is judged: findings, verdicts, and the exit code that a gate reads."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Literal
+
+from ncclprobe.model.values import Struct
 
 Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
 
@@ -43,8 +44,7 @@ class ExitCode(IntEnum):
     FAIL = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What a finding rests on. `source`: the path, command, call, variable or measurement that it was read from.
 
     `line`: of a file, from 1. `text`: what stands there; empty where the source says enough.
@@ -60,8 +60,7 @@ class Evidence:
         return f"{place}: {self.text}" if self.text else place
 
 
-@dataclass(frozen=True, slots=True)
-class Certainty:
+class Certainty(Struct, frozen=True):
     """How sure a finding is. `level`: ``low`` was seen once and puts no node in ``bad``. `how`: what confirmed it."""
 
     level: Literal["high", "medium", "low"]
@@ -72,16 +71,14 @@ READ = Certainty("high", "read from this machine")
 ONCE = Certainty("low", "seen once")
 
 
-@dataclass(frozen=True, slots=True)
-class Related:
+class Related(Struct, frozen=True):
     """Another finding of the same report: the id of its check, and its subject."""
 
     id: str
     subject: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One problem: on what, what was seen where, whose fault it is and what to do about it.
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
@@ -110,8 +107,7 @@ class Finding:
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What one check says of one node (``node`` is None for a comparison between nodes)."""
 
     id: str
@@ -123,8 +119,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """A finding that was asked not to be reported, and why."""
 
     id: str

@@ -6,15 +6,15 @@ makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them 
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Every(Generic[T]):
+class Every(Struct, Generic[T], frozen=True):
     """One fact by the name of its node, in the order of the nodes."""
 
     by_node: Mapping[str, T]
@@ -28,8 +28,7 @@ class Every(Generic[T]):
         yield from self.by_node.items()
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks(Generic[T]):
+class Ranks(Struct, Generic[T], frozen=True):
     """One fact of every rank that spoke: by node, then by rank."""
 
     by_node: Mapping[str, Mapping[int, T]]
@@ -41,39 +40,38 @@ class Ranks(Generic[T]):
                 yield node, rank, fact
 
 
-@dataclass(frozen=True, slots=True)
-class Vote(Generic[K]):
+class Vote(Struct, Generic[K], frozen=True):
     """What nodes say, grouped by what they say: the largest group first."""
 
     groups: Mapping[K, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def agreed(self) -> bool:
-        """Whether all say the same."""
+        """Return whether all values are equal."""
         return len(self.groups) <= 1
 
     @property
     def settled(self) -> bool:
-        """Whether more than half say the same, so that the others can be said to differ."""
+        """Return whether more than half have one value, so that the others are outliers."""
         sizes = [len(group) for group in self.groups.values()]
         return bool(sizes) and 2 * sizes[0] > sum(sizes)
 
     @property
     def usual(self) -> K:
-        """What the largest group says. Raises IndexError where nobody says anything."""
+        """Return the value of the largest group. Raises IndexError without any value."""
         return next(iter(self.groups))
 
     @property
-    def odd(self) -> tuple[str, ...]:
-        """Those that differ from the majority; nobody where there is none."""
+    def outliers(self) -> tuple[str, ...]:
+        """Return the nodes that differ from the majority; none without a majority."""
         groups = list(self.groups.values()) if self.settled else []
         return tuple(node for group in groups[1:] for node in group)
 
 
-def vote(said: Mapping[str, K]) -> Vote[K]:
-    """Nodes by what they say."""
+def vote(values: Mapping[str, K]) -> Vote[K]:
+    """Group nodes by their value, the largest group first."""
     groups: dict[K, list[str]] = {}
-    for node, each in said.items():
+    for node, each in values.items():
         groups.setdefault(each, []).append(node)
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     return Vote({value: tuple(nodes) for value, nodes in ranked})

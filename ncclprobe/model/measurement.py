@@ -3,9 +3,9 @@ what the first calls cost, and on what machine it was measured.
 """
 
 import sys
-from dataclasses import dataclass, field
 from typing import Literal
 
+from ncclprobe.model.values import Struct, field
 from ncclprobe.units import size
 
 Place = Literal["in", "out"]
@@ -13,8 +13,7 @@ Mode = Literal["queued", "blocking", "graph"]
 Basis = Literal["model", "datasheet", "published", "baseline", "user"]
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Microseconds per call that lie behind a row's statistics.
 
     `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, the samples of the
@@ -27,12 +26,11 @@ class Samples:
     each: tuple[tuple[float, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Skew:
+class Skew(Struct, frozen=True):
     """How ranks come to a call, apart from how long the bytes take. Outside the timed batches.
 
     In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
-    shortest time any rank spent inside the call, for whoever comes last waits for nobody (median over rounds).
+    shortest time any rank spent inside the call, because the last one does not wait (median over rounds).
     `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after the moment
     that it had set itself it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
     """
@@ -45,8 +43,7 @@ class Skew:
     late_rounds: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """The first wrong element that a rank received: `offset` counts elements of its receive buffer.
 
     `source` is the rank that sent it; null: it is a reduction over all. Values as text, bit patterns in hexadecimal,
@@ -62,8 +59,7 @@ class Mismatch:
     got_bits: str
 
 
-@dataclass(frozen=True, slots=True)
-class FirstCall:
+class FirstCall(Struct, frozen=True):
     """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
 
     `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
@@ -79,8 +75,7 @@ class FirstCall:
     pair_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedRow:
+class SkippedRow(Struct, frozen=True):
     """What was asked for and not measured, and why: `op`, or a part of the run, such as pairs.
 
     `nbytes` is the size asked for; null: no size was.
@@ -95,8 +90,7 @@ class SkippedRow:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """What numbers depend on: a baseline of one machine says nothing of another.
 
     `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) of
@@ -109,8 +103,7 @@ class Fingerprint:
     software: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Retest:
+class Retest(Struct, frozen=True):
     """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
 
     busbw_GBps: float
@@ -119,8 +112,7 @@ class Retest:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Disturbance:
+class Disturbance(Struct, frozen=True):
     """Something else that slowed this run down while it measured: `what` in words, with the host.
 
     `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
@@ -132,8 +124,7 @@ class Disturbance:
     falsifies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """What a healthy machine does, and where that number comes from.
 
     ``threshold`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
@@ -153,8 +144,7 @@ class Expectation:
     known: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeStats:
+class TimeStats(Struct, frozen=True):
     """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say."""
 
     mean: float
@@ -165,8 +155,7 @@ class TimeStats:
     stdev: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(Struct, frozen=True):
     """The transport that carried the bytes, as far as it is known."""
 
     network: str | None = None
@@ -176,16 +165,14 @@ class Transport:
     channels: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(Struct, frozen=True):
     """The communication library that was measured."""
 
     name: str
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Struct, frozen=True, kw_only=True):
     """One row of a sweep: an operation at one size, timed.
 
     ``time_us`` is wall-clock time, as nccl-tests prints it; ``algbw_GBps`` and ``busbw_GBps`` are computed from its
@@ -234,8 +221,7 @@ class Measurement:
     retest: Retest | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """How a row was measured: what must be equal for two rows of one operation and size to be comparable at all."""
 
     ranks: int
@@ -252,8 +238,7 @@ def conditions(row: Measurement) -> Conditions:
     return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Struct, frozen=True):
     """An expectation and the rows it is for: `op`, printed sizes `low_bytes` to `high_bytes`, both included.
 
     `like` is how the rows were measured that a baseline comes from: it speaks only for rows measured in the same way.
@@ -274,8 +259,8 @@ class Band:
         """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
         sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
         row = self.like
-        alike = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
-        return f"{self.op} {sizes}{alike}"
+        conditions = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
+        return f"{self.op} {sizes}{conditions}"
 
 
 def _range(low: int, high: int) -> str:

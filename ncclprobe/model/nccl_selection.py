@@ -1,25 +1,24 @@
 """What NCCL would choose on a node, and how the node is built, as a report carries both (contract, JSON report).
 
-Like :mod:`ncclprobe.model`, of which they are a part: frozen dataclasses without behaviour. Devices are spelled as NCCL
+Like :mod:`ncclprobe.model`, of which they are a part: frozen values without behaviour. Devices are spelled as NCCL
 spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from ncclprobe.model.values import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class Part(Struct, Generic[T], frozen=True):
     """One part of the choice. `chosen` null: the facts do not tell it. `why`: what they lack, or what decided."""
 
     chosen: tuple[T, ...] | None
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceChoice:
+class InterfaceChoice(Struct, frozen=True):
     """An interface that NCCL takes. `step`: which of its attempts found it (:mod:`ncclprobe.nccl.interfaces`)."""
 
     name: str
@@ -28,8 +27,7 @@ class InterfaceChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class HcaChoice:
+class HcaChoice(Struct, frozen=True):
     """A port (``mlx5_0:1``) that NCCL's own InfiniBand transport takes, or leaves out."""
 
     port: str
@@ -37,8 +35,7 @@ class HcaChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class GidChoice:
+class GidChoice(Struct, frozen=True):
     """The entry of a RoCE port's GID table for its connections. `address` null: the entry is empty, or not known."""
 
     port: str
@@ -48,8 +45,7 @@ class GidChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class DirectChoice:
+class DirectChoice(Struct, frozen=True):
     """Whether NICs write (`receives`) and read (`sends`) a GPU's memory themselves.
 
     `nics` are those that are equally near. `path` is compared with NCCL's level: the relay's, where there is one.
@@ -64,9 +60,8 @@ class DirectChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerChoice:
-    """Pairs of GPUs that are alike. `transport` is P2P, SHM or NET; `refused`: NCCL ends its start because of them."""
+class PeerChoice(Struct, frozen=True):
+    """Pairs of GPUs with the same transport. `transport` is P2P, SHM or NET; `refused`: NCCL fails because of them."""
 
     pairs: tuple[tuple[str, str], ...]
     transport: str | None
@@ -75,16 +70,14 @@ class PeerChoice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NvlsChoice:
+class NvlsChoice(Struct, frozen=True):
     """Whether NCCL reduces inside the NVSwitches."""
 
     available: bool | None
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """What NCCL would choose. `nccl`: the version whose rules these are; null: none was found, so the newest known."""
 
     nccl: str | None
@@ -98,8 +91,7 @@ class Choices:
     nvls: NvlsChoice
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
+class DeviceRow(Struct, frozen=True):
     """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell."""
 
     name: str
@@ -109,16 +101,14 @@ class DeviceRow:
     cpus: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NumaRow:
+class NumaRow(Struct, frozen=True):
     """A NUMA node and its CPUs."""
 
     id: int
     cpus: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTopology:
+class NodeTopology(Struct, frozen=True):
     """The devices of a node, and NCCL's path type from each GPU to each GPU and NIC, without relays.
 
     Null in place of devices or paths: not known, and `why` says so.

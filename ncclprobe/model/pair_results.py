@@ -1,20 +1,19 @@
 """The nouns of measured pairs: a row per direction, and what they say together about who is slow."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
+class PairRow(Struct, frozen=True, kw_only=True):
     """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
 
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
     bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
     direction ran at the same time. `step` is 0 in the tournament and counts the rounds of retests from 1. `inside`:
-    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the bytes that came out
-    wrong in a transfer beside the timed ones, null: not verified; `mismatch` is the first of them.
+    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the wrong
+    bytes of an extra transfer after the timed ones, null: not verified; `mismatch` is the first of them.
     """
 
     op: Literal["sendrecv"] = "sendrecv"
@@ -37,14 +36,13 @@ class PairRow:
     mismatch: Mismatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Blamed:
+class Blamed(Struct, frozen=True):
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
 
-    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results speak for it, `retests` of these were taken
-    after it was suspected, beside `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
-    of the tournament, which on a single node are its ranks.
+    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were taken
+    after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
+    of the round-robin, which on a single node are its ranks.
     """
 
     where: str
@@ -61,8 +59,7 @@ class Blamed:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LostPair:
+class LostPair(Struct, frozen=True):
     """Nothing, or not all, came from `src` to `dst` before the deadline."""
 
     src: str
@@ -71,8 +68,7 @@ class LostPair:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
+class Aside(Struct, frozen=True):
     """A rank that played no more, where it is, and why: its pair was lost, or (`gone`) it did not answer at all."""
 
     rank: int
@@ -81,8 +77,7 @@ class Aside:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCollective:
+class OwnCollective(Struct, frozen=True):
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
@@ -96,9 +91,8 @@ class OwnCollective:
     samples_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """What is slow inside one node beside its peers, where no network is in the way.
+class Inside(Struct, frozen=True):
+    """What is slow inside one node, compared with others like it, without a network between.
 
     `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
     `ratio`: what is left of the `usual_GBps`; it was slow in each of `tests`, which were taken one after another.
@@ -113,8 +107,7 @@ class Inside:
     tests: int
 
 
-@dataclass(frozen=True, slots=True)
-class WrongBytes:
+class WrongBytes(Struct, frozen=True):
     """`wrong` bytes of one transfer from rank `src` to rank `dst` are not what was sent; `first` is where it begins."""
 
     src: int
@@ -125,9 +118,9 @@ class WrongBytes:
     first: Mismatch
 
 
-@dataclass(frozen=True, slots=True)
-class Localisation:
-    """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
+class Localisation(Struct, frozen=True):
+    """What is slow, if anything: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only
+    once.
 
     `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:
     that itself is below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.

@@ -1,31 +1,28 @@
 """The report: everything that a run has to say, as the contract's ``ncclprobe.report/1``.
 
-Frozen dataclasses without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
+Frozen values without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
 are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s``
 and ``_us`` seconds and microseconds.
 """
-
-from dataclasses import dataclass, field
 
 from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct, field
 
 SCHEMA = "ncclprobe.report/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """Who wrote a report."""
 
     name: str
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRow:
+class LaunchRow(Struct, frozen=True):
     """How the ranks were started: torchrun, slurm, openmpi, pmi, pytorchjob, environment (RANK … by hand), options
     (--nnodes …), self (--nproc) or single.
     """
@@ -35,8 +32,7 @@ class LaunchRow:
     world_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True):
     """One node of a report."""
 
     name: str
@@ -45,8 +41,7 @@ class NodeRow:
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One variable that NCCL, torch or the launcher reads, and where its value comes from.
 
     ``value`` is null where only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
@@ -57,16 +52,14 @@ class Setting:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEnvironment:
+class NodeEnvironment(Struct, frozen=True):
     """Versions and settings of one node."""
 
     versions: dict[str, str | None] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader

@@ -1,17 +1,16 @@
 """What is declared: collectors, checks, and the facts that they need. :mod:`ncclprobe.model.registry` finds them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ncclprobe.model.findings import Finding, Status, Verdict
+from ncclprobe.model.values import Struct, replace
 
 Source = Literal["machine", "run", "job", "files"]
 """Where facts come from: a machine, what a run measured, a running job, the files that a job left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
 
     `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; or of the run.
@@ -23,9 +22,8 @@ class Need:
     of: Literal["node", "nodes", "ranks", "run"] = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class Collector:
-    """A function that asks a host and returns one fact. ``needs`` are the facts it takes beside the host.
+class Collector(Struct, frozen=True):
+    """A function that asks a host and returns one fact. ``needs`` are the facts that it takes after the host.
 
     `of_rank`: the fact is each rank's own, where others of one node may have another: affinity, visible devices.
     """
@@ -36,8 +34,7 @@ class Collector:
     of_rank: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """When a check applies: a predicate over facts, and the words for it (``only <words>``)."""
 
     run: Callable[..., bool]
@@ -45,8 +42,7 @@ class Condition:
     needs: tuple[Need, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
     ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument

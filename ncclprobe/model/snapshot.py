@@ -1,20 +1,19 @@
 """What is known of a machine: facts by their type, and why one could not be learned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ncclprobe.model.values import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+
+class Absent(Struct, frozen=True):
     """A fact that could not be learned. ``refused`` is the name of the HostError behind it, if there was one."""
 
     why: str
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """What the user is about to run, as far as the command line says so. A fact like any other to a check.
 
     `local`: only this node is asked about, whatever the launcher says.
@@ -25,8 +24,7 @@ class Job:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """All facts of one node, by their type. A value is the fact itself or ``Absent``.
 
     `ranks`: of each rank of this node that spoke, its own facts, by rank.

@@ -3,12 +3,12 @@
 GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and never zero.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ncclprobe.model.values import Struct
 
-@dataclass(frozen=True, slots=True)
-class NicBytes:
+
+class NicBytes(Struct, frozen=True):
     """What one NIC of one node moved while something was measured, by its own counters (all traffic, not only ours).
 
     `share`: of all bytes that this node's NICs sent; `expected`: whether the library was to use it, null: not known.
@@ -25,8 +25,7 @@ class NicBytes:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OperationTraffic:
+class OperationTraffic(Struct, frozen=True):
     """Which way the bytes of one operation went. `nbytes` are its size times the number of calls.
 
     `least_bytes`: what any algorithm must have sent from all nodes together. `stray`: the NICs that carried a part
@@ -40,8 +39,7 @@ class OperationTraffic:
     stray: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRow:
+class CopyRow(Struct, frozen=True, kw_only=True):
     """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, host.
 
     `device` is ``GPU3``, or ``cpu`` for the host's own memory; `peer` the other GPU. `numa` is the node of the host
@@ -69,8 +67,7 @@ class CopyRow:
     status: Literal["pass", "fail", "inconclusive", "unjudged"] = "unjudged"
 
 
-@dataclass(frozen=True, slots=True)
-class AffinityRow:
+class AffinityRow(Struct, frozen=True):
     """The same operation with a rank's processors as they are and as the topology says they should be, in turn.
 
     `cpus`, `better_cpus`: lists as taskset writes them. `ratio`: time as it is over time as it should be, with its
@@ -88,8 +85,7 @@ class AffinityRow:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True, kw_only=True):
     """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
 
     `size` ranks in each of `groups` groups, `crossing` of which span nodes. Times are of the slowest group (its ranks:
@@ -112,8 +108,7 @@ class GroupRow:
     advice: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a training strategy, replayed with its real collectives and stand-in compute.
 
     `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the

@@ -6,9 +6,9 @@ Ring came back where nothing was left.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.values import Struct, field
 
 _GRAMMAR = (2, 24)
 _PAT = (2, 23)
@@ -21,8 +21,7 @@ _ALL_PROTOCOLS = ("Tree", "Ring")
 _ONLY_RING = frozenset({"Ring"})
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True):
     """What a list leaves to each function that it speaks of; `error` why NCCL refuses it, empty where it does not.
 
     `ignored` are names that versions before 2.24 pass over.

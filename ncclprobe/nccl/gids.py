@@ -5,7 +5,6 @@ Source: src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateG
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Literal
 
@@ -13,6 +12,7 @@ from ncclprobe.facts.infiniband import Gid, Port
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import read_setting
 
 Family = Literal["inet", "inet6"]
@@ -25,8 +25,7 @@ _MAPPED_IPV4 = b"\0" * 10 + b"\xff\xff"
 _EMPTY = Gid(-1, IPv6Address(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What the environment asks for. `index` below 0: NCCL searches."""
 
     index: int = -1
@@ -36,8 +35,7 @@ class Wish:
     flid_index: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Struct, frozen=True):
     """The index that NCCL uses on a port, what stands there (None: an empty entry), and what decided.
 
     `by` is ``setting`` (NCCL_IB_GID_INDEX), ``search``, ``version`` (one that does not search) or ``infiniband``.

@@ -8,7 +8,6 @@ network plugin decides for itself.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ncclprobe.facts.gpudirect import PATHS, GpuDirect
@@ -16,6 +15,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import read_level, read_setting
 from ncclprobe.topology.paths import PathType, Topology
 
@@ -51,8 +51,7 @@ class Level(NamedTuple):
         return f"the default level is {self.path.name}" if self.origin == "default" else self.origin
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSupport:
+class KernelSupport(Struct, frozen=True):
     """How a NIC reaches GPU memory on this machine. `works` None: the files do not tell; `why` says it in words.
 
     What the files say are prerequisites: NCCL itself tries, when a job starts.
@@ -62,8 +61,7 @@ class KernelSupport:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(Struct, frozen=True):
     """The decision for one GPU and one NIC. None: not known.
 
     `path` is what is compared with the level: the relay's, where NCCL goes over one (PXN). Receiving and sending

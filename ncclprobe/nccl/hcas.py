@@ -6,12 +6,12 @@ same ports by another name (``mlx5_0_dma``).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.lists import MAX_HCAS, Entry, Selector, parse_selector
 from ncclprobe.nccl.values import read_setting
 
@@ -22,8 +22,7 @@ _PCI_ORDER = (2, 29, 7)
 _MORE_DEVICES, _FEWER = (2, 19), 16  # MAX_IB_DEVS of src/transport/net_ib.cc (v2.18.3)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What NCCL_IB_HCA, or its absence, selects on this machine.
 
     `taken`: the ports NCCL uses, in its order. `down`: selected, of a layer that it knows, and not ACTIVE: dropped

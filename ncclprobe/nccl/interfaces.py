@@ -6,12 +6,12 @@ nccl_semantics.md §1.2 to §1.4.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Literal, Protocol
 
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 Family = Literal["inet", "inet6"]
@@ -44,8 +44,7 @@ class Interface(Protocol):
         """IFF_RUNNING: up, and the link has a carrier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The interfaces taken, in NCCL's order, and the step of its search that found them.
 
     ``step`` is ``env`` (NCCL_SOCKET_IFNAME), ``ib``, ``subnet`` (that of NCCL_COMM_ID), ``^docker,lo,virbr``

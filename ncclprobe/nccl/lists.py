@@ -7,8 +7,8 @@ Source: src/misc/utils.cc:189 parseStringList and :218 matchIf (v2.30.7). Rail a
 """
 
 import re
-from dataclasses import dataclass
 
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import BLANKS, to_int32
 
 MAX_INTERFACES = 16
@@ -25,8 +25,7 @@ _DECIMAL = re.compile(rf"[{BLANKS}]*([+-]?)0*([0-9]*)")
 _MOST_DIGITS = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One element of a list: a name or the beginning of one, and where it was narrowed down."""
 
     prefix: str
@@ -40,8 +39,7 @@ class Entry:
         return named and (port in (ANY, self.port) or self.port == ANY)
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """A parsed list. ``dropped`` are the entries beyond the limit, which NCCL neither reads nor mentions."""
 
     exclude: bool

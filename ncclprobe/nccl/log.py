@@ -7,8 +7,9 @@ log does not say is not known: a missing line is never "no".
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+from ncclprobe.model.values import Struct, field
 
 _MOST_LINE = 2048
 """Characters: NCCL cuts its lines at 1023 bytes; a launcher's prefix comes before them."""
@@ -41,8 +42,7 @@ _PROTOCOLS = ("LL", "LL128", "SIMPLE")
 """By the numbers that were printed until 2.23 (NCCL_ALGO_*, NCCL_PROTO_* in src/include/nccl_common.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One message, without its prefix; `host` and `pid` are of the process that wrote it, empty where it has none."""
 
     host: str
@@ -51,8 +51,7 @@ class Line:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A network device as the log numbers them: an interface, or an HCA's port with its link layer (IB, RoCE)."""
 
     number: int
@@ -61,8 +60,7 @@ class Device:
     link: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """How one channel goes from rank `src` to rank `dst`.
 
     `how`: P2P, SHM or NET; `by`: CUMEM, IPC, …, of a network its name. `device` is the network's number of the device,
@@ -80,8 +78,7 @@ class Hop:
     way: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """What NCCL chose for one call of `nbytes` (count times type size of the call, of all-gather one rank's part)."""
 
     op: str
@@ -91,8 +88,7 @@ class Choice:
     channels: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """What one rank's log says. Null or empty: it does not say."""
 
     version: str | None = None
@@ -143,8 +139,7 @@ def lines(text: str) -> Iterator[Line]:
             yield Line("", 0, "INFO", raw.strip())
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """A log as far as it has been read."""
 
     version: str | None = None

@@ -5,12 +5,12 @@ that bytes went another way. Traffic of others on another NIC proves nothing, an
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ncclprobe.facts.traffic import Count, NicKind
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
+from ncclprobe.model.values import Struct, field
 from ncclprobe.nccl.log import Choice, Log
 
 WORTH = 0.1
@@ -31,8 +31,7 @@ _NCCL_NAMES = {
 """Those that NCCL chooses an algorithm for; the others are sends and receives."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """What the NICs of one node moved while an operation was at work.
 
     `expected`: the names that were to carry it; None: not known. `below`: of an interface that stands on others

@@ -7,7 +7,6 @@ both GPUs reach a NIC below their own switch faster than each other (it takes ba
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
@@ -18,6 +17,7 @@ from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.gpudirect import Level, user_level
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology
@@ -30,8 +30,7 @@ _DISABLED_IS_REPORTED = (2, 12)
 _NVLS, _NVLS_FOR_TWO, _HOPPER, _MULTICAST_CUDA = (2, 17), (2, 29), (9, 0), (12, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTransport:
+class PeerTransport(Struct, frozen=True):
     """The transport that NCCL takes between two GPUs. `transport` None: not known.
 
     `broken`: NVML denies P2P to GPUs that NVLink joins, which ends NCCL's start ("P2P is disabled between NVLINK
@@ -46,8 +45,7 @@ class PeerTransport:
     broken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Nvls:
+class Nvls(Struct, frozen=True):
     """Whether NCCL reduces inside the NVSwitches. None: not known."""
 
     available: bool | None

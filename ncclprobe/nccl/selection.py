@@ -5,7 +5,6 @@ network plugin decides for itself: where NCCL would find one, the text at the HC
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from ncclprobe.model.nccl_selection import (
     PeerChoice,
 )
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gids import Pick, pick, wish
 from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
@@ -53,8 +53,7 @@ _STEPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """The facts of a node."""
 
     facts: Mapping[type, Any]

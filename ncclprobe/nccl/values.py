@@ -1,11 +1,11 @@
 """How NCCL, and torch as well, read one value from the environment."""
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.values import Struct
 
 Note = Literal["plain", "word", "tail", "octal", "empty", "overflow"]
 
@@ -21,8 +21,7 @@ _NUMBER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The integer that NCCL makes of a text, and how it got there.
 
     ``note`` is *plain* (the number as written), *word* (no digits: 0, and the default since 2.32), *tail* (what

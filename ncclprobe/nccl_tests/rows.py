@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
 from ncclprobe.units import size
 
@@ -39,8 +39,7 @@ _MOST = 1 << 62
 _MOST_GBps = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
 
     `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
@@ -55,8 +54,7 @@ class Run:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """What all rows of a run share. `version` is the library's: NCCL's, unless ncclprobe wrote the rows of another."""
 
     op: str
@@ -68,8 +66,7 @@ class Setup:
     library: str = "nccl"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One placement of one line, as printed. `cpu`: the time is the host's time to hand a call over (``-C``)."""
 
     nbytes: int

@@ -1,16 +1,16 @@
 """The text tables of nccl-tests, found in whatever log they stand in.
 
-A table's own header names its columns, so that older and newer versions are read alike (``-I`` and ``-S`` add some,
+A table's own header names its columns, so that older and newer versions can be read (``-I`` and ``-S`` add some,
 ``error`` became ``#wrong``, ``root`` came later); lines of other programs between the rows are passed over, and so are
 the marks that launchers put before each line (``[1,0]<stdout>:``, ``0: ``).
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
+from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl_tests.rows import (
     MOST_ROWS,
     Line,
@@ -39,8 +39,7 @@ _BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
 _TIMES = ("time", "cputime")
 
 
-@dataclass(slots=True)
-class _Section:
+class _Section(Struct):
     """What is known of the run whose lines are being read."""
 
     op: str = ""

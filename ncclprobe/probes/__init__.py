@@ -5,18 +5,18 @@ to call; it also states what the receive buffer must hold afterwards, so that th
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+from ncclprobe.model.values import Struct
 
 Call = Callable[[], object]
 ROOT = 0
 """The rank that broadcast and scatter send from, reduce and gather send to (nccl-tests' ``-r`` default)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BufferView:
+class BufferView(Struct, frozen=True):
     """Where one call sends from and receives to: flat views of one data type. In place, they overlap.
 
     `rank` and `ranks` are those of `group`, null: the default one.
@@ -34,8 +34,7 @@ class BufferView:
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """`count` elements of a receive buffer: what rank `source` sends from its element `start` on.
 
     A `source` of None is the reduction over all ranks, of the elements from `start` on.
@@ -46,8 +45,7 @@ class Part:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """One collective: `run` binds a call to a slot, `result` says what that call must leave in `view.recv`.
 
     `result` takes rank, ranks and the count that nccl-tests prints; the parts lie one after another.

@@ -8,10 +8,10 @@ between two ranks is the offset of their clocks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
 from ncclprobe.model.measurement import Skew
+from ncclprobe.model.values import Struct
 from ncclprobe.probes import Call
 from ncclprobe.probes.clock import Clock
 
@@ -23,8 +23,7 @@ _SHARE = 0.1  # of a row's budget, that the calls of all rounds may take
 _FEWEST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """One round on one rank, by its own clock: when it left the barrier and when it called; seconds in the call."""
 
     left_s: float

@@ -2,21 +2,20 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
 from ncclprobe.errors import HostError
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Place
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
 
 _VIEW_ALIGNMENT = 512
 """What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(Struct, frozen=True):
     """One buffer to send from and one to receive in, both `footprint_bytes` long and of one data type.
 
     In place, only the second is used.

@@ -7,7 +7,6 @@ busy. A test times a simulated link through the same functions.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Mode
+from ncclprobe.model.values import Struct
 from ncclprobe.probes import Call
 
 
@@ -118,8 +118,7 @@ def clock_of(device: torch.device) -> Clock:
     return CudaClock() if device.type == "cuda" else CpuClock()
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """One sample: seconds per operation on this rank, and of these how many the host took to hand it over.
 
     `device_s`: what the device took by its own clock; None where it has none, or where the host stood between calls.

@@ -11,12 +11,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ncclprobe.errors import ProbeError
+from ncclprobe.model.values import Struct
 from ncclprobe.probes import Call
 
 SAMPLES = 7
@@ -75,8 +75,7 @@ def _seconds(call: Call, synchronise: Callable[[], None], number: int) -> float:
     return (time.perf_counter() - started) / number
 
 
-@dataclass(frozen=True, slots=True)
-class GpuBuffers:
+class GpuBuffers(Struct, frozen=True):
     """What the copies of one GPU work on: two buffers of the device, two pinned ones of the host."""
 
     device: torch.device

@@ -9,11 +9,11 @@ a timed window.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.values import Struct
 from ncclprobe.probes import Part
 
 PERIOD = 1021
@@ -28,8 +28,7 @@ _FLOAT_AVERAGE_BELOW = 16
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """What each rank sends (`rows[rank]`, one period) and what a reduction over all ranks gives (`total`)."""
 
     rows: torch.Tensor

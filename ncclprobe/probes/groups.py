@@ -7,7 +7,6 @@ guide, "Using multiple NCCL communicators concurrently").
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -17,6 +16,7 @@ from ncclprobe import units
 from ncclprobe.errors import UsageError
 from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import GroupRow
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes import BufferView, Call, Probe
 from ncclprobe.probes.buffers import allocate
@@ -31,8 +31,7 @@ _SIDE = 8
 """Calls of the quickest kind for one of the slowest, at most: all kinds are to end at about the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrentGroup:
+class ConcurrentGroup(Struct, frozen=True):
     """This rank's part in one kind: the members of its group, in their order, and the call."""
 
     kind: Kind

@@ -1,7 +1,6 @@
 """Turn what a round-robin found out into the report's nouns."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ncclprobe.localise.pairs import suspects
@@ -9,6 +8,7 @@ from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.rails import Placement
 from ncclprobe.localise.pairs.samples import End, Lost, Rules
 from ncclprobe.model.pair_results import Blamed, Localisation, LostPair
+from ncclprobe.model.values import replace
 
 
 def to_report(

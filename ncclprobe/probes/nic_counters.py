@@ -5,13 +5,13 @@ between the readings is these calls, and what others do on the machine meanwhile
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ncclprobe import units
 from ncclprobe.model.registry import discover
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
@@ -19,8 +19,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """So many calls of `nbytes` (as printed) of one operation."""
 
     op: str

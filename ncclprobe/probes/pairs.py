@@ -12,7 +12,6 @@ position, into a buffer that was cleared; the received bytes are compared.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from statistics import median
 from typing import Any, Literal
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.model.measurement import Mismatch
+from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes import Part
 from ncclprobe.probes.data import PERIOD, Pattern
 
@@ -34,8 +34,7 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken p
 """How gloo says that only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairTiming:
+class PairTiming(Struct, frozen=True):
     """One rank's timing of a step: seconds per transfer, or why nothing came; empty where it only answered.
 
     `wrong`: received bytes that differ from what was sent, None: it verified nothing; `mismatch` the first. `fit`:

@@ -1,10 +1,9 @@
 """One stage of a pipeline: receive, compute, hand on, in the order of 1F1B."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as dist
 
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.work import Work
@@ -12,8 +11,7 @@ from ncclprobe.training.pipeline import Pass, one_f_one_b
 from ncclprobe.training.workload import BACKWARD, FORWARD, Model
 
 
-@dataclass(slots=True)
-class Stage:
+class Stage(Struct):
     """This rank's stage. Forward and backward have a group each.
 
     NCCL runs the calls of one communicator between two ranks one after the other; activations going forth and gradients

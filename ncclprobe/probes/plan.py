@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -10,6 +9,7 @@ import torch.distributed as dist
 
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Library, Mode, Place
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
 from ncclprobe.probes import BufferView
 from ncclprobe.probes.arrival_skew import ROUNDS
@@ -43,8 +43,7 @@ class Exchange(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What to measure, the same on every rank but for `rank` and `device`.
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
@@ -87,8 +86,7 @@ class Plan:
         return "blocking" if self.backend == "gloo" else self.mode
 
 
-@dataclass(frozen=True, slots=True)
-class SweepContext:
+class SweepContext(Struct, frozen=True):
     """What every step of a sweep needs."""
 
     plan: Plan

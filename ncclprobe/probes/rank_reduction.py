@@ -1,12 +1,12 @@
 """Reduce what every rank reports into one row of the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from ncclprobe import stats
 from ncclprobe.model.measurement import Measurement, Mismatch, Place, Samples
+from ncclprobe.model.values import Struct, asdict
 from ncclprobe.ops import Op, Shape
 from ncclprobe.probes.arrival_skew import Arrival, skew
 from ncclprobe.probes.clock import Batch
@@ -16,8 +16,7 @@ _MOST_SAMPLES = 1000
 _MOST_MISMATCHES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Struct, frozen=True):
     """What one rank measured of a row: per batch the seconds per call, and means of the host's and device's share.
 
     `wrong` counts elements, None: not verified.

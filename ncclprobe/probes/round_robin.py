@@ -15,7 +15,6 @@ itself; then nodes measure, rail with rail. What a failing pair ends, and for wh
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.rounds import AT_ONCE, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.pair_results import Aside, Inside, Localisation, PairRow, WrongBytes
+from ncclprobe.model.values import Struct, field
 from ncclprobe.probes.localisation import to_report
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
@@ -47,8 +47,7 @@ class Steps(Exchange, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class PairContext:
+class PairContext(Struct):
     """What a rank needs to measure pairs: its number, its endpoint, and the exchange with the others.
 
     `sizes`: bytes of the latency's and of the bandwidth's messages. `deadline_s` holds for one step; `set_phase` names
@@ -81,8 +80,7 @@ def run_worker(context: PairContext) -> bool:
     return bool(instruction["over"])
 
 
-@dataclass(slots=True)
-class RoundRobin:
+class RoundRobin(Struct):
     """Rank 0's record of the rounds. `dropped` is called with the ranks that do not answer any more, as they go."""
 
     context: PairContext

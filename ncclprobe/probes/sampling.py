@@ -8,9 +8,9 @@ more room than that.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ncclprobe import stats
+from ncclprobe.model.values import Struct
 
 BATCH_S = 5e-3
 """How long a batch should last: a hundred times what ranks leave a barrier apart, for that is part of its time."""
@@ -20,8 +20,7 @@ MOST_BATCHES = 400
 """Batches of one row: more would not fit a report, and what they leave undecided is not noise but change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What is asked of every row: half the interval as a share of the median, and the seconds it may take.
 
     The first MIN_SAMPLES batches are made whatever the budget: with fewer there is no interval.

@@ -5,7 +5,6 @@ step with another: with and without overlap, measured and predicted from the tim
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from ncclprobe import units
 from ncclprobe.errors import UsageError
 from ncclprobe.model.traffic import StepRow
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import BufferView, collectives
 from ncclprobe.probes.buffers import Buffers, allocate
@@ -55,8 +55,7 @@ _ISSUE: Mapping[str, Issue] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What to replay: `compute_s` of one rank in one step, null: what 6 operations per parameter and token take."""
 
     strategy: Strategy
@@ -64,8 +63,7 @@ class Asked:
     compute_s: float | None = None
 
 
-@dataclass(slots=True)
-class StepRunner:
+class StepRunner(Struct):
     """This rank's instruments."""
 
     plan: Plan

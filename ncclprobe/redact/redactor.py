@@ -12,13 +12,13 @@ import json
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
@@ -35,8 +35,8 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 """Names that identify no one: replacing them would hide nothing and spoil words and paths."""
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
-"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But cgroups are named by
-whoever makes them.)"""
+"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But users name
+cgroups.)"""
 
 _NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,63}){1,4}"
 _WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")
@@ -232,8 +232,8 @@ class Redactor:
             new = type(value)(self._tree(item) for item in value)
         elif isinstance(value, dict):
             new = {self.text(str(key)): self._tree(item) for key, item in value.items()}
-        elif is_dataclass(value) and not isinstance(value, type):
-            new = replace(value, **{f.name: self._tree(getattr(value, f.name), f.name) for f in fields(value)})
+        elif isinstance(value, Struct):
+            new = replace(value, **{name: self._tree(getattr(value, name), name) for name in value.__struct_fields__})
         return new  # type: ignore[no-any-return]
 
     def _free(self, text: str) -> str:

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report, Setting
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest, pairs, traffic, training
 from ncclprobe.units import printable, size
 
@@ -96,15 +96,15 @@ def quiet(report: Report) -> str:
 
 
 def _legible(value: T) -> T:
-    """`value` with every text in it made printable: dataclasses, tuples and dictionaries all the way down."""
+    """`value` with every text in it made printable: values, tuples and dictionaries all the way down."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return printable(value)  # type: ignore[return-value]
     if isinstance(value, tuple):
         return tuple(map(_legible, value))  # type: ignore[return-value]
     if isinstance(value, dict):
         return {_legible(k): _legible(v) for k, v in value.items()}  # type: ignore[return-value]
-    if is_dataclass(value):
-        return replace(value, **{f.name: _legible(getattr(value, f.name)) for f in fields(value)})  # type: ignore[type-var]
+    if isinstance(value, Struct):
+        return replace(value, **{name: _legible(getattr(value, name)) for name in value.__struct_fields__})
     return value
 
 

@@ -1,11 +1,11 @@
 """The options of a measuring run: a checked command line, which every rank has."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncclprobe import stats
 from ncclprobe.facts.run.asked import What
 from ncclprobe.model.measurement import Mode
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.measure.training import Training
 from ncclprobe.session.ranks.identity import Backend
@@ -14,8 +14,7 @@ LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
 """Bytes of the largest message without -e, by backend."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
 
     `what` are the parts of the run in the order in which they are measured. What a command has no option for keeps its

@@ -9,7 +9,6 @@ and the virtual links of Broadcom's switch module.
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations, pairwise, product, takewhile
@@ -20,6 +19,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PciPosition, normal
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field, replace
 
 
 class PathType(IntEnum):
@@ -56,8 +56,7 @@ Pair = tuple[str, str]
 _CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # the products with NVLink-C2C to their CPU
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The distances between `gpus` and `nics`, which are PCI addresses by name (``GPU0``, ``mlx5_0``).
 
     `paths` holds NCCL's path type from each GPU to each GPU and NIC without relays, `relays` the GPU over which NCCL
@@ -158,7 +157,7 @@ def _remembered(
     links: tuple[tuple[str, tuple[str, ...]], ...],
     c2c: tuple[str, ...],
 ) -> Topology:
-    """:func:`topology`, made once for all checks, and for all nodes of a fleet that are built alike."""
+    """Return :func:`topology`, made once for all checks, and for all equal nodes of a fleet."""
     return topology(pci.fact, dict(gpus), dict(nics), dict(links), c2c)
 
 

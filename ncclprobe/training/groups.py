@@ -6,12 +6,12 @@ after the other keeps tensor-parallel groups, which talk most, inside nodes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Literal, get_args
 
 from ncclprobe.errors import UsageError
+from ncclprobe.model.values import Struct
 
 Kind = Literal["tp", "cp", "dp", "pp"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -24,8 +24,7 @@ handed to the next stage."""
 _MOST_RANKS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """How many ranks lie along each axis; ``tp=8,dp=4`` has 32 ranks."""
 
     tp: int = 1

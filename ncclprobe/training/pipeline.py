@@ -5,14 +5,13 @@ many forward passes ahead as there are stages behind it, then one backward and o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from ncclprobe.model.values import Struct
 from ncclprobe.training.workload import BACKWARD, FORWARD
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """One pass of one micro-batch through one stage."""
 
     way: Literal["forward", "backward"]

@@ -1,16 +1,15 @@
 """How long a step should take: compute, and calls that take turns on one network, with and without overlap."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ncclprobe.model.values import Struct
 from ncclprobe.training.workload import Call, Compute, Step
 
 TimeOf = Callable[[Call], float]
 """Seconds that one call takes alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """Seconds of a step: `compute_s` of it is work, `calls_s` is all calls alone, `exposed_s` is what is not hidden."""
 
     step_s: float

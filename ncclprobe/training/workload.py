@@ -6,10 +6,10 @@ of a step's whole: a forward pass is one third and a backward pass two thirds of
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import isqrt
 from typing import Literal, get_args
 
+from ncclprobe.model.values import Struct
 from ncclprobe.training.groups import Kind
 
 Strategy = Literal["ddp", "fsdp", "zero3", "tp", "pp"]
@@ -24,8 +24,7 @@ ZERO_BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's reduce_bucket_size: gradients wait until so many are there (deepspeed/runtime/zero/config.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
 
     `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP and ZeRO, null: that framework's own default.
@@ -55,15 +54,13 @@ class Model:
         return (*[each * self.dtype_bytes] * (self.layers - 1), (each + rest) * self.dtype_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Struct, frozen=True):
     """Work for the processor: a share of the step's whole compute."""
 
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One collective. `name` says what for.
 
     `needed`: which compute after it waits for its result, 0 being the next; null: only the end of the step does.

@@ -1,7 +1,5 @@
 """The GPUs' own checks: what they say of codes and states, and what they keep quiet about."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.checks.gpu import at, blanks
@@ -16,6 +14,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
 

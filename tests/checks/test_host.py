@@ -1,6 +1,5 @@
 """What a host lets a job have: the cases in which a setup only looks wrong, and those that name the wrong thing."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from ncclprobe.facts.timesync import TimeSync
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 NO_GPUS = Absent("no NVIDIA driver here")
 

@@ -1,7 +1,6 @@
 """NICs, ports and GPUDirect: what is a fault, whose it is, and what must not be called one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 CAPTURES = sorted((Path(__file__).parent.parent / "captures").glob("*.jsonl"))
 COLLECTORS = discover("ncclprobe.facts", Collector)

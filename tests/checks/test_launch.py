@@ -1,6 +1,5 @@
 """How a job was started: real setups that only look odd, and what must not pass where it is not known."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.report import Setting
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 BOTH = Interfaces((CNI0, ETH0))
 LOCAL = Master("localhost", ("127.0.0.1",), 0.001)

@@ -1,7 +1,6 @@
 """Who cannot connect to whom: the node, the direction and the interface that must be named, and nobody else."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
 
 TWO_ROLES = ("nccl0", "default")
 

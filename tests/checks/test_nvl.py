@@ -1,7 +1,6 @@
 """NVLink: who is short of links, who only looks so, and what the fabric says."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 
 def named(name: str, count: int) -> Gpus:

@@ -1,7 +1,5 @@
 """The PCI bus: what is too narrow, what only idles, and where sysfs and nvidia-smi tell different things."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.checks.gpu.peers import METAL, TREE, TWO
@@ -30,6 +28,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 GRACE = Absent("NVML nvmlDeviceGetCurrPcieLinkWidth: Not Supported", "Failed")
 

@@ -1,10 +1,9 @@
 """Regular machines for the search and the cost model, with the links of nccl_semantics.md §4.1."""
 
-from dataclasses import replace
-
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.graphs import Graphs
 from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.model.values import replace
 
 LATEST: NcclVersion = (2, 30, 7)
 H100 = NodeSystem(

@@ -4,12 +4,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from ncclprobe.model.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = Path(os.environ.get("NCCLPROBE_SHARED") or ROOT.parent / "shared") / "facts"
@@ -24,7 +25,7 @@ def accuracy() -> ModuleType:
     spec = importlib.util.spec_from_loader("accuracy", loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
-    sys.modules["accuracy"] = module  # its dataclasses look themselves up
+    sys.modules["accuracy"] = module  # its values look themselves up
     loader.exec_module(module)
     return module
 

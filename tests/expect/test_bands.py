@@ -1,7 +1,6 @@
 """Expectations: what is refused and why, which rows a band speaks for, and what an earlier report is worth."""
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool
+from ncclprobe.model.values import replace
 
 GOOD: dict[str, Any] = {
     "op": '"all_reduce"',

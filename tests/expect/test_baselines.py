@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.baselines import Origin, Print, Site, bands, keep, parse, render
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})

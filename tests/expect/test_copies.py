@@ -1,13 +1,12 @@
 """Copies and TCP: published numbers of healthy machines lie in their bands, those of sick ones below."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.expect import copies, sockets
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import replace
 
 from .test_network import A100, H100
 

@@ -1,7 +1,5 @@
 """What an expectation may decide: only what held-back sources bear out, and never more than that."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.expect import evidence
@@ -9,6 +7,7 @@ from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.values import replace
 
 from .boxes import A100, B200, H100, PLAIN, SOCKETS, V100
 

@@ -4,7 +4,6 @@
 import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Library, Measurement, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
 from ncclprobe.nccl_tests.writer import groups, save

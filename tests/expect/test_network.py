@@ -1,13 +1,12 @@
 """What NICs allow, against published runs of clusters that were healthy, and of some that were not."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.expect.network import FRACTIONS, domains, limit
 from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.model.values import replace
 
 H100 = NodeSystem(
     name="8x H100",

@@ -1,6 +1,5 @@
 """A machine seen by its own facts alone: the captures of the zoo, healthy and with one fault each."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from ncclprobe.expect.observed import nics_of, processor, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import find
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 
 def seen(name: str) -> NodeSystem:

@@ -98,7 +98,7 @@ def test_racks_without_their_nvlink_fabric_are_nodes_that_a_network_joins() -> N
 
 
 def test_p2p_that_there_never_was_cannot_be_turned_off() -> None:
-    from dataclasses import replace
+    from ncclprobe.model.values import replace
 
     lone = replace(PLAIN, p2p=False)
     plain, off = (expectation("all_reduce", GIB, Shape((2,)), lone, settings=each)

@@ -1,6 +1,5 @@
 """What is expected of one collective: whose number is taken, how low it may be, and what decides it."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +11,7 @@ from ncclprobe.expect.predict import LATEST, expectation, predict
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS
 
 from .test_network import A100, B200, GB300, H100, MEGA

@@ -1,6 +1,5 @@
 """Recognising a type: every type by its own facts and only it, every capture by at most one, and never by a guess."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machine_types import MachineType, Match
 from ncclprobe.expect.tables.machines import find, table
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
 KNOWN = {

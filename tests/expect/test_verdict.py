@@ -1,13 +1,12 @@
 """The verdict on a row: what fails, what is only noise, and what is never held against a machine."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.site.verdict import judge
 from ncclprobe.model.measurement import Band, Basis, Disturbance, Expectation, Measurement, Retest, TimeStats
+from ncclprobe.model.values import replace
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 

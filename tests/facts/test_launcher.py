@@ -1,13 +1,12 @@
 """Who am I: what each launcher's variables say, and what is half set."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.facts.launch_kinds import READS
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given, no_master
+from ncclprobe.model.values import replace
 
 TORCHRUN = {
     "RANK": "9",
@@ -307,6 +306,6 @@ def test_flags_that_say_enough_are_not(flags: Flags, variables: dict[str, str]) 
 )
 def test_any_variables_and_flags_make_a_launch(variables: dict[str, str], flags: Flags) -> None:
     launch = detect(variables, flags)
-    assert {field for field, _ in launch.origins} <= set(Launch.__dataclass_fields__)
+    assert {field for field, _ in launch.origins} <= set(Launch.__struct_fields__)
     half_given(flags, variables)
     no_master(launch)

@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.host import Host
 from ncclprobe.host.capture import Recorder
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 COLLECTORS = [nvml.nvml, nvlink.nvlink, nvml_p2p.nvml_p2p]
 HGX = {"gpus": 8, "links": 18, "switched": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """What the collectors made of a machine, and how many questions that took."""
 
     gpus: Any

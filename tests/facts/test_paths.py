@@ -1,6 +1,5 @@
 """The sample "paths" becomes a fact; what another node made up does not."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ from ncclprobe.facts import paths
 from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import asdict, replace
 
 SEEN = Paths(
     me=1,
@@ -32,7 +32,7 @@ def learn(sample: Any) -> Any:
 
 
 def test_what_a_run_measured_comes_back_as_it_was() -> None:
-    assert learn(dataclasses.asdict(SEEN)) == SEEN
+    assert learn(asdict(SEEN)) == SEEN
 
 
 def test_nobody_measured_is_unknown() -> None:
@@ -61,6 +61,6 @@ def test_whatever_a_node_sends_is_a_fact_or_unknown(sample: Any) -> None:
 
 
 def test_sixty_four_nodes_on_two_interfaces_fit_easily() -> None:
-    row = dataclasses.replace(SEEN.rows[0], resent=12, segments=24000, rtt_s=0.000123, detail="x" * 40)
-    text = json.dumps(dataclasses.asdict(dataclasses.replace(SEEN, rows=(row,) * 126)))
+    row = replace(SEEN.rows[0], resent=12, segments=24000, rtt_s=0.000123, detail="x" * 40)
+    text = json.dumps(asdict(replace(SEEN, rows=(row,) * 126)))
     assert len(text) < 64 << 10

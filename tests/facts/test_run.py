@@ -1,14 +1,13 @@
 """Facts of a run, from its samples: each kind is read as it was written, and what is none is said to be none."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from ncclprobe.checks.run.groups import _WITHIN
-from ncclprobe.checks.run.pairs import _NOBODY
+from ncclprobe.checks.run.pairs import _NONE
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _PINNED, _RIGHT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
@@ -31,6 +30,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
+from ncclprobe.model.values import replace
 
 ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")
@@ -52,7 +52,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
     ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
-    ([("localisation", replace(_NOBODY, complete=False)), ("localisation", _NOBODY)], Localised(_NOBODY)),
+    ([("localisation", replace(_NONE, complete=False)), ("localisation", _NONE)], Localised(_NONE)),
     ([("participants", Participants("single", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
     ([("arrivals", Arrivals(2))], Attendance(2)),

@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from conftest import answers
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.topo_matrix import Matrix, parse, topo_matrix
+from ncclprobe.model.values import replace
 
 PAIR = Printed(2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-31", "0", "N/A"),) * 2)
 WIDE = Printed(

@@ -8,17 +8,16 @@ spines. Rates are in GB/s (1e9 bytes/s), max-min fair: nobody can get more witho
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.values import Struct
 
 Link = tuple[Hashable, ...]
 Route = tuple[Link, ...]
 _ALIKE = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """Nodes below leaves below spines.
 
     `oversubscription`: what the nodes of a leaf could send over what its uplinks carry. `ecmp`: each flow is hashed to

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from ncclprobe.model.values import Struct
 
 from . import hosts
 from .hosts import Host, Lab
@@ -20,8 +21,7 @@ READY_S = 30.0
 POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Slurm:
+class Slurm(Struct, frozen=True):
     """A cluster that is ready for jobs."""
 
     lab: Lab

@@ -4,12 +4,12 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 
 from . import faults
 from .hosts import Lab, why_not
@@ -30,8 +30,7 @@ def missing() -> str:
     return why_not("iperf3")
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """Mbit/s of payload in each direction, by what was measured; `order`: whether iperf3 went first."""
 
     mbits: int

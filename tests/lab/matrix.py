@@ -7,9 +7,10 @@ exit codes, by when. `matrix_meeting` and `matrix_nodes` hold the rows, `run` pl
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
+
+from ncclprobe.model.values import Struct, field
 
 from .hosts import Host, Lab
 from .processes import Completed, Running
@@ -35,8 +36,7 @@ class Codes(NamedTuple):
 ALL_STOP = Codes()
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """One finding that must come. `subject` and `says` are parts of what it says, `nodes` whom it names.
 
     ``@victim`` is the host with the fault, ``@twin`` the same where it calls itself as another does, ``@others`` all
@@ -55,8 +55,7 @@ class Named:
     severity: Literal["warn", "fail", "note"] = "fail"
 
 
-@dataclass(slots=True)
-class Setup:
+class Setup(Struct):
     """One run before it starts: what the fault's maker may change."""
 
     lab: Lab
@@ -109,8 +108,7 @@ class Setup:
         return text.format(victim=self.victim.name, other=self.other.name, hub=self.hub.name, address=address)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One fault. `hosts`: at how many it is played; `also`: ids that may come as its consequences.
 
     `instead` is as good as `expect`, where it depends on a moment which of them comes. `patience_s`: --wait, where
@@ -154,8 +152,7 @@ class Said(NamedTuple):
     blame: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of one row at one number of hosts."""
 
     row: Row

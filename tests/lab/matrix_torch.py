@@ -4,7 +4,8 @@ import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+from ncclprobe.model.values import Struct
 
 from .hosts import Lab
 from .matrix import PORT, Row, Setup
@@ -37,8 +38,7 @@ _NOISE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(Struct, frozen=True):
     """How torch took one fault: from the end of its import to the end of the last process, and that one's last words.
 
     `seconds` counts only what the process group costs, because the import of torch costs what it costs on any day.

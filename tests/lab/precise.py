@@ -6,8 +6,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from ncclprobe.model.values import Struct
 
 from . import faults
 from .hosts import Lab
@@ -18,8 +19,7 @@ BENCH = Path(__file__).parents[2] / "scripts/bench.py"
 DEADLINE_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """What two ranks talk over: loopback, or two hosts of the lab whose cards are held to `mbits`."""
 
     mbits: int = 0
@@ -28,8 +28,7 @@ class Link:
         return f"{self.mbits} Mbit/s" if self.mbits else "loopback"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """One size over one link: the ratio of the times with its interval, and what came of both (scripts/bench.py)."""
 
     link: Link

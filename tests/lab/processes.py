@@ -6,10 +6,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from ncclprobe.model.values import Struct
 
 GRACE_S = 5.0
 STEP_S = 0.01
@@ -19,8 +20,7 @@ class LabError(Exception):
     """The lab itself could not do what was asked: never a verdict on what is tested in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """A command that has ended. `code` is negative where a signal ended it, as subprocess has it."""
 
     code: int
@@ -30,14 +30,14 @@ class Completed:
     timed_out: bool = False
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Running:
     """A command and all that it started."""
 
     argv: Sequence[str]
     popen: "subprocess.Popen[bytes]"
     paths: tuple[Path, Path]
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = dataclasses.field(default_factory=time.monotonic)
     over: bool = False  # collected: its number may be another's by now
 
     @property

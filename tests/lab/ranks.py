@@ -3,10 +3,10 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 from ncclprobe.report import json as as_json
 
 from .hosts import Lab
@@ -16,8 +16,7 @@ from .run import ended
 PORT = "29500"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A run that is over: how each rank ended, by rank, and rank 0's report, if it wrote one."""
 
     ranks: tuple[Completed, ...]

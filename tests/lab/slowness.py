@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +16,7 @@ import psutil
 
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 from ncclprobe.report import json as as_json
 
 from .faults import shaped
@@ -54,8 +54,7 @@ class Blame(NamedTuple):
         return f"{self.kind}: {heading}{' '.join(self.nodes)}{rail}"
 
 
-@dataclass(frozen=True, slots=True)
-class Plant:
+class Plant(Struct, frozen=True):
     """Something slow. `make` shapes the cards of a lab; `starve` takes the processor from a rank that has come.
 
     `wanted` is what must be said by a run with `options`; nothing where nobody may be blamed.
@@ -82,8 +81,7 @@ class Plant:
 Verdict = Literal["named", "placed", "nobody", "others", "quiet"]
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
+class Play(Struct, frozen=True):
     """One run: who was blamed, and how it ended."""
 
     blames: tuple[Blame, ...]

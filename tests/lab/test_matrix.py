@@ -3,9 +3,9 @@
 `scripts/lab matrix --all` plays all of it.
 """
 
-import dataclasses
-
 import pytest
+
+from ncclprobe.model.values import replace
 
 from . import Completed, Lab, launchers, why_not
 from .matrix import Outcome, Row, Said, Setup, score
@@ -48,7 +48,7 @@ NEEDS = {"srun": launchers.SLURM, "mpirun": launchers.MPIRUN}
 
 def in_time(row: Row) -> Row:
     """The row as a test: no deadline but the run's own, because others use the machine too."""
-    return dataclasses.replace(row, patience_s=PATIENCE_S, deadline_s=row.timeout_s)
+    return replace(row, patience_s=PATIENCE_S, deadline_s=row.timeout_s)
 
 
 def told(row: Row, hosts: int) -> str:

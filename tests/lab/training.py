@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from ncclprobe.model.traffic import GroupRow, StepRow
+from ncclprobe.model.values import Struct
 
 from . import faults
 from .hosts import Lab
@@ -16,8 +16,7 @@ COMPUTE_S = 0.1
 ASKED = " ".join(("all", *MODEL, "--compute", f"{COMPUTE_S:g}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The rows of one lab: so many hosts, one rank each, each sending at most `mbits`."""
 
     hosts: int

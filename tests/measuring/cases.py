@@ -2,10 +2,11 @@
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from launching import ENDLESS
+
+from ncclprobe.model.values import Struct
 
 Kind = Literal["self", "one", "hand", "torchrun", "mpirun"]
 Moment = Literal["met", "import"] | int
@@ -19,8 +20,7 @@ STEP = ["--params", "40K", "--layers", "2", "--tokens", "16", "--micro-batches",
 BANDS = "bands.toml"
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """At `moment` the parent (None) or a rank is sent `number`."""
 
     number: signal.Signals
@@ -28,8 +28,7 @@ class Hit:
     moment: Moment = 1
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One run. `bands`: what --expect reads; `free`: checks whose verdict on a speed may be any."""
 
     name: str

@@ -5,7 +5,6 @@ MANNER ``stop``: this one freezes once its listeners are known.
 """
 
 import asyncio
-import dataclasses
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
 from ncclprobe.facts.paths import MeshListener
+from ncclprobe.model.values import asdict
 
 TOKEN = b"the token of this run"
 
@@ -41,7 +41,7 @@ async def main(folder: Path, me: int, nodes: int, seconds: float, manner: str, *
     every = {node: [MeshListener(*row) for row in rows] for node, rows in known.items()}
     began = time.monotonic()
     seen = await walk(plan_mesh(every)[me], listeners, TOKEN, began + seconds)
-    write(folder, "paths", me, {**dataclasses.asdict(seen), "seconds": time.monotonic() - began})
+    write(folder, "paths", me, {**asdict(seen), "seconds": time.monotonic() - began})
     await meet(folder, "paths", nodes, began + seconds)
     listeners.close()
 

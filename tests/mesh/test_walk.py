@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from ncclprobe.cluster.mesh import Listeners, MeshInterface, open_listeners, pla
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.facts.paths import MeshListener, Paths
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.values import replace
 
 TOKEN = b"the token of this run"
 

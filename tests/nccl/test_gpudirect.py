@@ -1,7 +1,5 @@
 """GPUDirect RDMA by NCCL's rules: a way in the kernel, the level, relays, Grace, and what old GPUs do not send."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.checks.ib import fixtures
@@ -12,6 +10,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 

@@ -1,11 +1,10 @@
 """Which ports NCCL takes, by NCCL_IB_HCA and by their state."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import caught_besides, select
 from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
 

@@ -1,19 +1,18 @@
 """Which interfaces NCCL takes, step by step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.interfaces import Family, find_interfaces, forced_family, same_subnet
 
 BEFORE_RUNNING = (2, 27, 7)  # the last release before 2.28.3
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(Struct, frozen=True):
     name: str
     address: str
     netmask: str = "255.255.255.0"
@@ -119,8 +118,7 @@ def test_a_forced_family_leaves_the_other_out(family: Family | None, taken: tupl
 
 
 def test_a_family_that_is_neither_is_never_taken() -> None:
-    @dataclass(frozen=True)
-    class Packet(Face):
+    class Packet(Face, frozen=True):
         @property
         def family(self) -> str:
             return "packet"

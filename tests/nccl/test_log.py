@@ -1,4 +1,4 @@
-"""NCCL's INFO lines are read for the transport: every sample line of 2.8 to 2.30, damaged streams, and what is not said."""
+"""NCCL's INFO lines are read for the transport: all sample lines of 2.8 to 2.30, damaged streams, what is not said."""
 
 import csv
 from collections.abc import Callable

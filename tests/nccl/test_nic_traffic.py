@@ -1,7 +1,6 @@
 """Which way the bytes went: strays are proved by counters, others' traffic never is one, and gaps stay gaps."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.traffic import Count
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, least_bytes, transport
 from ncclprobe.ops import OPS

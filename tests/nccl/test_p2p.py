@@ -1,6 +1,5 @@
 """Between two GPUs of a node: levels by maker and version, what NVML denies, and multicast in NVSwitches."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Level
 from ncclprobe.nccl.p2p import Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.topology.paths import PathType, Topology

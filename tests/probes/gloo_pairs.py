@@ -7,7 +7,6 @@ rank. PLANTED is `silent`: rank ONE says nothing to OTHER; or `flip`: of what ON
 import json
 import sys
 import time
-from dataclasses import asdict
 from datetime import timedelta
 
 import torch
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern

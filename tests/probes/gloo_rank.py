@@ -7,7 +7,6 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.values import asdict
 from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.plan import Plan

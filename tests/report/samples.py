@@ -1,6 +1,5 @@
 """Reports for the tests of formats: a healthy one, one with every kind of trouble, a hostile one, and fleets."""
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from ncclprobe.model.measurement import Expectation, Measurement
 from ncclprobe.model.pair_results import Blamed, Localisation
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
 from ncclprobe.model.traffic import CopyRow, GroupRow
+from ncclprobe.model.values import replace
 
 COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=20.0, min_GBps=19.0, max_GBps=21.0,
                samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail")  # fmt: skip

@@ -1,13 +1,12 @@
 """The last line of `ncclprobe accept`: made to be pasted, and never more than was measured."""
 
-from dataclasses import replace
-
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import replace
 from ncclprobe.report.accepted import line
 
 H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})

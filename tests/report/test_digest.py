@@ -1,11 +1,11 @@
 """What is gathered of a report: whose fault a finding is, in words."""
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from ncclprobe.model.findings import ONCE, Action, Blame, Finding, fail
+from ncclprobe.model.values import replace
 from ncclprobe.report import digest
 
 SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
@@ -264,7 +264,7 @@ def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Pat
 
 
 def test_no_format_is_loaded_that_nobody_asked_for() -> None:
-    names = {"junitparser", "prometheus_client", "ClusterShell", "plotly", "jinja2", "msgspec", "xml",
+    names = {"junitparser", "prometheus_client", "ClusterShell", "plotly", "jinja2", "xml",
              "ncclprobe.report.junit", "ncclprobe.report.markdown", "ncclprobe.report.nodes"}  # fmt: skip
     script = (
         "import sys\nfrom ncclprobe.__main__ import main\n"

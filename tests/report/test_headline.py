@@ -1,12 +1,12 @@
 """Numbers that nothing judged are the headline, in every format: a PASS in front of them would be taken for theirs."""
 
 import importlib
-from dataclasses import replace
 
 import pytest
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.values import replace
 from ncclprobe.report.text import render, verdict_line
 from report import samples
 

@@ -4,7 +4,6 @@ import json
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
+from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 
 from .samples import HEALTHY, SICK, fleet, hostile

@@ -1,6 +1,5 @@
 """JUnit XML: read back by junitparser, valid for Jenkins, and green where the exit code is 0 and nowhere else."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from hypothesis import given
 
 from ncclprobe.model.findings import Status, warn
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, SLOW, fleet, hostile, report, reports, verdict
 

@@ -1,7 +1,5 @@
 """Markdown and annotations: failures first, passes folded, bounded, and nothing of a machine's is markup."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from markdown_it import MarkdownIt
 
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 from ncclprobe.report import markdown
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, fleet, hostile, report, reports, texts, verdict

@@ -1,11 +1,10 @@
 """Lists of nodes: who is bad, who is only doubted, and that nobody is bad by anybody else's fault."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.model.findings import ONCE, Certainty, Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 
 from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, SICK, fleet, hostile, report, verdict
 

@@ -1,6 +1,5 @@
 """Metrics: as the textfile collector wants them, with bounded labels."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 
 from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
 

@@ -1,10 +1,9 @@
-"""Transports, copies and affinity in words: rows alike on one line, what is not known left out, hostile names printable."""
-
-from dataclasses import replace
+"""Transports, copies and affinity in words: equal rows on one line, unknown ones left out, hostile names printable."""
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.checks.run.traffic import _PINNED, _SLOW_COPY, _WRONG
 from ncclprobe.model.measurement import Transport
+from ncclprobe.model.values import replace
 from ncclprobe.report import text as as_text
 from ncclprobe.report import traffic
 

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from ncclprobe.model.findings import ExitCode, Status, Verdict, warn
 from ncclprobe.model.pair_results import Blamed, Localisation
 from ncclprobe.model.report import Report, Tool
+from ncclprobe.model.values import replace
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

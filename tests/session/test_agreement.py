@@ -1,11 +1,11 @@
 """What ranks agree on before they measure: without torch, a store or a process."""
 
 import json
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
 
 INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")

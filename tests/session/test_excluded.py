@@ -9,10 +9,9 @@ does not answer in time                   it is set aside
 was set aside, and answers later          nobody hears it, nobody waits for it
 """
 
-from dataclasses import replace
-
 import pytest
 
+from ncclprobe.model.values import replace
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.session.watchdog.heartbeat import SILENT_PERIODS, FailureDetector, Heartbeat

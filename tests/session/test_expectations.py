@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from ncclprobe.host import Host
 from ncclprobe.host.capture import load
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
+from ncclprobe.model.values import replace
 from ncclprobe.session.measure import expectations as module
 from ncclprobe.session.measure.expectations import expecting
 from ncclprobe.session.measure.look import Look

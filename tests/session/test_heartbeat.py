@@ -1,11 +1,11 @@
 """Who is lost: decided from made-up heartbeats, without clocks, stores or processes."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
 from ncclprobe.facts.run.ranks import Attendance
+from ncclprobe.model.values import replace
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
 
 PATIENCE = 30

@@ -1,7 +1,5 @@
 """What else was going on: how much of a slowdown it may explain, and what is nobody's interference."""
 
-from dataclasses import replace
-
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
@@ -13,6 +11,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.session.measure.interference import Reading, falsifying, of_all_hosts, of_processors, of_settings, parse
 from ncclprobe.session.measure.recorder import Recorder
 

@@ -1,6 +1,5 @@
 """What becomes of a run whose ranks were started here, from what they left: every way to end, without processes."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.launch import AgentEnd, _complete_log

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
 from ncclprobe.session.measure import nccl_debug_pass
 from ncclprobe.session.measure.nccl_debug_pass import Task, run_task

@@ -1,4 +1,4 @@
-"""From counters as ranks tell them to a transport: resets in the middle, ranks with NICs of their own, bonds and IPoIB."""
+"""From the counters that ranks report to a transport: resets in the middle, NICs of their own, bonds and IPoIB."""
 
 from typing import Any
 

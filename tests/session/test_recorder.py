@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.measurement import Band, FirstCall, Skew, SkippedRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.ending import Ending

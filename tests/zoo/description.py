@@ -1,11 +1,11 @@
 """What is said of a machine of the zoo, from which every answer of its capture follows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True)
-class GpuModel:
+class GpuModel(Struct, frozen=True):
     """One kind of GPU: `chip` its PCI device id, `capability` CUDA's; of NVLink what NVML gives.
 
     `pcie` is the generation, 0 where NVML tells none (chip to chip). `fabric`: it registers with NVSwitches, and NVML
@@ -27,8 +27,7 @@ class GpuModel:
     graphics: bool = False
 
 
-@dataclass(frozen=True)
-class NicModel:
+class NicModel(Struct, frozen=True):
     """One kind of NIC. `pcie` is generation and width; `hca` what hca_type says, empty for one without RDMA."""
 
     chip: tuple[int, int]
@@ -40,8 +39,7 @@ class NicModel:
     class_code: int = 0x020000
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """One port. `rdma` is its RDMA device, `netdev` its interface; either may be empty.
 
     `rate` is the text of the port's rate file, `layer` its link layer, `address` an IPv4 address with its prefix.
@@ -62,8 +60,7 @@ class Nic:
         return self.rdma or self.netdev
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A PCI switch, and what is below each of its ports: a device, functions of one card (``a+b``), or a switch."""
 
     below: tuple["str | Switch", ...]
@@ -71,8 +68,7 @@ class Switch:
     board: tuple[int, int] = (0x1000, 0x0144)
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(Struct, frozen=True):
     """A root bus (``0000:17``), its NUMA node, and what is below each of its root ports.
 
     `flat`: devices sit on the bus itself, as in many virtual machines.
@@ -84,8 +80,7 @@ class Root:
     flat: bool = False
 
 
-@dataclass(frozen=True)
-class Processors:
+class Processors(Struct, frozen=True):
     """`nodes`: the CPUs of each NUMA node, in the kernel's list format; `distances` between different ones."""
 
     model: str
@@ -97,8 +92,7 @@ class Processors:
     governor: str = "performance"
 
 
-@dataclass(frozen=True)
-class Software:
+class Software(Struct, frozen=True):
     """`nccl` is the wheel's version, `system_nccl` that of a distribution's package; empty where there is none.
 
     `plugins` are NCCL's plugins by folder; `cached` those of which the loader's cache knows.
@@ -117,8 +111,7 @@ class Software:
     cached: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Firmware:
+class Firmware(Struct, frozen=True):
     """The files of /sys/class/dmi/id; without a vendor there are none. `tree` is the device tree's model."""
 
     vendor: str = ""
@@ -129,8 +122,7 @@ class Firmware:
     tree: str = ""
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """One machine. `sources` say where each part of its shape is from; `matrix` is what nvidia-smi prints of it.
 
     `remotes`: for each GPU where its links lead, in order: another GPU, ``npuN``, or ``switch`` for NVSwitches.

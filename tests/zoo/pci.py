@@ -6,9 +6,9 @@ supported chips in open-gpu-kernel-modules' README; NVSwitches', NICs' and switc
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 
+from ncclprobe.model.values import Struct
 from zoo.answers import Answers
 from zoo.description import Machine, Nic, Root, Switch
 
@@ -31,8 +31,7 @@ _UNCORRECTABLE = (
 _PARTS = ("npu", 0x068001, (0x1014, 0x04EA)), ("nvswitch", 0x068000, (0x10DE, 0x22A3))
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """One function of the bus; `below` are the numbers of the first and last bus below a bridge."""
 
     path: str

@@ -5,11 +5,11 @@ its ports. Everything else is a healthy server's. GPUs are of no known product, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from ncclprobe.facts.ibstat import Adapter
 from ncclprobe.facts.topo_matrix import Matrix
+from ncclprobe.model.values import replace
 from zoo import changes, parts
 from zoo.changes import Change
 from zoo.description import Firmware, GpuModel, Machine, Nic, Processors, Root, Software, Switch

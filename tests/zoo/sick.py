@@ -5,18 +5,17 @@ that the fault changes. A finding is written ``severity id subject``.
 """
 
 import json
-from dataclasses import dataclass, replace
 
 import zoo
 from ncclprobe.errors import TimedOut
+from ncclprobe.model.values import Struct, replace
 from zoo import changes as so
 from zoo.changes import Change
 
 CAPTURES = zoo.CAPTURES / "sick"
 
 
-@dataclass(frozen=True)
-class Plant:
+class Plant(Struct, frozen=True):
     """One fault of the machine `like`. `finding` must be found; `also` are its other true consequences above a note.
 
     Nothing else above a note is found. `renamed`: in all questions and answers the first name is the second.

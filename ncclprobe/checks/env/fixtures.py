@@ -1,6 +1,5 @@
 """Small settings and machines for the examples of the checks of the environment."""
 
-from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -12,6 +11,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.report import Setting
+from ncclprobe.model.values import replace
 
 ALONE, ONE_NODE = Launch(), Launch("torchrun", 0, 8, 0, 8, 1)
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2)

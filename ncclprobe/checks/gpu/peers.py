@@ -1,7 +1,6 @@
 """Whether GPUs may reach each other's memory."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
@@ -14,6 +13,7 @@ from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.topology.paths import PathType, of_machine
 
 _WORDS = {

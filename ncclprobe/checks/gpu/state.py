@@ -1,7 +1,6 @@
 """Modes and conditions of each GPU, read while nothing of ours runs on it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.facts.launcher import Launch
@@ -10,6 +9,7 @@ from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.units import size
 
 GIB = 1 << 30

@@ -1,11 +1,10 @@
 """What the host or container lets a job have, and how many ranks share it."""
 
-from dataclasses import replace
-
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:

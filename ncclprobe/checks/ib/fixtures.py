@@ -1,7 +1,6 @@
 """Small machines for the examples of the checks: four GPUs, each with a NIC behind its own PCI switch."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -14,6 +13,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.report import Setting
+from ncclprobe.model.values import replace
 
 NDR, HDR, EDR = Rate(400, 4, "NDR"), Rate(200, 4, "HDR"), Rate(100, 4, "EDR")
 _LINK = PcieLink(32.0, 16, 32.0, 16)

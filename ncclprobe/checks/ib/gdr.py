@@ -1,7 +1,6 @@
 """GPUDirect RDMA: whether NICs reach the memory of the GPUs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ncclprobe.checks.env import as_evidence
@@ -33,6 +32,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Direct, KernelSupport, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import of_machine

@@ -1,8 +1,6 @@
 """Which ports the checks are about, which of them serve the GPUs, and what the others of their kind are like."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median_low
 
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
 from ncclprobe.facts.launcher import Launch
@@ -11,6 +9,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import LAYERS, select
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
@@ -65,8 +64,7 @@ def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topolog
     return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """GPUs that have the same nearest NICs: within a PCI switch or on one Grace. No `nics`: they are farther away."""
 
     gpus: tuple[str, ...]
@@ -91,6 +89,8 @@ def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
 
 def typical(found: Sequence[Group], working: Collection[str]) -> float:
     """The share that at least half of the GPUs have."""
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
     shares = [group.share(working) for group in found for _ in group.gpus]
     return median_low(sorted(shares)) if shares else 0.0
 

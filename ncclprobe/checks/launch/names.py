@@ -1,7 +1,6 @@
 """MASTER_ADDR and this node's own name: what they resolve to, and which way that leads."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from ncclprobe.checks.launch import (
@@ -26,6 +25,7 @@ from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.interfaces import find_by
 
 _SLOW_S = 1.0

@@ -1,7 +1,6 @@
 """The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
 from ncclprobe.errors import Unlearned
@@ -13,6 +12,7 @@ from ncclprobe.facts.sysctls import ROOT, Sysctls
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 
 _LARGEST_BACKLOG = 4096  # the kernel's own default of somaxconn since Linux 5.4
 _PORTS_PER_PEER = 4

@@ -1,7 +1,6 @@
 """The variables that launchers set."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
@@ -12,6 +11,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 
 _OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 

@@ -4,17 +4,16 @@ The links are NVML's, and where it does not tell them, those that ``nvidia-smi n
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Linked:
+class Linked(Struct, frozen=True):
     """A GPU and its links, from either source.
 
     `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
@@ -30,8 +29,7 @@ class Linked:
     switched: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """The GPUs whose links are known, why those of others are not, and where this is from."""
 
     gpus: tuple[Linked, ...]

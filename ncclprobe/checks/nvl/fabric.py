@@ -1,7 +1,6 @@
 """The NVSwitch fabric: whether the GPUs have joined it, and what keeps it together."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
@@ -23,6 +22,7 @@ from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.values import read_setting
 
 _HOPPER = (9, 0)

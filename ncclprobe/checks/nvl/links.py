@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ncclprobe.checks.gpu import blanks, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
@@ -16,6 +15,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Evidence, Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 Row = tuple[NvLink, ...]
 _MOST_NAMED = 6

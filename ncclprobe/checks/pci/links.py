@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from ncclprobe.checks.gpu import blanks, named
@@ -16,6 +15,7 @@ from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 
 T = TypeVar("T", int, float)
 _GPU, _SCREEN, _NIC = Identity(0x030200, 0x10DE, 1), Identity(0x030000, 0x10DE, 1), Identity(0x020700, 0x15B3, 1)

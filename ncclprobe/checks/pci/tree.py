@@ -1,7 +1,6 @@
 """What between a GPU and a NIC turns their traffic off its short way, and what errors the bus has seen."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import combinations, takewhile
 
 from ncclprobe.checks.gpu import blanks, gpu_job
@@ -17,6 +16,7 @@ from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPositi
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import supported
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})

@@ -1,13 +1,13 @@
 """Are the groups of a hybrid-parallel job what a job would want?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import groups_of_ranks
 from ncclprobe.facts.run.traffic import Groups
 from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import GroupRow
+from ncclprobe.model.values import replace
 
 _WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,

@@ -1,7 +1,6 @@
 """Is a rank late by itself?"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median_low
 
 from ncclprobe.checks.run.rows import ROW
@@ -12,6 +11,7 @@ from ncclprobe.model.findings import Certainty, Finding, seen, warn
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))

@@ -1,7 +1,6 @@
 """Did each row carry the right bytes, fast enough?"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
@@ -14,6 +13,7 @@ from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, w
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.units import size
 
 ROW = Measurement(
@@ -217,7 +217,7 @@ def _how_sure(row: Measurement) -> Certainty:
 
 
 def _unsure(row: Measurement) -> str:
-    """Why nobody can say of `row` whether it is slow."""
+    """Return why it is not known whether `row` is slow."""
     noisy = row.inconclusive_why in ("", verdict.TOO_FEW, verdict.STRADDLES)
     return f"{'too noisy to say' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
 

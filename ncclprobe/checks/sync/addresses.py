@@ -1,7 +1,6 @@
 """Addresses, of which every machine needs its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ncclprobe.checks import several
@@ -18,6 +17,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 
 Stack = tuple[str | None, int | None]
 """Whose network it is: the machine's boot id and the network namespace. None: not known."""
@@ -89,8 +89,7 @@ def address_twice(
         yield tell(address, message, blame="fabric", action="repair", nodes=nodes, evidence="getifaddrs(3)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+class _Holder(Struct, frozen=True):
     """A node that has an address, and whether NCCL would use the interface that it is on."""
 
     node: str

@@ -5,13 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
+from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
@@ -21,6 +21,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 
 _MESH_S = 30.0
@@ -28,8 +29,7 @@ PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """When each part of a run must be over, on time.monotonic(), so that `timeout_s` holds even if a peer hangs."""
 
     start: float
@@ -58,12 +58,11 @@ Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
 """From the snapshots, the names of missing nodes and the remarks to the report, which it has delivered by then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Who this process is in the assembly, and what it needs for it.
 
-    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `exit_of` says with
-    what a node leaves, by its name.
+    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
+    what each node leaves, by its name.
     """
 
     launch: Launch
@@ -72,7 +71,7 @@ class Part:
     collectors: Sequence[Collector]
     backend: str
     judge: Judge
-    exit_of: Callable[[str, Report], ExitCode]
+    leaves: Callable[[Report], Mapping[str, Share]]
     given: Mapping[Question, str] = field(default_factory=dict)
     keep: Path | None = None
     attempt: str = "0"
@@ -91,8 +90,7 @@ class Part:
         return self.launch.nnodes or 1
 
 
-@dataclass(slots=True)
-class LocalNode:
+class LocalNode(Struct):
     """The answers of this node, those of its ranks, and the samples measured since."""
 
     name: str
@@ -101,7 +99,7 @@ class LocalNode:
     snapshot: Snapshot
 
     def add(self, name: str, measured: Any) -> None:
-        """Keep the sample `measured`, a frozen dataclass, as `name`."""
+        """Keep the sample `measured` as `name`."""
         self.answers[SAMPLE, name] = json.dumps(asdict(measured))
 
     def text(self) -> str:

@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ncclprobe import wire
 from ncclprobe.facts.paths import MeshListener
+from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import Wire, WireError
 
 CHUNK_BYTES = 256 << 10
@@ -27,8 +27,7 @@ _HANDSHAKE_S = 5.0
 _VISIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class MeshInterface:
+class MeshInterface(Struct, frozen=True):
     """An interface to listen on; `name` is its role: ``nccl0`` is the first that NCCL would use."""
 
     name: str
@@ -36,8 +35,7 @@ class MeshInterface:
     address: str
 
 
-@dataclass(slots=True)
-class Listeners:
+class Listeners(Struct):
     """The listeners of node `me`, open until close(). `unopened` holds, by role, why one could not be opened."""
 
     me: int

@@ -5,10 +5,10 @@ ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
 from ncclprobe.facts.paths import OUTCOMES, MeshListener, Path, Paths
+from ncclprobe.model.values import Struct, field, replace
 
 FULL_MESH_NODES = 64
 """All ordered pairs up to here: 63 calls per node and role."""
@@ -17,8 +17,7 @@ RATE_CANDIDATES = 4
 """Nodes ahead of each in the ring to which it may stream; the first two that answer are used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One listener of node `to`, called from the caller's own interface of the same role."""
 
     to: int
@@ -27,8 +26,7 @@ class Call:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True):
     """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role."""
 
     me: int

@@ -5,7 +5,6 @@ pass.
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 
 from ncclprobe import wire
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
@@ -13,6 +12,7 @@ from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.cluster.mesh.tcp import tcp_info
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.paths import MeshListener, Path
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.wire import Wire, WireError
 
 TRY_S = 2.0
@@ -26,8 +26,7 @@ _ANSWER_BYTES = 1024
 _DETAIL_CHARACTERS = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """The run's token, and the time by which all calls must be over."""
 
     token: bytes

@@ -7,7 +7,6 @@ result of one pair cannot say which end it is: each node streams to two others, 
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S
 from ncclprobe.cluster.mesh.plan import Call
@@ -15,6 +14,7 @@ from ncclprobe.cluster.mesh.probe import TRY_S, Caller, WrongPeer, reach
 from ncclprobe.cluster.mesh.tcp import tcp_info
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.paths import MeshListener
+from ncclprobe.model.values import Struct
 from ncclprobe.wire import Wire, WireError
 
 PARTNERS = 2
@@ -30,8 +30,7 @@ _ANSWER_BYTES = 1024
 _QUEUE_S = 5.0  # for a turn: others may stream to the same node, each for as long as a listener lets them
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """What the best stream carried, in 1e9 bit/s of payload, and the retransmitted TCP segments of all streams."""
 
     rate_gbps: float

@@ -1,12 +1,12 @@
 """Measure again, alone, what was slow or lost packets: the first measurement shared the nodes' time."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median_high
 
 from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.facts.paths import Path, Paths
 from ncclprobe.localise.reach import LOSSY, LOSSY_RESENT
+from ncclprobe.model.values import replace
 
 DOUBTFUL = 0.5
 """Share of the usual rate. No path is blamed above SLOW, so that a second look costs little and decides."""

@@ -5,16 +5,15 @@ The struct only ever grew, so that an offset holds for every kernel; an older on
 
 import socket
 import sys
-from dataclasses import dataclass
 
+from ncclprobe.model.values import Struct
 from ncclprobe.wire import Wire
 
 _PMTU, _TOTAL_RETRANS, _BYTES_ACKED, _SEGS_OUT, _MIN_RTT, _NBYTES = 60, 100, 120, 136, 148, 152
 _NO_RTT = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class TcpInfo:
+class TcpInfo(Struct, frozen=True):
     """`path_mtu` in bytes; `resent` of `segments` that this side sent; the shortest round trip that the kernel saw.
 
     `acked_bytes` have arrived at the other side's kernel. The kernel's round trips do not wait for a process to be

@@ -9,7 +9,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +17,7 @@ from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.listener import BACKLOG, bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.wire import Wire, WireError, accept
 
 _HELLO_S = 10.0
@@ -30,8 +30,7 @@ _DUPLICATE_WAIT_S = 3.0
 _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
 
 
-@dataclass(slots=True, eq=False)
-class Peer:
+class Peer(Struct, eq=False):
     """A node that handed over its capture. `extra`: its node rank is taken, or is not one of this job's."""
 
     hello: Hello

@@ -14,10 +14,12 @@
     rank 0   {"leave": Leave}
 """
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
+
 from ncclprobe.errors import NcclprobeError
+from ncclprobe.model.values import Struct
 from ncclprobe.wire import WireError
 
 T = TypeVar("T")
@@ -40,8 +42,7 @@ class Refused(NcclprobeError):
     """Rank 0 answered and refuses this node; the message is its reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """The identity that a node states. `id` is drawn anew by each process; `listeners` is for the mesh, opaque here."""
 
     id: str
@@ -50,8 +51,7 @@ class Hello:
     listeners: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """The exit code of a node, and one line that says why."""
 
     exit_code: int
@@ -60,8 +60,6 @@ class Leave:
 
 def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:
     """Return `message[key]` as `kind`. Raises WireError (garbled), and Refused where the message is a refusal."""
-    import msgspec
-
     if isinstance(why := message.get("refused"), str):
         raise Refused(why)
     try:

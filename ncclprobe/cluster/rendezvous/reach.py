@@ -13,12 +13,12 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
+from ncclprobe.model.values import replace
 from ncclprobe.wire import Wire, WireError, connect
 
 Resolve = Callable[[str], Sequence[str]]

@@ -10,10 +10,10 @@ import hashlib
 import hmac
 import time
 from collections.abc import Collection
-from dataclasses import asdict
 from types import TracebackType
 
 from ncclprobe.cluster.rendezvous.messages import MAX_HELLO_BYTES, Leave, parse
+from ncclprobe.model.values import asdict
 from ncclprobe.wire import Wire, WireError, accept, hail
 
 _HELLO_S = 5.0

@@ -4,13 +4,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from ncclprobe.model.values import Struct
 
 VARIABLE = "NCCLPROBE_TOKEN"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """`secret` keys every signature; `origin` says where it is from, and what it guards against."""
 
     secret: bytes

@@ -11,7 +11,6 @@ refused, and so is what lies below what a model allows. Otherwise a sick fleet b
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size
 
@@ -91,8 +91,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Fingerprint(mine.machine, mine.topology, mine.software) if mine else None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What became of some runs: the rows kept, and which were refused and why."""
 
     rows: tuple[Row, ...]

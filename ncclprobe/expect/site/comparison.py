@@ -6,13 +6,13 @@ run is given a tolerance besides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.baselines import Site
 from ncclprobe.model.measurement import Conditions, Measurement, conditions
+from ncclprobe.model.values import Struct
 
 Trend = Literal["slower", "faster", "same", "unsure"]
 RowKey = tuple[str, int, Conditions]
@@ -22,9 +22,8 @@ _BLIND = 2.0
 """Times the tolerance where a side has one number and no interval, as a run of nccl-tests does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: one number, nobody knows how far it is out.
+class Point(Struct, frozen=True):
+    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: one number, with an unknown error.
 
     `settled`: the ends hold all noise already, so that no tolerance is due.
     """
@@ -36,8 +35,7 @@ class Point:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RowDifference:
+class RowDifference(Struct, frozen=True):
     """One row on both sides. `share` is new / old - 1, and lies between `low` and `high`."""
 
     op: str
@@ -57,7 +55,7 @@ def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     for row in rows:
         if row.busbw_GBps > 0 and not row.wrong:
             found.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
-    return {key: _point(alike) for key, alike in found.items()}
+    return {key: _point(same) for key, same in found.items()}
 
 
 def of_site(site: Site) -> dict[RowKey, Point]:

@@ -1,7 +1,8 @@
 """What is commonly believed of these numbers, what is true, and who measured it: `ncclprobe expect --beliefs`."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ncclprobe.model.values import Struct
 
 ClaimVerdict = Literal["true", "misleading", "wrong", "unsupported"]
 _STAS = "https://github.com/stas00/ml-engineering/blob/744d01e18b79/network/README.md"
@@ -11,8 +12,7 @@ _AKS = "https://github.com/Azure/aks-rdma-infiniband/blob/700dabb4fe04/tests/exp
 _RAVEN = "https://docs.mpcdf.mpg.de/doc/computing/raven-details.html"
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number with what it is of; `unit` is GB/s (1e9 bytes per second), Gb/s (1e9 bits per second), us or x."""
 
     of: str
@@ -20,8 +20,7 @@ class Number:
     unit: Literal["GB/s", "Gb/s", "us", "x"]
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(Struct, frozen=True):
     """One claim, in our words, and what is true instead, in one to three sentences. `id` is stable."""
 
     id: str
@@ -114,7 +113,7 @@ _BELIEFS = (
         id="pcie-instead-of-nvlink",
         claim="PCIe instead of NVLink costs 20 to 30 %.",
         verdict="unsupported",
-        truth="Of a training step that may be so: nobody who says it gives a source. Of a large collective it costs "
+        truth="Of a training step that may be so, but no claim of it has a source. Of a large collective it costs "
         "nine tenths: 8 GPUs reach 28 to 41 GB/s over PCIe Gen5 where NVLink 4 gives 480, and a bridged pair of A100 "
         "that reaches 208 falls to 20 once a third GPU must be reached over PCIe.",
         numbers=(

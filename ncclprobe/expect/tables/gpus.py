@@ -1,16 +1,17 @@
 """GPUs by the name that NVML gives them: links, slot, memory, and how NCCL counts them.
 
-The data is ``gpus.csv`` beside this file. An empty cell is not known; "NVIDIA H100" alone is several products, and says
+The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" alone is several products, and says
 no more than all of them have in common.
 """
 
 import csv
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Literal, cast, get_args
+
+from ncclprobe.model.values import Struct
 
 Wiring = Literal["board", "bridge", "system", "rack"]
 DataConfidence = Literal["high", "medium", "low"]
@@ -19,14 +20,13 @@ NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 /
 """What NCCL counts per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProduct:
+class GpuProduct(Struct, frozen=True):
     """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
 
     `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how
-    many are used: *board*, its baseboard uses every link; *bridge*, what bridges somebody put on; *system*, boards
+    many are used: *board*, its baseboard uses every link; *bridge*, the bridges that are mounted; *system*, boards
     differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or
-    nobody knows. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
+    it is not known. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
     place. `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
     """
 

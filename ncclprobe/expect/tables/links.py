@@ -1,18 +1,18 @@
 """Links: what one carries by its standard, what NCCL counts it for, and what runs have reached on it.
 
-The data is ``links.csv`` beside this file. All speeds are 1e9 bytes per second in one direction.
+The data is ``links.csv`` in this folder. All speeds are 1e9 bytes per second in one direction.
 """
 
 import csv
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from ncclprobe.model.values import Struct
 
-@dataclass(frozen=True, slots=True)
-class LinkKind:
+
+class LinkKind(Struct, frozen=True):
     """One kind of link. None is not known.
 
     `line_GBps` is what the standard gives after its coding, `nccl_GBps` what NCCL counts, `low_GBps` to `high_GBps`

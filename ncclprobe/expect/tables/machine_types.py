@@ -1,15 +1,13 @@
 """What is known of a machine type: how it is recognised, what it is made of, what runs on it have reached."""
 
-from dataclasses import dataclass
-
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus
+from ncclprobe.model.values import Struct
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvlstree", "sharp")
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """What of a machine's facts says that it is this type: everything given must fit (:mod:`.recognise`).
 
     `cloud` is as facts.machine spells it, `vendor` DMI's sys_vendor, `products` its product_name, whole or its first
@@ -27,8 +25,7 @@ class Match:
     by_name_only: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLinks:
+class NodeLinks(Struct, frozen=True):
     """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
     `network_total_gbps` counts the host's own NIC too. `unverified` are names of fields that no source states.
@@ -53,9 +50,8 @@ class NodeLinks:
     unverified: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A bus bandwidth that somebody measured on this type, and what still passes where the source says it.
+class Published(Struct, frozen=True):
+    """A published bus bandwidth of this type, and its threshold where the source gives one.
 
     For `op` on `nodes` nodes with `gpus` of each, sizes `min_bytes` to `max_bytes`, both included. `algorithm` is
     empty where it does not matter.
@@ -83,8 +79,7 @@ class Published:
         return same and self.min_bytes <= other.max_bytes and other.min_bytes <= self.max_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """How long a small call took, up to `max_bytes`; `high_us` is the longest that its source calls normal."""
 
     op: str
@@ -97,8 +92,7 @@ class Latency:
     high_us: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MachineType:
+class MachineType(Struct, frozen=True):
     """One type of machine. `gpu` is NVML's name of the product that it is described with.
 
     `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; where both

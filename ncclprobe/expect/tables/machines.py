@@ -1,7 +1,7 @@
 """Machine types: how one is recognised, what it is made of, and what runs on it have reached.
 
 One file of ``machines/`` is one type. Its name, ``[match]`` and ``[links]`` are facts about the product, each number
-with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times that somebody measured and printed::
+with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times from public sources::
 
     name = "p4d.24xlarge"
     vendor = "AWS"
@@ -37,7 +37,6 @@ ring's traffic; NVLS, Tree and SHARP move less).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -47,6 +46,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import from_toml
 from ncclprobe.expect.tables.machine_types import Latency, MachineType, Match, Published
+from ncclprobe.model.values import replace
 
 __all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "from_toml", "table"]
 

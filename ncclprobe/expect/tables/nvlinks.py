@@ -5,16 +5,15 @@ products, and stands in no row here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.gpus import Wiring
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """One kind of GPU with NVLink; `link_GBps` is 1e9 bytes of payload per second, link and direction."""
 
     name: str

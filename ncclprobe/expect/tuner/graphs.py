@@ -4,8 +4,9 @@ Found by :mod:`.search` from the links of a machine, or read by :mod:`.dumps` fr
 src/graph/search.cc:1074 ncclTopoCompute and src/include/graph.h (v2.30.7), nccl_semantics.md §4.2.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from ncclprobe.model.values import Struct
 
 PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 """NCCL's kinds of path, nearest first (those of 2.28 and later)."""
@@ -29,8 +30,7 @@ BALANCED_TREE, SPLIT_TREE, TREE, RING, NVLS, COLLNET_DIRECT = range(1, 7)
 """The numbers after ``Pattern``: the two first differ in which GPU of a node talks to which of its neighbours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True):
     """One pattern. `bw_intra` and `bw_inter` are GB/s of one channel, within a node and between nodes.
 
     `channels` are those of the search, before NCCL doubles them. `latency_inter_us` is what the net plugin says.
@@ -46,8 +46,7 @@ class Graph:
     latency_inter_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs:
+class Graphs(Struct, frozen=True, kw_only=True):
     """The patterns of one communicator; None: NCCL has none there. `source` says who found them."""
 
     ring: Graph

@@ -1,17 +1,15 @@
 """The links that one rank can send over: what pairs of ranks, of which NCCL's model says nothing, are held to."""
 
-from dataclasses import dataclass
-
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import LOCAL_GBps, between_sockets_GBps, nvlink_GBps
-from ncclprobe.expect.tuner.search import islands
+from ncclprobe.expect.tuner.search import nvlink_domains
+from ncclprobe.model.values import Struct
 
 _NARROW = 0.8
 """Of the NICs: Gen5 carries 48 of 400 Gb/s's 50, which nobody would call its fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLinks:
+class RankLinks(Struct, frozen=True, kw_only=True):
     """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
 
     `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than the NICs beside it.
@@ -24,9 +22,9 @@ class RankLinks:
 
 def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
     """The links of one rank of `shape`."""
-    largest = max(islands(system, shape, version))
+    largest = max(nvlink_domains(system, shape))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
-    slot = system.pcie_GBps or LOCAL_GBps
+    slot = system.to_nic_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8
     kind, inside = _inside(system, largest, version)
     return RankLinks(

@@ -1,19 +1,18 @@
 """What a run was asked to measure, and how it ended: what is missing can only be told by what was asked."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct, field
 from ncclprobe.ops import OPS
 
 What = Literal["collectives", "pairs", "copies", "affinity", "training"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What this run was asked for; the first sample of every run log.
 
     `what`: the parts of the run, in the order in which they are measured.
@@ -50,8 +49,7 @@ def asked(host: Host) -> Asked:
     return last(host, "asked", Asked)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """Whether the run came to its end. `why`: what cut it short; empty: nothing did."""
 
     why: str = ""
@@ -63,8 +61,7 @@ def ending(host: Host) -> Ending:
     return Ending(last(host, "end", str))
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """What was asked for and left out, each with its cause."""
 
     rows: tuple[SkippedRow, ...] = ()
@@ -76,9 +73,8 @@ def skipped(host: Host) -> Skipped:
     return Skipped(any_of(host, "skipped", SkippedRow))
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """What the reader must know of the run beside its verdicts, in the order in which it was found out."""
+class Notes(Struct, frozen=True):
+    """Notes on the run for its reader, in addition to the verdicts, in the order in which they arose."""
 
     texts: tuple[str, ...] = field(default=())
 

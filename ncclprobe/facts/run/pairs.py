@@ -1,15 +1,13 @@
 """Send-recv between pairs of ranks, and what they say of who is slow."""
 
-from dataclasses import dataclass
-
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
 from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPairs:
+class MeasuredPairs(Struct, frozen=True):
     """The pairs that were measured; empty: none."""
 
     rows: tuple[PairRow, ...] = ()
@@ -21,8 +19,7 @@ def pairs(host: Host) -> MeasuredPairs:
     return MeasuredPairs(any_of(host, "pair", PairRow))
 
 
-@dataclass(frozen=True, slots=True)
-class Localised:
+class Localised(Struct, frozen=True):
     """Who is slow, by all pairs that were measured."""
 
     found: Localisation

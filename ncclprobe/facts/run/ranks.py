@@ -1,7 +1,5 @@
 """Which ranks took part in a run, with what, and which of them were lost."""
 
-from dataclasses import dataclass, field
-
 from ncclprobe.errors import NotCaptured
 from ncclprobe.facts.run.asked import Ending
 from ncclprobe.facts.run.samples import any_of, last
@@ -9,10 +7,10 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Fingerprint, FirstCall
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Participants:
+class Participants(Struct, frozen=True):
     """Who measures, and with what.
 
     `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
@@ -42,8 +40,7 @@ def participants(host: Host) -> Participants:
     return last(host, "participants", Participants)
 
 
-@dataclass(frozen=True, slots=True)
-class LostRank:
+class LostRank(Struct, frozen=True):
     """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
 
     rank: int
@@ -52,8 +49,7 @@ class LostRank:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True):
     """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of."""
 
     expected: int
@@ -68,8 +64,7 @@ def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
     return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
 
 
-@dataclass(frozen=True, slots=True)
-class Attendance:
+class Attendance(Struct, frozen=True):
     """Which ranks stayed to the end of a run.
 
     `lost` are those that something can be said against. `stalled` is for a run that hangs without a rank to blame: the
@@ -97,8 +92,7 @@ def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participan
     return Attendance(found.ranks, (*left_behind, *found.lost), found.stalled)
 
 
-@dataclass(frozen=True, slots=True)
-class FirstCalls:
+class FirstCalls(Struct, frozen=True):
     """What the first calls of a job cost."""
 
     cost: FirstCall
@@ -110,8 +104,7 @@ def first_calls(host: Host) -> FirstCalls:
     return FirstCalls(last(host, "first_call", FirstCall))
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredOn:
+class MeasuredOn(Struct, frozen=True):
     """On what machine and software the run measured, by rank 0's node."""
 
     fingerprint: Fingerprint

@@ -1,15 +1,13 @@
 """Measured rows, and what they are compared with."""
 
-from dataclasses import dataclass
-
 from ncclprobe.facts.run.samples import any_of, every
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Disturbance, Measurement
 from ncclprobe.model.registry import collector
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What the run expected of its rows; empty: of none."""
 
     bands: tuple[Band, ...] = ()
@@ -21,8 +19,7 @@ def expected(host: Host) -> Expected:
     return Expected(any_of(host, "expected", Band))
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The rows of a run, at least one, without verdicts.
 
     `retests`: rows that were measured again; `disturbances`: what else slowed the run down.

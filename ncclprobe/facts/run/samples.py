@@ -3,6 +3,8 @@
 import json
 from typing import Any, TypeVar
 
+import msgspec
+
 from ncclprobe.errors import NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
 
@@ -18,8 +20,6 @@ def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]
         text = host.ask(SAMPLE, name)
     except NotCaptured as gap:
         raise NotCaptured(none or str(gap)) from None
-
-    import msgspec  # it costs as much as all of looking, and most runs measure nothing
 
     try:
         values: Any = json.loads(text)

@@ -1,15 +1,13 @@
 """Where bytes went in a run, and what it measured besides collectives: copies, affinity, groups and training steps."""
 
-from dataclasses import dataclass
-
 from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class NicTraffic:
+class NicTraffic(Struct, frozen=True):
     """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
 
     rows: tuple[OperationTraffic, ...]
@@ -21,8 +19,7 @@ def nic_traffic(host: Host) -> NicTraffic:
     return NicTraffic(last(host, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted"))
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """The copies within nodes that were measured. At least one."""
 
     rows: tuple[CopyRow, ...]
@@ -34,8 +31,7 @@ def copies(host: Host) -> Copies:
     return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
 
 
-@dataclass(frozen=True, slots=True)
-class Affinities:
+class Affinities(Struct, frozen=True):
     """The ranks whose processors were compared with others; empty: every rank already has the right ones."""
 
     rows: tuple[AffinityRow, ...]
@@ -47,8 +43,7 @@ def affinities(host: Host) -> Affinities:
     return Affinities(last(host, "affinity", tuple[AffinityRow, ...], "no affinity was compared"))
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The groups of a hybrid-parallel job that were measured, a row per kind. At least one."""
 
     rows: tuple[GroupRow, ...]
@@ -60,8 +55,7 @@ def groups(host: Host) -> Groups:
     return Groups(every(host, "group", GroupRow, "no group was measured"))
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The training steps that were replayed; empty: none."""
 
     rows: tuple[StepRow, ...]

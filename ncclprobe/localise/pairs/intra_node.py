@@ -8,7 +8,6 @@ all pairs inside of them. A rank that is slow once is a suspect; it is named if 
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
 from typing import Literal
@@ -17,13 +16,13 @@ from ncclprobe.localise.pairs.effects import slow
 from ncclprobe.localise.pairs.peers import FEWEST
 from ncclprobe.localise.pairs.rounds import Match, Round, round_robin
 from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.model.values import Struct
 
 Way = tuple[int, int]
 """From which rank to which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(Struct, frozen=True):
     """One slow part inside `node`: most of it, one rank's pairs or one pair; `ratio` is what is left."""
 
     kind: Literal["node", "rank", "pair"]

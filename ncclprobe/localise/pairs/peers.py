@@ -5,18 +5,17 @@ It needs no pair and no second round, and finds what is wrong inside a node befo
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 
 from ncclprobe.localise.pairs.effects import modified_z, slow
 from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.model.values import Struct
 
 FEWEST = 3
 """Of two nodes that differ it is unknown which is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """A node slower than its peers: its `GBps` (1e9 bytes/s), the `ratio` to their median, its modified z."""
 
     node: str

@@ -2,21 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.localise.pairs.samples import End, Layout
+from ncclprobe.model.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
 
     name: str
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The `ends` by rank, the name of each, the resulting layout of the fabric, and the ranks of each node.
 
     `note`: what the reader must know of how rails were numbered.

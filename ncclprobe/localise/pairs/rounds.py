@@ -6,7 +6,8 @@ bye each for odd n, every pair exactly once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from ncclprobe.model.values import Struct
 
 ALL_PAIRS = 64
 """Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are asked for."""
@@ -18,8 +19,7 @@ AT_ONCE = 16
 Round = tuple["Match", ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Match:
+class Match(Struct, frozen=True, order=True):
     """One pair: its ranks, or the numbers of its nodes."""
 
     first: int

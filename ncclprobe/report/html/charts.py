@@ -8,11 +8,11 @@ point next to its bar says that a few slow calls made the mean.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, printable, rate
 from ncclprobe.units import size
 
@@ -30,8 +30,7 @@ Figure = dict[str, Any]
 Curve = Sequence[Measurement]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """The two figures of one collective, called `name` in the page. `spoken`: its text for screen readers."""
 
     name: str

@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ncclprobe.model.report import NodeEnvironment
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import folded
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """One value of a name and the nodes that have it. `usual`: most nodes have it."""
 
     text: str
@@ -18,8 +17,7 @@ class Value:
     usual: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """A version or setting, with its values from the most frequent on. More than one: the nodes differ."""
 
     name: str

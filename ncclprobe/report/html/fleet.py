@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import folded
 from ncclprobe.report.html.pictures import Mark, Marks, part_of, picture
 from ncclprobe.report.html.rows import Row, device
@@ -21,8 +21,7 @@ ORDER = ("fail", "missing", "unknown", "warn", "pass", "skip")
 _SIGN = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """One node in the picture of the fleet; `sign` says the state to those who see no colours."""
 
     name: str
@@ -30,8 +29,7 @@ class Tile:
     sign: str
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """Nodes that look the same: same devices, same paths, same marks."""
 
     nodes: str

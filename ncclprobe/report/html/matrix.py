@@ -4,13 +4,13 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, printable, rate
-from ncclprobe.report.pairs import said
+from ncclprobe.report.pairs import description
 from ncclprobe.units import size
 
 MOST_ENDS = 64
@@ -23,8 +23,7 @@ _SHORT = 8
 """Characters of an end's name up to which it stands at the axis, where else the rank does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True):
     """One heat map; `usual` says which rates have its full colour, `note` what it leaves out."""
 
     name: str
@@ -34,8 +33,7 @@ class Map:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """One sentence about who is slow: `kind` is fail, warn, pass or note."""
 
     kind: str
@@ -67,8 +65,8 @@ def words(found: Localisation) -> Iterator[Words]:
         yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
     elif not found.culprits:
         yield Words("pass", "none", f"No node, NIC or pair is confirmed as slow ({tests}).")
-    yield from (Words("fail", "confirmed", said(each)) for each in found.culprits)
-    yield from (Words("warn", "suspected", said(each)) for each in found.suspects if each.confidence > 0.5)
+    yield from (Words("fail", "confirmed", description(each)) for each in found.culprits)
+    yield from (Words("warn", "suspected", description(each)) for each in found.suspects if each.confidence > 0.5)
     for each in found.intra_node[:WORST]:
         text = (
             f"{each.where}: {100 * each.ratio:.0f} % of the usual {each.usual_GBps:.3g} GB/s, in each of {each.tests}"

@@ -2,18 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import folded
 
 MOST_KINDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One part of the choice: its name, what was chosen, and why."""
 
     name: str
@@ -21,8 +20,7 @@ class Choice:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EqualChoices:
+class EqualChoices(Struct, frozen=True):
     """Nodes with equal choices, and what they choose by the rules of NCCL `version`."""
 
     nodes: str

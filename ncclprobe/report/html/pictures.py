@@ -1,12 +1,12 @@
 """A node as an SVG: GPUs, switches, NICs and NUMA nodes, with what a finding names in colour and marked."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
 
 from ncclprobe.model.nccl_selection import NodeTopology
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import printable
 from ncclprobe.report.html.placing import Cluster, Domain, Placed, all_to_all, nvlinked, place
 
@@ -18,8 +18,7 @@ _TOP, _GPU, _SWITCH, _NIC, _FOOT = 8, 62, 138, 186, 272
 _BOX = 78
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """What a finding says of a device: `kind` is fail or warn, `part` what of it is meant, `text` the finding."""
 
     kind: str

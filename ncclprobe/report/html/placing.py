@@ -6,9 +6,9 @@ host bridge; around all the NUMA node. Switches are told from paths: no report l
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
+from ncclprobe.model.values import Struct
 
 COLUMN = 92
 _GAP = 14
@@ -20,16 +20,14 @@ _SWITCHED = ("PIX", "PXB")
 Paths = Mapping[str, Mapping[str, str | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A device with the middle of its column."""
 
     device: DeviceRow
     x: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Devices that hang on one switch, from `left` to `right`; `word` is the nearest path among them."""
 
     gpus: tuple[Placed, ...]
@@ -40,8 +38,7 @@ class Cluster:
     word: str
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """A NUMA node; `id` None: the devices' place is not known."""
 
     id: int | None

@@ -3,14 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.pair_results import Blamed
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, plural
-from ncclprobe.report.pairs import said
+from ncclprobe.report.pairs import description
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
 """Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
@@ -20,8 +20,7 @@ _OF_THE_RUN = "run."
 """Checks of a measurement: their verdict stands under the first node and speaks of all that took part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of the table. `nodes`: those on which it was found; empty, of the run as a whole.
 
     `kind` is one of ORDER; `required`: the run is inconclusive without it.
@@ -95,8 +94,7 @@ def _found(verdict: Verdict, finding: Finding) -> Row:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Something to do: what is wrong, where, and the remedy. `kind` as of a Row, `nodes` where the head has no room."""
 
     kind: str
@@ -139,7 +137,11 @@ def _absent(report: Report) -> Step:
 def _culprit(blamed: Blamed) -> Step:
     """Where nothing but the pairs themselves says who is slow."""
     return Step(
-        "fail", "", f"Slow: {blamed.where}", said(blamed), "look at its cable, port and switch; then measure again."
+        "fail",
+        "",
+        f"Slow: {blamed.where}",
+        description(blamed),
+        "look at its cable, port and switch; then measure again.",
     )
 
 

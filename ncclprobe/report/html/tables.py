@@ -1,11 +1,11 @@
 """Tables of what was measured apart from collectives and pairs: copies, groups, training steps, processors, NICs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, rate
 from ncclprobe.units import size
 
@@ -14,8 +14,7 @@ MOST = 200
 _LOUD = {"fail": 0, "inconclusive": 1, "unjudged": 2, "pass": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
     is a status where the first head is ``State``. `more`: rows that are in the JSON report alone.
     """
@@ -127,12 +126,12 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
     return [*told, ("topology", mark.topology)] if mark.topology else told
 
 
-def asides(report: Report) -> list[str]:
+def pair_notes(report: Report) -> list[str]:
     """What spoils or limits the pairs' verdict, in words."""
     found = report.localisation
     if found is None:
         return []
-    said = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
-    said += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
-    said += [] if found.complete else ["not all pairs that were planned were tried"]
-    return said[:20] + ([found.intra_node_note] if found.intra_node_note else [])
+    notes = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
+    notes += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
+    notes += [] if found.complete else ["not all pairs that were planned were tried"]
+    return notes[:20] + ([found.intra_node_note] if found.intra_node_note else [])

@@ -8,7 +8,6 @@ nothing is published, and they are unjudged.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
 from ncclprobe.session.measure import numa
 from ncclprobe.session.measure.look import Look
@@ -177,9 +177,9 @@ class Copies:
 def expectations(snapshot: Snapshot) -> Expected:
     """Return the expected bandwidth of copies between host and GPU and between GPUs, as far as it is known."""
     from ncclprobe.expect import copies
-    from ncclprobe.expect.context import situation
+    from ncclprobe.expect.context import expectation_context
 
-    system = situation(snapshot.facts).system
+    system = expectation_context(snapshot.facts).system
     if isinstance(system, Absent):
         return {}
     place = copies.slot(system.pcie_GBps)

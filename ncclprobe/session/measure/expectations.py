@@ -7,6 +7,8 @@ of a GPU is ever used for gloo.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from ncclprobe.expect import sockets
 from ncclprobe.expect.of_run import Expecting
 from ncclprobe.expect.system import Shape
@@ -49,7 +51,6 @@ def expecting(
 
 def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
-    import msgspec
 
     from ncclprobe.expect import of_run
 

@@ -1,7 +1,6 @@
 """What this run is measured on, in few words: the fingerprint that baselines are kept under. Of rank 0's node."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from ncclprobe.expect.site.fingerprint import digest
 from ncclprobe.facts.cpu import Cpus
@@ -9,6 +8,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.topology.node import layout
 
 

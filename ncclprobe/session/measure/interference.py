@@ -7,7 +7,6 @@ so each has the share of the usual speed that it leaves at least.
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError
@@ -16,6 +15,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
+from ncclprobe.model.values import Struct
 
 _NOTABLE = 0.25
 """The share of a host's processors that other work must have used to be reported."""
@@ -28,8 +28,7 @@ _MOST_CHARACTERS = 64
 _HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Seconds since the host was started, over all its processors, of this process alone, and on the wall."""
 
     total_s: float

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.model.values import Struct, asdict
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Log
 from ncclprobe.session.ranks.identity import RankIdentity
@@ -29,8 +29,7 @@ _MOST_LINES = 256
 _MOST_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """What one such process does. `calls` are operations with the bytes of each of their calls."""
 
     rank: int

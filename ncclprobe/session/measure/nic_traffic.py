@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ncclprobe.errors import HostError
@@ -19,6 +18,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import OperationTraffic
+from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
 from ncclprobe.session.measure import slowest_link

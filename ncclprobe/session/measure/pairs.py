@@ -1,7 +1,6 @@
 """Measure pairs: an all_reduce within each node, then the round-robin, which rank 0 coordinates."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ import torch
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import Localisation
+from ncclprobe.model.values import replace
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint

@@ -10,7 +10,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.session.measure import interference, parts
 from ncclprobe.session.measure.baseline import record_fingerprint
 from ncclprobe.session.measure.expectations import expecting, judgeable
@@ -279,7 +279,7 @@ class Rank:
         self._device = device_index(self._identity, usable)
         seen = Devices(devices(self._host).nodes, usable, torch.__version__)
         nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
-        versions = {"torch": torch.__version__, "nccl": ".".join(map(str, nccl)) if nccl else None}
+        versions = {"torch": str(torch.__version__), "nccl": ".".join(map(str, nccl)) if nccl else None}
         try:
             backend, note = choose_backend(self._options.backend, self._identity.kind, self._identity.local_ranks, seen)
         except UsageError as error:

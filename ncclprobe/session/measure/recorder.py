@@ -8,9 +8,10 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
@@ -27,6 +28,7 @@ from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.values import replace
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
@@ -273,7 +275,6 @@ def _bare_code(ending: Ending) -> ExitCode:
 
 def _plain(value: Any) -> Any:
     """Convert a value type to JSON's types."""
-    import msgspec
 
     return msgspec.to_builtins(value, str_keys=True)
 

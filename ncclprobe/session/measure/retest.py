@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance, SkippedRow
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading

@@ -1,18 +1,17 @@
 """``ncclprobe workload``: the process groups and training steps to measure, and their measurement."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.host import Host
 from ncclprobe.model.traffic import GroupRow, StepRow
+from ncclprobe.model.values import Struct
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
 from ncclprobe.training.workload import Model, Strategy
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """The parts of real training to measure: the groups of `grid`, and the steps of `strategies`."""
 
     grid: Grid | None

@@ -1,13 +1,12 @@
 """What ranks send to rank 0 before anything is measured, and its decision for all. Pure; JSON over the store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from ncclprobe.model.values import Struct, field
 from ncclprobe.session.ranks.identity import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class RankInfo:
+class RankInfo(Struct, frozen=True):
     """What one rank says of itself.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
@@ -28,8 +27,7 @@ class RankInfo:
     host_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
+class RunConfig(Struct, frozen=True):
     """Rank 0's decision for all ranks. With an `error` no rank measures."""
 
     backend: Backend

@@ -1,17 +1,16 @@
 """Which rank this process is, and which backend it measures with. Pure; decided before torch is imported."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, derived_port, no_master
+from ncclprobe.model.values import Struct
 
 Backend = Literal["nccl", "gloo"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankIdentity:
+class RankIdentity(Struct, frozen=True):
     """This process among the ranks of a job, and the address of the job's store. Every field is known."""
 
     kind: str
@@ -63,8 +62,7 @@ def identify(launch: Launch, variables: Mapping[str, str]) -> RankIdentity | Non
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Struct, frozen=True):
     """The GPUs of this node: `nodes` counts /dev/nvidia<N>, `usable` those that torch can use in this process.
 
     `usable` is None before torch was asked.

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
@@ -24,6 +23,7 @@ from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.measure.look import captures_in, replayed_nodes, write_captures
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.recorder import asked, log_path
@@ -36,8 +36,7 @@ _AFTER_REPORT_S = 4.0  # after rank 0's report, or after a rank wrote why it lef
 _AFTER_SIGNAL_S = 12.0  # after a signal: time for rank 0 to find the missing ranks and to report
 
 
-@dataclass(frozen=True, slots=True)
-class AgentEnd:
+class AgentEnd(Struct, frozen=True):
     """How the agent ended: its exit code (None: it was killed), and the signal that this process received, if any."""
 
     code: int | None

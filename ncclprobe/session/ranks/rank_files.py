@@ -9,8 +9,9 @@ import ctypes
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
 """The variable that names the folder to the agent and the ranks."""
@@ -26,8 +27,7 @@ _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for e
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-@dataclass(frozen=True, slots=True)
-class RankState:
+class RankState(Struct, frozen=True):
     """The phase of a rank, now or when it ended; `exit_reason` is set where it left because of another rank."""
 
     rank: int

@@ -5,9 +5,9 @@ its own periods as well, and reports no rank as lost.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank
+from ncclprobe.model.values import Struct
 
 PERIOD_S = 1.0
 SILENT_PERIODS = 5
@@ -16,8 +16,7 @@ OUT_OF_TIME_PERIODS = 10  # a phase this old when the time runs out stood still;
 _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """What a rank writes each period. `step` counts phases, `left` says why it is leaving (empty: it stays).
 
     `blames` are the ranks that did not come to a barrier, if it leaves for that.

@@ -38,11 +38,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from ncclprobe.facts.run.ranks import LostRank
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Store, key
 from ncclprobe.session.watchdog.ending import Ending, leave, limit_reporting
@@ -65,16 +65,14 @@ _SPEAK_FIRST_S = 2.0
 report first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How long things may take: the whole run (until a time.monotonic() instant) and one phase of it."""
 
     deadline: float
     phase_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
+class Callbacks(Struct, frozen=True):
     """The functions that a watchdog calls.
 
     `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there

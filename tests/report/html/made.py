@@ -1,6 +1,5 @@
 """Made-up reports: a sweep with a slow corner, pairs with a slow sender, a fleet of any size with its faults."""
 
-from dataclasses import replace
 from itertools import permutations, product
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, seen
@@ -9,6 +8,7 @@ from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.values import replace
 
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +13,7 @@ from plotly import graph_objects
 
 from ncclprobe.model.findings import Status, Suppression, Verdict, fail
 from ncclprobe.model.report import NodeRow, Report
+from ncclprobe.model.values import replace
 from ncclprobe.report.html import charts, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place

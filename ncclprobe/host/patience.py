@@ -1,0 +1,71 @@
+"""Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from ncclprobe.errors import Failed, HostError, TimedOut
+from ncclprobe.host.command import as_host_error
+
+T = TypeVar("T")
+
+
+class _Worker:
+    """A thread that does one thing after another. One that does not come back is not asked again."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
+        """Return what `work` returned, or what it raised. Raises Empty where it takes longer."""
+        self._work.put(work)
+        return self._done.get(timeout=max(0.0, patience_s))
+
+    def _serve(self) -> None:
+        while True:
+            work, outcome = self._work.get(), _BROKE
+            try:
+                outcome = _attempt(work)
+            finally:
+                self._done.put(outcome)
+
+
+_BROKE: tuple[Any, BaseException | None] = (None, Failed("its reader broke, and said why on stderr"))
+_IDLE: deque[_Worker] = deque()
+"""Workers that came back. There are never more than were needed at once; a thread for every question of the hundred and
+more would cost more than the answers."""
+os.register_at_fork(after_in_child=_IDLE.clear)  # a fork has none of these threads
+
+
+def within(patience_s: float, work: Callable[[], T], what: str) -> T:
+    """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+
+    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
+    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
+    """
+    try:
+        worker = _IDLE.pop()
+    except IndexError:
+        worker = _Worker()
+    try:
+        outcome = worker.do(work, patience_s)
+    except Empty:
+        raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s") from None
+    if outcome is not _BROKE:
+        _IDLE.append(worker)
+    answer, refusal = outcome
+    if refusal:
+        raise as_host_error(refusal, what)
+    return cast(T, answer)
+
+
+def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return work(), None
+    except (OSError, HostError, ValueError) as error:
+        return None, error
