@@ -8,7 +8,7 @@ Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. 
 checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
 
     pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
-    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests      (built there, or into its build/ here)
+    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests    (built there; here: into its build/)
 
 On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
 per command (BACK is the folder whose files come back; OUT stays on the machine between commands):

@@ -1,4 +1,4 @@
-"""nccl-tests for stage 4: built from carried sources against the NCCL that torch loads, or taken as it was built before.
+"""nccl-tests for stage 4: built from carried sources against torch's NCCL, or taken as it was built before.
 
 A build takes minutes of processor time, so where the sources hold a folder `build` with the programs, these are run.
 """

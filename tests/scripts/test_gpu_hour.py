@@ -368,13 +368,32 @@ def test_a_case_is_asked_as_two_ranks_in_processes_of_their_own(nccl: Path) -> N
 
 
 def test_the_model_is_compared_where_both_say_something() -> None:
-    estimates = stages("estimates")
-    modelled = estimates.model(estimates._RECORDED, 2, 22907, rehearse=True)
-    ours = modelled["all_reduce", 1 << 20].time_us
-    rows = estimates.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], modelled)
+    of = stages("estimate_model")
+    model = of.Model(stages("estimates")._RECORDED, of.here(rehearse=True), 2, 22907)
+    ours = model.cost("all_reduce", 1 << 20).time_us
+    rows = of.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], model)
     assert [(row["op"], row["ratio"]) for row in rows] == [("all_reduce", 1.0)]
-    assert list(estimates.far({"all_reduce": [1.0, 1.01]})) == []
-    assert list(estimates.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+    assert list(of.far({"all_reduce": [1.0, 1.01]})) == []
+    assert list(of.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+
+
+TABLE = """vm:1:1 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |
+vm:1:1 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+vm:1:1 [0] NCCL INFO     AllReduce |    16.8/   0.5 |    31.0/   0.0 |    36.4/   1.9 |    16.6/   1.2 |    31.0/   0.0 |    36.4/   2.4 |
+vm:1:1 [0] NCCL INFO   Algorithm   |                             PAT                  |
+vm:1:1 [0] NCCL INFO     AllGather |     0.0/   0.0 |     0.0/   0.0 |    15.1/   2.0 |
+"""  # noqa: E501 - NCCL's tables are wide
+
+
+def test_the_table_that_nccl_prints_is_read_by_its_own_heads() -> None:
+    of = stages("estimate_model")
+    cells = of.printed_cells(TABLE)
+    assert len(cells) == 9
+    assert cells["AllReduce", "Ring", "Simple"] == (36.4, 2.4)
+    assert cells["AllGather", "PAT", "Simple"] == (15.1, 2.0)
+    ours = {**cells, ("AllReduce", "Tree", "LL"): (16.84, 0.46), ("AllReduce", "Ring", "LL"): (16.6, 1.3)}
+    assert list(of.unlike_cells(cells, ours)) == ["AllReduce Ring LL: NCCL 16.6 us, 1.2 GB/s; ours 16.6, 1.3"]
+    assert len(list(of.unlike_cells(cells, {}))) == 5
 
 
 def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:
