@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpu_stages.nccl_calls import OPS
@@ -14,7 +13,7 @@ NEAR = 0.02
 ROUNDED = 0.06
 """NCCL prints its table with one decimal."""
 Cells = dict[tuple[str, str, str], tuple[float, float]]
-"""Latency in us and bandwidth in GB/s by function (AllReduce), algorithm (Ring) and protocol (LL), as NCCL spells them."""
+"""Latency in us and bandwidth in GB/s by function (AllReduce), algorithm (Ring) and protocol (LL)."""
 _PROTOCOLS = ("LL", "LL128", "Simple")
 _HEAD = re.compile(r"NCCL INFO +Algorithm +\|((?: +\w+ +\|)+)")
 _ROW = re.compile(
@@ -53,16 +52,17 @@ class Model:
 def here(rehearse: bool) -> Any:
     """This machine as the cost model sees it, as a node of one GPU. Raises Refused."""
     from ncclprobe.engine import observe
-    from ncclprobe.expect.context import situation
+    from ncclprobe.expect.context import expectation_context
     from ncclprobe.expect.tables import machines
     from ncclprobe.model.registry import discover
     from ncclprobe.model.rules import Collector
     from ncclprobe.model.snapshot import Absent
+    from ncclprobe.model.values import replace
 
     if rehearse:
         return replace(machines.find("dgx-h100").system(), gpus=1, nics=1, network="sockets")
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
-    system = situation(observe.observed(collectors, time.monotonic() + 30.0)[0].facts).system
+    system = expectation_context(observe.observed(collectors, time.monotonic() + 30.0)[0].facts).system
     if isinstance(system, Absent):
         raise Refused(system.why)
     return replace(system, gpus=1)
@@ -104,7 +104,7 @@ def printed_cells(log: str) -> Cells:
 
 
 def unlike_cells(printed: Cells, ours: Cells) -> Iterator[str]:
-    """Where NCCL's table says something else than ours; cells without bandwidth are not available, and not looked at."""
+    """Where NCCL's table says something else than ours; cells without bandwidth are not available."""
     for cell, (latency_us, bandwidth) in printed.items():
         if cell[1].startswith("CollNet") or not bandwidth:
             continue

@@ -33,11 +33,9 @@ def play(hour: Hour, notebook: Notebook) -> None:
 
 
 def _library(hour: Hour, folder: Path) -> Outcome:
-    path = (
-        hour.standins / "nccl" / "libnccl.so.2"
-        if hour.rehearse
-        else machine.libraries(hour, folder / "library.log")["libnccl"]
-    )
+    path = hour.standins / "nccl" / "libnccl.so.2"
+    if not hour.rehearse:
+        path = machine.libraries(hour, folder / "library.log")["libnccl"]
     if not path.exists():
         raise Refused(f"there is no {path.name}: no compiler built the stand-in")
     (folder / "path").write_text(str(path))
