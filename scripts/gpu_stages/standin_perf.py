@@ -48,7 +48,7 @@ def main() -> None:
         nbytes = args.begin
         while nbytes <= args.end:
             print(_line(nbytes, args.iters, CALLS[args.op]), flush=True)
-            nbytes = args.end if nbytes < args.end < nbytes * args.factor else nbytes * args.factor
+            nbytes *= args.factor
         dist.destroy_process_group()
     print("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0\n#")
 
