@@ -24,6 +24,7 @@ from gpu_stages.processes import End, Started
 
 RAS_PORT = 28100
 """Of rank 0; every further rank listens one higher, so that a rank that is lost takes no other's answers with it."""
+PLACES = {"in": "in place", "out": "out of place"}
 _CLONE_NEWNET = 0x40000000
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "OMPI_", "PMI", "NCCL_", "TORCH_")
 _QUESTION_S = 60.0

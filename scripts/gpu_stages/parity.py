@@ -147,8 +147,7 @@ def compared(op: str, nbytes: int, place: str, times: Times) -> dict[str, Any]:
     low, high = stats.bootstrap(ratios)
     middle, more = statistics.median(ratios), statistics.median(ours - theirs for ours, theirs in pairs)
     fair = (low <= HIGH and high >= LOW) or abs(more) <= MOST_US
-    where = "in place" if place == "in" else "out of place"
-    said = f"{op} of {nbytes} B {where}: {middle:.3f} [{low:.3f}, {high:.3f}], {more:+.2f} us a call"
+    said = f"{op} of {nbytes} B {machine.PLACES[place]}: {middle:.3f} [{low:.3f}, {high:.3f}], {more:+.2f} us a call"
     found = {"op": op, "nbytes": nbytes, "place": place, "ratio": middle, "low": low, "high": high, "more_us": more}
     over = statistics.median(times.over_events) if times.over_events else None
     return {**found, "wall_over_events": over, "problem": "" if fair else said}

@@ -78,7 +78,16 @@ def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
     found = {"rows": len(rows), "nodes": rows[0]["nodes"] if rows else 0, "networks": ", ".join(networks)}
     versions = next(node["versions"] for node in report["environment"].values())
     found |= {"torch": versions.get("torch"), "NCCL": versions.get("nccl"), "failing": _failing(report)}
-    return Outcome(found, tuple(_wrong_rows(rows, hour.rehearse)))
+    return Outcome(found, (*_wrong_rows(rows, hour.rehearse), *_wrong_versions(folder, versions)))
+
+
+def _wrong_versions(folder: Path, told: Mapping[str, str | None]) -> Iterator[str]:
+    """Where the report's versions are not those that torch itself says."""
+    path = folder.parent / "inventory" / "inventory.log"
+    known = json.loads(processes.last_line_whole(path.read_text()))
+    for name in ("torch", "nccl"):
+        if known[name] and told.get(name) != known[name]:
+            yield f"the report says {name} {told.get(name)}, torch says {known[name]}"
 
 
 def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[str]:
@@ -89,7 +98,7 @@ def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[s
     for op in OPS.values():
         for place in op.places:
             if (op.name, place) not in places:
-                yield f"{op.name} was not measured {place} of place".replace("in of", "in")
+                yield f"{op.name} was not measured {machine.PLACES[place]}"
     yield from (f"{row['op']} of {row['nbytes']} B has {row['wrong']} wrong elements" for row in rows if row["wrong"])
     if not rehearse:
         strange = {str(row["transport"]["network"]) for row in rows} - {"Socket"}

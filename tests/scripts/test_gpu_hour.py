@@ -405,6 +405,26 @@ def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:
     assert problems == ["", "all_reduce of 64 B in place: 1.300 [1.300, 1.300], +30.00 us a call", ""]
 
 
+def test_what_is_kept_of_an_hour_has_no_name_of_the_machine(tmp_path: Path) -> None:
+    out, job = tmp_path / "out", tmp_path / "out" / "stage2" / "sigkill"
+    capture = out / stages("keep").CAPTURE
+    for folder in (job, capture.parent):
+        folder.mkdir(parents=True)
+    capture.write_text('{"capture": 1, "node": "gpubox17", "origin": "real"}\n')
+    (job / "end.json").write_text("{}")
+    (job / "rank0.nccl.log").write_text("gpubox17:12:12 [0] NCCL INFO Bootstrap : Using eth0:10.31.7.9<0>\n")
+    (job / "rank0.soon.fr.pickle").write_bytes(b"\x80\x02}q\x00\xff.")
+    (job / "rank1.soon.fr.pickle").write_bytes(b"\x80\x02X gpubox17 q\x00.")
+    done = hour(out, "--keep", tmp_path / "kept")
+    assert done.returncode == 0, done.stderr
+    assert "left out: sigkill/rank1.soon.fr.pickle: names in pickled bytes" in done.stdout
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    assert sorted(kept) == ["end.json", "machine.jsonl", "rank0.nccl.log", "rank0.soon.fr.pickle"]
+    assert kept["rank0.soon.fr.pickle"] == b"\x80\x02}q\x00\xff."
+    assert not [name for name, text in kept.items() if b"gpubox17" in text or b"10.31.7.9" in text]
+    assert b"NCCL INFO Bootstrap : Using eth0:" in kept["rank0.nccl.log"]
+
+
 # A rehearsal.
 
 
