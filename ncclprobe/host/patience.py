@@ -55,7 +55,7 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     try:
         worker = _IDLE.pop()
     except IndexError:
-        worker = _Worker()
+        worker = _hired(what)
     try:
         outcome = worker.do(work, patience_s)
     except Empty:
@@ -67,6 +67,13 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     if refusal:
         raise as_host_error(refusal, what)
     return cast(T, answer)
+
+
+def _hired(what: str) -> _Worker:
+    try:
+        return _Worker()
+    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
+        raise Failed(f"{what}: {error}") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
