@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def play(hour: Hour, notebook: Notebook) -> None:
 
 def _library(hour: Hour, folder: Path) -> Outcome:
     """Which libnccl is asked."""
-    path = _cached() if hour.rehearse else machine.nccl_library(hour, folder / "library.log")
+    path = _cached() if hour.rehearse else machine.libraries(hour, folder / "library.log")["libnccl"]
     (folder / "path").write_text(str(path))
     return Outcome({"library": f"{path.parent.name}/{path.name}"})
 
@@ -122,6 +122,8 @@ def more(draw: random.Random) -> dict[str, str]:
 
 def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[str]:
     """The lines that the server wrote, as far as it got."""
+    from ncclprobe.model.values import asdict
+
     request = {
         "library": library,
         "driver": () if hour.rehearse else _DRIVER,
