@@ -169,7 +169,7 @@ def test_likes_are_few(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("like", ["/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl", 7])
 def test_a_capture_is_like_none_but_its_neighbours(tmp_path: Path, like: object) -> None:
-    with pytest.raises(UsageError, match="'like' names a capture|cannot be read"):
+    with pytest.raises(UsageError, match=r"'like' names a capture|cannot be read"):
         load(save(tmp_path / "c.jsonl", HEADER, {"like": like}))
 
 
