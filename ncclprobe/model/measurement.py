@@ -81,12 +81,12 @@ class SkippedRow(Struct, frozen=True):
     `nbytes` is the size asked for; null: no size was.
 
     `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
-    (`small`), no room (`memory`), or no time (`time`).
+    (`small`), no room (`memory`), no time (`time`), or not all ranks are left (`lost`).
     """
 
     op: str
     nbytes: int | None
-    cause: Literal["refused", "small", "memory", "time"]
+    cause: Literal["refused", "small", "memory", "time", "lost"]
     why: str
 
 

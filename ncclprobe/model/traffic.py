@@ -5,7 +5,10 @@ GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and ne
 
 from typing import Literal
 
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct
+
+RungName = Literal["rank", "pair", "node", "job"]
 
 
 class NicBytes(Struct, frozen=True):
@@ -139,3 +142,32 @@ class StepRow(Struct, frozen=True, kw_only=True):
     bubble_overhead: float | None = None
     bubble_idle: float | None = None
     idle: float | None = None
+
+
+class LadderRow(Struct, frozen=True, kw_only=True):
+    """One rung: the same step of data-parallel training in each of `groups` groups of `ranks` ranks, all at once.
+
+    `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
+    rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
+    sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group (its ranks: `slowest`).
+    `busbw_GBps` is of an `op` of `nbytes` alone (median of the slowest group; `best_GBps` its fastest); null: one rank
+    sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns, with its
+    95 % `interval` (null: too few steps); `speedup`: that times the ranks.
+    """
+
+    rung: RungName
+    ranks: int
+    groups: int
+    slowest: tuple[int, ...]
+    step_bytes: int
+    step_us: float
+    samples_us: tuple[float, ...]
+    op: Literal["all_reduce"] = "all_reduce"
+    nbytes: int
+    busbw_GBps: float | None = None
+    best_GBps: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    interval: tuple[float, float] | None = None
+    expectation: Expectation | None = None
+    status: Literal["pass", "warn", "fail", "inconclusive", "unjudged"] = "unjudged"

@@ -96,8 +96,10 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_header())  # fmt: skip
-    tables = [line for block in training.blocks(report.groups, report.steps, 120) for line in (*block, "")]
-    yield Section("Groups and steps of training", [f"    {printable(line)}" for line in tables], folded=True)
+    tables = [
+        line for block in training.blocks(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
+    ]
+    yield Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)

@@ -13,8 +13,8 @@ from typing import Any
 
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, printable, rate
-from ncclprobe.units import size
+from ncclprobe.report.html.legible import micros, printable, rate
+from ncclprobe.units import plural, size
 
 MOST_OPS = 24
 MOST_POINTS = 400
