@@ -142,7 +142,7 @@ def test_stopping_to_listen_keeps_who_is_there() -> None:
     async def scene(made: Admission, port: int) -> None:
         node = await prove(port)
         made.stop()
-        with pytest.raises(OSError, match="refused|Connect"):
+        with pytest.raises(OSError, match=r"refused|Connect"):
             await call(port)
         assert made.callers == 1
         node.transport.abort()
