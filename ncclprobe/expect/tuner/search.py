@@ -4,9 +4,9 @@ The search tries speeds from fast to slow and keeps the best of channels x speed
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
 :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls (v2.30.7), nccl_semantics.md §4.2.
 
-Approximated: NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its
-share of them; GPUs on PCIe that may not copy directly hang at one root port each; a processor that is not known counts
-as Skylake; the time limits of the search are not played, so that trees never do better than one chain per channel.
+It comes to what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not say:
+NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them;
+GPUs on PCIe that may not copy directly hang at one root port each; a processor that is not known counts as Skylake.
 CollNet (SHARP) is left out. What has no such regularity is Absent, with the reason.
 """
 
