@@ -17,7 +17,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
 _EFA_US = ((90, 35.0), (0, 75.0))
-"""What AWS's plugin tells NCCL of the latency of its network, by the GPU beside it: EFA v1 (aws-ofi-nccl,
+"""What AWS's plugin tells NCCL of the latency of its network, by the GPU of the machine: EFA v1 (aws-ofi-nccl,
 src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 75 of v2 too, but a p5's whole
 all-reduce takes 65 us, and what NCCL would choose by 75 does not count: the plugin brings a tuner of its own. NCCL's
 own plugin for IB and RoCE says nothing."""

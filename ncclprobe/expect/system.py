@@ -1,8 +1,8 @@
 """A machine as the cost model sees it: links and their speeds, whatever it is called.
 
-Every node of a job is taken to be alike, but for the number of its GPUs that take part (:class:`Shape`). Bandwidths
-are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own constants
-(src/graph/topo.h), which are what its search works with, not what a datasheet says.
+All nodes of a job are assumed to be equal, except for the number of its GPUs that take part (:class:`Shape`).
+Bandwidths are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own
+constants (src/graph/topo.h), which are what its search works with, not what a datasheet says.
 """
 
 from typing import Literal

@@ -67,10 +67,10 @@ def words(found: Localisation) -> Iterator[str]:
     elif not found.culprits:
         yield f"nothing is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
     for each in found.culprits:
-        yield f"confirmed: {said(each)}"
+        yield f"confirmed: {description(each)}"
     for each in found.suspects:
         if each.confidence > 0.5:
-            yield f"suspected, not confirmed: {said(each)}"
+            yield f"suspected, not confirmed: {description(each)}"
     if found.cleared:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
@@ -107,7 +107,7 @@ def _alone(found: Localisation) -> Iterator[str]:
         )
 
 
-def said(each: Blamed) -> str:
+def description(each: Blamed) -> str:
     """One cause with what speaks for it."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
     return (

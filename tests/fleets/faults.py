@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fleets.fabric import Fabric, Link
 from ncclprobe.localise.pairs.causes import Cause, Kind
+from ncclprobe.localise.pairs.leaves import leaf_name
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.values import Struct
 
@@ -55,15 +56,21 @@ class Fault(Struct, frozen=True):
             "nic": Cause(nic, self.nodes, rail),
             "direction": Cause(nic, self.nodes, rail, "out" if self.out else "into"),
             "pair": Cause("pair", tuple(sorted(self.nodes)), rail),
-            "leaf": Cause("leaf", leaf=f"leaf{self.leaf}"),
         }
-        return cause == expected.get(self.kind, Cause("uplink", leaf=f"leaf{self.leaf}"))
+        if self.kind in expected:
+            return cause == expected[self.kind]
+        kind = "leaf" if self.kind == "leaf" else "uplink"
+        return cause.kind == kind and not self._names(fabric).isdisjoint(cause.ends)
+
+    def _names(self, fabric: Fabric) -> set[str]:
+        """What its leaf is called: where the site tells leaves, and where they are measured."""
+        return {f"leaf{self.leaf}", leaf_name([node for node in fabric.names if fabric.leaf(node) == self.leaf])}
 
     def touches(self, cause: Cause, fabric: Fabric) -> bool:
         """Whether `cause` is about the place of this fault, whatever it calls it: its nodes, or its leaf."""
-        about = {*cause.nodes, cause.leaf} | {f"leaf{fabric.leaf(node)}" for node in cause.nodes}
+        about = {*cause.nodes, *cause.ends} | {f"leaf{fabric.leaf(node)}" for node in cause.nodes}
         if self.kind in _OF_LEAVES:
-            return f"leaf{self.leaf}" in about
+            return not self._names(fabric).isdisjoint(about)
         return not about.isdisjoint(self.nodes)
 
 

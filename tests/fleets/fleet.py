@@ -2,17 +2,22 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
+from fleets.recorded import RecordedSet
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.model.values import Struct
 
 TIMEOUT_GBps = 0.01
 """Below this nothing arrives before the deadline."""
+
+
+Draw = Callable[[End, End, bool, random.Random], float]
+"""What one measurement shows of the true rate, as a share, from one end to another that is near or far."""
 
 
 class Noise(Struct, frozen=True):
@@ -26,6 +31,31 @@ class Noise(Struct, frozen=True):
     low: float = 0.5
     high: float = 0.75
 
+    def __call__(self, src: End, dst: End, near: bool, draw: random.Random) -> float:
+        """Return one measurement's share."""
+        unlucky = draw.random() < self.slow
+        return (draw.uniform(self.low, self.high) if unlucky else 1.0) * draw.lognormvariate(0, self.sigma)
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The noise of a recorded set: each pair of ends is one of its healthy pairs, and gets what that once got."""
+
+    of: RecordedSet
+    _shares: dict[bool, list[list[float]]] = field(init=False)
+    _pairs: dict[tuple[End, End], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Look the shares up once."""
+        self._shares = self.of.shares()
+
+    def __call__(self, src: End, dst: End, near: bool, draw: random.Random) -> float:
+        """Return one measurement's share."""
+        key = (src, dst) if src < dst else (dst, src)
+        if key not in self._pairs:
+            self._pairs[key] = draw.choice(self._shares[near])
+        return draw.choice(self._pairs[key])
+
 
 NOISES = {
     "quiet": Noise(0.005),
@@ -37,13 +67,17 @@ NOISES = {
 
 @dataclass(slots=True)
 class Fleet:
-    """`measure` is an inquiry's; `asked` counts what it was asked for. The same seed gives the same samples."""
+    """`measure` is a search's; `asked` counts what it was asked for. The same seed gives the same samples.
+
+    `crossing`: what every transfer between two leaves gets of its rate, by the fabric's design.
+    """
 
     fabric: Fabric
-    noise: Noise
+    noise: Draw
     faults: Sequence[Fault] = ()
     seed: int = 0
     at_once: int = 16
+    crossing: float = 1.0
     asked: Counter[str] = field(default_factory=Counter)
     _draw: random.Random = field(init=False)
     _carries: dict[Link, float] = field(default_factory=dict)
@@ -85,6 +119,6 @@ class Fleet:
     def _sample(self, src: End, dst: End, rate: float, step: int) -> Result:
         if rate < TIMEOUT_GBps:
             return Lost(src, dst, step=step)
-        unlucky = self._draw.random() < self.noise.slow
-        share = self._draw.uniform(self.noise.low, self.noise.high) if unlucky else 1.0
-        return Sample(src, dst, rate * share * self._draw.lognormvariate(0, self.noise.sigma), step=step)
+        near = self.fabric.leaf(src.node) == self.fabric.leaf(dst.node)
+        rate *= self.noise(src, dst, near, self._draw) * (1.0 if near else self.crossing)
+        return Sample(src, dst, rate, step=step)

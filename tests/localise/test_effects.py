@@ -1,6 +1,7 @@
 """Median polish and its thresholds, against cases worked out by hand."""
 
 import math
+import random
 from itertools import permutations
 
 import pytest
@@ -64,11 +65,24 @@ def test_a_quiet_fleet_makes_no_outlier_of_a_wrinkle() -> None:
 
 
 def test_slow_needs_both_rules() -> None:
-    quiet = {**dict.fromkeys(range(9), 0.0), 9: math.log(0.84)}
-    assert slow(quiet, Rules()) == {9: math.log(0.84)}
-    assert slow({**quiet, 9: math.log(0.86)}, Rules()) == {}
-    wide = {**{number: 0.1 * (-1) ** number for number in range(9)}, 9: math.log(0.84)}
+    quiet = {**dict.fromkeys(range(9), 0.0), 9: math.log(0.94)}
+    assert slow(quiet, Rules()) == {9: math.log(0.94)}
+    assert slow({**quiet, 9: math.log(0.96)}, Rules()) == {}
+    wide = {**{number: 0.1 * (-1) ** number for number in range(9)}, 9: math.log(0.94)}
     assert slow(wide, Rules()) == {}
+
+
+def test_ends_are_fitted_by_the_quiet_way_where_another_is_noisy() -> None:
+    layout = Layout({node: "x" if node in "abcd" else "y" for node in "abcdefgh"})
+    noise = random.Random(1)
+
+    def rate(src: str, dst: str) -> float:
+        near = layout.near(End(src), End(dst))
+        return (40 if near else 25 * noise.uniform(0.6, 1.4)) * (0.9 if "b" in (src, dst) else 1)
+
+    found = polish([Sample(End(s), End(d), rate(s, d)) for s, d in permutations("abcdefgh", 2)], layout)
+    assert found.out[End("b")] == pytest.approx(math.log(0.9))
+    assert all(found.out[End(node)] == pytest.approx(0) for node in "acdefgh")
 
 
 def test_nothing_measured_is_nothing_found() -> None:

@@ -12,7 +12,7 @@ from fleets.fleet import NOISES, Fleet
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.retests import PairRound, Participants, plan
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
-from ncclprobe.localise.pairs.search import localise_slowness
+from ncclprobe.localise.pairs.search import LOST_PARTNERS, localise_slowness
 from ncclprobe.localise.pairs.suspects import Localisation, verdict
 
 Rate = Callable[[End, End], float]
@@ -140,30 +140,40 @@ def test_missing_samples_are_no_evidence() -> None:
     assert verdict(rates).suspects == ()
 
 
-def test_a_dead_pair_ends_its_round_and_not_the_tournament() -> None:
+def test_a_dead_pair_takes_neither_of_its_ends_out() -> None:
     dead = {"b", "e"}
     met = []
 
     def rate(src: End, dst: End) -> float:
         met.append((src.node, dst.node))
-        return 0.0 if {src.node, dst.node} == dead else 40.0
+        return 0.0 if {src.node, dst.node} == dead else 36.0 if "c" in (src.node, dst.node) else 40.0
 
     found = search("abcdefgh", rate)
     assert {(lost.src.node, lost.dst.node) for lost in found.lost} == {("b", "e"), ("e", "b")}
-    assert not [pair for pair in met[met.index(("b", "e")) + 8 :] if dead & {*pair}]
-    others = {frozenset(pair) for pair in met if not dead & {*pair}}
-    assert others == {frozenset(pair) for pair in combinations("acdfgh", 2)}
-    assert found.confirmed == ()  # which of the two it was, nobody can say before they are started again
+    assert {frozenset(pair) for pair in met} == {frozenset(pair) for pair in combinations("abcdefgh", 2)}
+    assert sorted(causes(found)) == ["b with e", "c"]
+
+
+def test_a_dead_node_is_measured_no_more_after_its_second_partner_and_costs_no_other() -> None:
+    met = []
+
+    def rate(src: End, dst: End) -> float:
+        met.append((src.node, dst.node))
+        return 0.0 if "e" in (src.node, dst.node) else 40.0
+
+    found = search("abcdefgh", rate)
+    assert len({frozenset(pair) for pair in met if "e" in pair}) == LOST_PARTNERS
+    others = {frozenset(pair) for pair in met if "e" not in pair}
+    assert others == {frozenset(pair) for pair in combinations("abcdfgh", 2)}
+    assert causes(found) == ["e"]
 
 
 @pytest.mark.parametrize(
     ("dead", "named"),
     [(lambda s, d: "b" in (s.node, d.node), "b"), (lambda s, d: {s.node, d.node} == {"b", "e"}, "b with e")],
 )
-def test_a_dead_node_and_a_dead_pair_are_told_apart_when_started_again(
-    dead: Callable[[End, End], bool], named: str
-) -> None:
-    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0, retry_lost=True)
+def test_a_dead_node_and_a_dead_pair_are_told_apart(dead: Callable[[End, End], bool], named: str) -> None:
+    found = search("abcdefgh", lambda s, d: 0.0 if dead(s, d) else 40.0)
     assert causes(found) == [named]
     assert found.confirmed[0].ratio == 0
 

@@ -3,10 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 from typing import Literal
 
-from ncclprobe.localise.pairs.effects import Effects, slow
+from ncclprobe.localise.pairs.effects import Effects, Way, slow, slow_residuals
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field
 
@@ -22,7 +22,8 @@ class Cause(Struct, frozen=True):
     (routing), on one rail or on all; `leaf`, everything that touches a leaf; `uplink`, what leaves or enters it;
     `plane`, one rail of all nodes (its switches).
 
-    direction: `out` of or `into` the first of `nodes` or the leaf, or both.
+    direction: `out` of or `into` the first of `nodes` or the leaf, or both. `other`: of an uplink, the leaf at the far
+    end, where only what goes between the two is meant.
     """
 
     kind: Kind
@@ -30,9 +31,17 @@ class Cause(Struct, frozen=True):
     rail: int | None = None
     direction: Direction = "both"
     leaf: str = ""
+    other: str = ""
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Return the two leaves of an uplink between them."""
+        return self.leaf, self.other
 
     def __str__(self) -> str:
         """Return the cause in words: ``out of n3 rail 1``."""
+        if self.other:
+            return f"uplinks between {self.leaf} and {self.other}"
         where = {"pair": " with ".join(self.nodes), "plane": "all nodes"}.get(
             self.kind, self.leaf or "".join(self.nodes)
         )
@@ -42,12 +51,17 @@ class Cause(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One result as evidence: the logarithm of its ratio to the usual, -inf for a pair that was lost."""
+    """One result as evidence: the logarithm of its ratio to the usual of its `way`, -inf for a pair that was lost.
+
+    `crossing`: compared with what is near, evidence for what lies between two leaves and for no other part.
+    """
 
     src: End
     dst: End
     log_ratio: float
     step: int = 0
+    way: Way = (False, False)
+    crossing: bool = False
 
 
 class Evidence(Struct, frozen=True):
@@ -66,6 +80,8 @@ class Evidence(Struct, frozen=True):
             one, other = cause.nodes
             for src, dst in [(one, other)] if cause.direction == "out" else [(one, other), (other, one)]:
                 yield from self.places.get(("pair", src, dst, cause.rail), ())
+        elif cause.other:
+            yield from self.places.get(("between", cause.leaf, cause.other), ())
         elif cause.kind == "leaf":
             yield from self.places.get(("leaf", cause.leaf), ())
         else:
@@ -88,11 +104,16 @@ def add_evidence(entries: Iterable[Entry], layout: Layout, before: Evidence | No
 
 def _comparable(layout: Layout) -> bool:
     """Return whether traffic across the fabric tells leaves apart: of two leaves, each crossing touches both."""
-    return len(set(layout.leaf.values())) > 2
+    return layout.leaves > 2
 
 
 def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[object, ...]]:
     src, dst = entry.src, entry.dst
+    here, there = layout.leaf.get(src.node), layout.leaf.get(dst.node)
+    if layout.crosses(src, dst) and entry.crossing != comparable:
+        yield "between", *sorted((layout.leaf[src.node], layout.leaf[dst.node]))
+    if entry.crossing:
+        return
     for way, end in (("out", src), ("into", dst)):
         yield "node", way, end.node, None
         yield "rail", way, end.node, end.rail
@@ -100,7 +121,6 @@ def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[obje
     if src.rail == dst.rail:
         yield "pair", src.node, dst.node, src.rail
         yield "plane", src.rail
-    here, there = layout.leaf.get(src.node), layout.leaf.get(dst.node)
     if here == there or comparable:
         for leaf in {here, there} - {None}:
             yield "leaf", leaf
@@ -121,7 +141,7 @@ def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rule
     suspects = {end for ways in (effects.out, effects.into) for end in slow(ways, rules)}
     suspects |= {end for result in lost for end in (result.src, result.dst)}
     samples = [result for result in results if isinstance(result, Sample)]
-    outliers = [samples[place] for place in slow(dict(enumerate(effects.residual)), rules)]
+    outliers = [samples[place] for place in slow_residuals(samples, effects, layout, rules)]
     found: set[Cause] = set(_of_fabric(ends, layout))
     for end in suspects:
         found |= set(_of_end(end, rails=many_rails))
@@ -148,10 +168,11 @@ def _of_pair(src: End, dst: End, rails: bool) -> Iterator[Cause]:
 def _of_fabric(ends: Iterable[End], layout: Layout) -> Iterator[Cause]:
     leaves = {layout.leaf[end.node] for end in ends if end.node in layout.leaf}
     rails = {end.rail for end in ends}
-    if len(leaves) > 1:
+    if len(leaves) > 1 and not layout.measured:  # those are fast inside, by how they were found
         yield from (Cause("leaf", leaf=leaf) for leaf in leaves)
     if _comparable(layout):
         yield from (Cause("uplink", direction=way, leaf=leaf) for leaf, way in product(leaves, DIRECTIONS))
+    yield from (Cause("uplink", leaf=one, other=other) for one, other in combinations(sorted(leaves), 2))
     if layout.rails and len(rails) > 1:
         yield from (Cause("plane", rail=rail) for rail in rails)
 
@@ -164,7 +185,7 @@ def _count_per_kind(ends: set[End], results: Sequence[Result], layout: Layout) -
         "rail": 3 * len(ends),
         "pair": 3 * len({frozenset((result.src, result.dst)) for result in results}),
         "leaf": leaves,
-        "uplink": 3 * leaves,
+        "uplink": 3 * leaves + leaves * (leaves - 1) // 2,
         "plane": len({end.rail for end in ends}),
     }
 

@@ -22,6 +22,8 @@ Way = tuple[bool, bool]
 _SWEEPS = 10
 _SETTLED = 1e-4
 _MAD_TO_SIGMA = 0.6745
+_ENOUGH = 3
+_NOISIER = 3.0
 
 
 class Effects(Struct, frozen=True):
@@ -62,10 +64,31 @@ def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
 
 
 def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
-    """Fit the samples of a round-robin. Without samples everything is empty."""
+    """Fit the samples of a round-robin. Without samples everything is empty.
+
+    Where some ways are much noisier than others (crowded uplinks, both directions at once) the ends are fitted by the
+    quiet ones.
+    """
     level = levels(samples, layout)
-    ratios = [math.log(sample.GBps / level[way(sample, layout)]) for sample in samples]
-    sources, targets = _places(sample.src for sample in samples), _places(sample.dst for sample in samples)
+    ways = [way(sample, layout) for sample in samples]
+    ratios = [math.log(sample.GBps / level[key]) for sample, key in zip(samples, ways, strict=True)]
+    places = range(len(samples))
+    quiet = _quiet(samples, ratios, ways)
+    out, into = _fit(samples, ratios, places, 1)
+    if len(quiet) < len(set(ways)):
+        by_quiet = _fit(samples, ratios, [place for place in places if ways[place] in quiet], _ENOUGH)
+        out, into = out | by_quiet[0], into | by_quiet[1]
+    return Effects(level, out, into, tuple(_residuals(samples, ratios, out, into, places)))
+
+
+def _fit(
+    samples: Sequence[Sample], ratios: Sequence[float], places: Iterable[int], fewest: int
+) -> tuple[dict[End, float], dict[End, float]]:
+    """Return the effects of ways out and in, of ends with at least `fewest` of the samples at `places`."""
+    sources, targets = defaultdict[End, list[int]](list), defaultdict[End, list[int]](list)
+    for place in places:
+        sources[samples[place].src].append(place)
+        targets[samples[place].dst].append(place)
     out, into = dict.fromkeys(sources, 0.0), dict.fromkeys(targets, 0.0)
     for _ in range(_SWEEPS):
         before = (out, into)
@@ -73,15 +96,34 @@ def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
         into = _centred({end: median_high(ratios[n] - out[samples[n].src] for n in at) for end, at in targets.items()})
         if _change(before[0], out) < _SETTLED and _change(before[1], into) < _SETTLED:
             break
-    residual = [ratio - out[s.src] - into[s.dst] for ratio, s in zip(ratios, samples, strict=True)]
-    return Effects(level, out, into, tuple(residual))
+    out = {end: effect for end, effect in out.items() if len(sources[end]) >= fewest}
+    return out, {end: effect for end, effect in into.items() if len(targets[end]) >= fewest}
 
 
-def _places(ends: Iterable[End]) -> dict[End, list[int]]:
-    places: defaultdict[End, list[int]] = defaultdict(list)
-    for place, end in enumerate(ends):
-        places[end].append(place)
-    return dict(places)
+def _residuals(
+    samples: Sequence[Sample],
+    ratios: Sequence[float],
+    out: Mapping[End, float],
+    into: Mapping[End, float],
+    places: Iterable[int],
+) -> list[float]:
+    return [ratios[n] - out[samples[n].src] - into[samples[n].dst] for n in places]
+
+
+def _quiet(samples: Sequence[Sample], ratios: Sequence[float], ways: Sequence[Way]) -> set[Way]:
+    """Return the ways, each fitted alone, whose residuals are spread no more than a few times as wide as the least."""
+    by_way: defaultdict[Way, list[int]] = defaultdict(list)
+    for place, key in enumerate(ways):
+        by_way[key].append(place)
+    if len(by_way) < 2:
+        return set(by_way)
+    spread = {}
+    for key, places in by_way.items():
+        if len(places) >= _ENOUGH * len({samples[place].src for place in places}):
+            residual = _residuals(samples, ratios, *_fit(samples, ratios, places, 1), places)
+            spread[key] = median(map(abs, residual))
+    most = max(_NOISIER * min(spread.values(), default=0.0), _SETTLED)
+    return {key for key, value in spread.items() if value <= most} or set(by_way)
 
 
 def _centred(effects: Mapping[End, float]) -> dict[End, float]:
@@ -101,6 +143,14 @@ def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
     middle = median(logs.values())
     spread = max(median(abs(value - middle) for value in logs.values()), floor)
     return {key: _MAD_TO_SIGMA * (value - middle) / spread for key, value in logs.items()}
+
+
+def slow_residuals(samples: Sequence[Sample], effects: Effects, layout: Layout, rules: Rules) -> list[int]:
+    """Return the positions of the samples that are slow beyond their ends, each compared with its own way."""
+    by_way: defaultdict[Way, dict[int, float]] = defaultdict(dict)
+    for place, sample in enumerate(samples):
+        by_way[way(sample, layout)][place] = effects.residual[place]
+    return [place for logs in by_way.values() for place in slow(logs, rules)]
 
 
 def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:

@@ -1,36 +1,42 @@
 """Weigh how strongly samples speak for a cause: how many of those it covers are slow, and how often healthy ones are.
 
 A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
-whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample without any
-suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer in five is slow
-without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same
+way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer
+in five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
 """
 
 import heapq
 import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median_high
 
+from ncclprobe.localise.pairs import noise
 from ncclprobe.localise.pairs.causes import Cause, Evidence
+from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.samples import End, Rules
 from ncclprobe.model.values import Struct
 from ncclprobe.stats import percentile
 
 _MOST_ENDS = 80
 """Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
+_ENOUGH, _NOISIER = 3, 3.0
+"""So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
 _WIDE = {"leaf", "uplink", "plane"}
 
 
 class Weight(Struct, frozen=True):
     """What speaks for a cause.
 
-    `loss` is the logarithm of the ratio it shows, `slow` of `tests` samples are slow, with so many `partners`; `prior`,
-    `round_robin_odds` and `retest_odds` are log odds: before all samples, from the round-robin, and from retests.
+    `loss` is the logarithm of the ratio it shows, `limit` what that must be below; `slow` of `tests` samples are slow,
+    with so many `partners`; `prior`, `round_robin_odds` and `retest_odds` are log odds: before all samples, from the
+    round-robin, and from retests.
     """
 
     loss: float
+    limit: float
     slow: int
     tests: int
     partners: int
@@ -51,31 +57,57 @@ class Weight(Struct, frozen=True):
 
 
 class Scale:
-    """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part."""
+    """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part.
 
-    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules) -> None:
+    `sigma` is the noise of one sample of each way (:func:`ncclprobe.localise.pairs.noise.retest_noise`): a cause must
+    show more.
+    """
+
+    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: Mapping[Way, float]) -> None:
         self._evidence, self._rules, self._usual = evidence, rules, frozenset(usual)
-        self._limit = math.log(rules.slow_ratio)
+        self._sigma = {entry.way: sigma.get(entry.way, noise.floor(rules)) for entry in evidence.entries}
         self._logs = [entry.log_ratio for entry in evidence.entries]
-        self._pool = sorted(self._logs[place] for place in self._usual)
+        self._pool: defaultdict[Way, list[float]] = defaultdict(list)
+        for place in sorted(self._usual, key=self._logs.__getitem__):
+            self._pool[evidence.entries[place].way].append(self._logs[place])
 
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
         """Weigh `cause` by the entries it covers, without those `taken` by another."""
         places = [place for place in self._evidence.covered(cause) if place not in taken]
-        loss = self._loss(cause, places)
-        limit = max(loss / 2, self._limit) if cause.kind in _WIDE else loss / 2
-        chance = self._chance(limit, places)
-        for_it = math.log(self._rules.hit / chance)
-        against = math.log((1 - self._rules.hit) / (1 - chance))
+        quiet, sigma = self._quiet(places)
+        loss = self._loss(cause, quiet)
+        slowest = noise.limit(len(quiet), sigma, self._rules)
+        if cause.other and self._evidence.layout.leaves == 2:
+            slowest = math.log(self._rules.uplink_ratio)
+        limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
+        by_way: defaultdict[Way, list[int]] = defaultdict(list)
+        for place in places:
+            by_way[self._evidence.entries[place].way].append(place)
+        odds = [0.0, 0.0]
+        slow = retests = 0
+        for way, those in by_way.items():
+            for_it, against = self._odds(limit, way, those)
+            for place in those:
+                is_slow, is_retest = self._logs[place] <= limit, bool(self._evidence.entries[place].step)
+                odds[is_retest] += for_it if is_slow else against
+                slow += is_slow
+                retests += is_retest
         entries = [self._evidence.entries[place] for place in places]
-        retest_slow = [entry.log_ratio <= limit for entry in entries if entry.step]
-        slow, slow_retests = sum(self._logs[place] <= limit for place in places), sum(retest_slow)
         partners = {entry.dst.node if entry.src.node in cause.nodes else entry.src.node for entry in entries}
-        round_robin_odds = (slow - slow_retests) * for_it + (
-            len(places) - len(retest_slow) - slow + slow_retests
-        ) * against
-        retest_odds = slow_retests * for_it + (len(retest_slow) - slow_retests) * against
-        return Weight(loss, slow, len(places), len(partners), len(retest_slow), prior, round_robin_odds, retest_odds)
+        return Weight(loss, slowest, slow, len(places), len(partners), retests, prior, odds[0], odds[1])
+
+    def _quiet(self, places: Sequence[int]) -> tuple[Sequence[int], float]:
+        """Return those of `places` whose way is not much noisier than the quietest, and the noise of these."""
+        ways = Counter(self._evidence.entries[place].way for place in places)
+        enough = [way for way, count in ways.items() if count >= _ENOUGH] or list(ways)
+        most = _NOISIER * min((self._sigma[way] for way in enough), default=0.0)
+        quiet = [place for place in places if self._sigma[self._evidence.entries[place].way] <= most]
+        return quiet, max((self._sigma[self._evidence.entries[place].way] for place in quiet), default=0.0)
+
+    def _odds(self, limit: float, way: Way, places: Sequence[int]) -> tuple[float, float]:
+        """Return what one slow entry adds to the log odds, and one that is not, among entries of this way."""
+        chance, hit = self._chance(limit, way, places), self._rules.hit
+        return math.log(hit / chance), math.log((1 - hit) / (1 - chance))
 
     def _loss(self, cause: Cause, places: Sequence[int]) -> float:
         """Return what is typical of the entries; of a wide cause what nearly all of its ends show."""
@@ -92,11 +124,16 @@ class Scale:
             return 0.0
         return percentile([median_high(logs) for logs in by_end.values()], _MOST_ENDS)
 
-    def _chance(self, limit: float, places: Sequence[int]) -> float:
-        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1."""
+    def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
+        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
+
+        No healthy pair is lost by chance.
+        """
+        if limit == -math.inf:
+            return self._rules.floor
         covered_logs = [self._logs[place] for place in places if place in self._usual]
-        as_slow = bisect_right(self._pool, limit) - sum([log <= limit for log in covered_logs])
-        among = len(self._pool) - len(covered_logs)
+        as_slow = bisect_right(self._pool[way], limit) - sum([log <= limit for log in covered_logs])
+        among = len(self._pool[way]) - len(covered_logs)
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
     def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
@@ -125,7 +162,7 @@ class Scale:
             weight = weights[cause]
             if not taken.isdisjoint(self._evidence.covered(cause)):  # else it is the same
                 weight = weights[cause] = self.weigh(cause, candidates[cause], taken)
-            if not weight.slow or weight.loss > self._limit or weight.log_odds <= weight.prior:
+            if not weight.slow or weight.loss > weight.limit or weight.log_odds <= weight.prior:
                 continue
             if heap and -weight.log_odds > max(before, heap[0][0]) + 1e-9:
                 heapq.heappush(heap, (-weight.log_odds, order[cause], cause))

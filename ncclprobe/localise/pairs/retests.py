@@ -4,11 +4,11 @@ A suspect is paired with two unsuspected partners, and these with each other: th
 suspect is exchanged. If the suspect is slow with both and they are not slow together, it is the suspect. Each end of a
 suspected pair is paired with a third node: if both are fast there, it is the path between them. A leaf or its uplinks
 show their fault under load only: its nodes send to as many outside at once, and the nodes of another leaf to the same
-ones after them.
+ones after them. What lies between two leaves is measured by few pairs at a time, with pairs of each leaf as controls.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import AT_ONCE
@@ -19,6 +19,7 @@ EndPair = tuple[End, End]
 PairRound = tuple[EndPair, ...]
 _ENOUGH = 3
 _CROSSING = 2  # pairs of nodes over the uplinks of one leaf at the same time
+_ACROSS = 3  # pairs of nodes from one leaf to another in one step, and as many controls in each
 _LINKED = ("leaf", "uplink")
 
 
@@ -32,6 +33,10 @@ class Participants(Struct, frozen=True):
         """Return the pairs of both nodes on all rails that they share, or on one of them."""
         shared = sorted({*self.rails[one]} & {*self.rails[other]})
         return tuple((End(one, each), End(other, each)) for each in shared if rail in (None, each))
+
+    def rounds(self, matches: Iterable[Iterable[tuple[str, str]]]) -> tuple[PairRound, ...]:
+        """Return the rounds of pairs of nodes with all of their rails."""
+        return tuple(tuple(pair for nodes in each for pair in self.shared_rails(*nodes)) for each in matches)
 
 
 class _Round(Struct):
@@ -65,8 +70,9 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
     for number, cause in enumerate(suspects):
         turn = 2 * step + 3 * number
         if cause.kind in _LINKED:
+            blocks = _across if cause.other else _blocks
             rounds += [
-                _Round({*participants.rails}, list(block)) for block in _blocks(cause, unsuspected, participants, turn)
+                _Round({*participants.rails}, list(block)) for block in blocks(cause, unsuspected, participants, turn)
             ]
             continue
         for pairs in filter(None, _retest_pairs(cause, unsuspected, participants, turn)):
@@ -79,7 +85,7 @@ def plan(suspects: Sequence[Cause], participants: Participants, step: int) -> tu
 
 def partners(suspects: Sequence[Cause], participants: Participants) -> tuple[str, ...]:
     """Return the unsuspected nodes; where those are too few, also those with nothing but a slow pair."""
-    leaves = {cause.leaf for cause in suspects if cause.leaf}
+    leaves = {cause.leaf for cause in suspects if cause.leaf and not cause.other}
     ends = {node for cause in suspects if cause.kind in ("node", "rail") for node in cause.nodes}
     ends |= {node for node in participants.rails if participants.layout.leaf.get(node) in leaves}
     paired = {node for cause in suspects for node in cause.nodes}
@@ -121,6 +127,21 @@ def _retest_pairs(
         yield participants.shared_rails(suspect, partner, cause.rail)
     if len(selected) > 1:
         yield participants.shared_rails(selected[0], selected[1], cause.rail)
+
+
+def _across(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
+    """Yield pairs of nodes from one leaf to the other, and for each one pair within a leaf: its control.
+
+    Where one leaf stands apart from a fabric that is otherwise fast they are blocks, all of that leaf at once.
+    """
+    leaf = participants.layout.leaf
+    teams = [_rotated([node for node in unsuspected if leaf.get(node) == each], turn) for each in cause.ends]
+    within = [list(zip(team[::2], team[1::2], strict=False)) for team in teams]
+    matches = [list(zip(*teams, strict=False)), *within]
+    if participants.layout.one_apart:
+        yield from participants.rounds(matches)
+    else:
+        yield from participants.rounds([match] for each in matches for match in each[:_ACROSS])
 
 
 def _two_partners(suspect: str, others: Sequence[str], layout: Layout) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """Run the whole search in its order: round-robin, suspects, retests until each is decided or the steps are used up."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ncclprobe.localise.pairs import retests, rounds
+from ncclprobe.localise.pairs import leaves, retests, rounds
 from ncclprobe.localise.pairs.retests import PairRound, Participants
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules
 from ncclprobe.localise.pairs.suspects import Localisation, open_case, verdict
 
+LOST_PARTNERS = 2
+"""An end that lost its pairs with so many partners is measured no more: each costs a deadline."""
 Excluded = Callable[[Sequence[Result]], frozenset[End]]
 """The ends that are no longer measured after these results."""
 Measure = Callable[[PairRound, int], Iterable[Result]]
@@ -20,33 +23,36 @@ def localise_slowness(
     rules: Rules | None = None,
     *,
     count: int | None = None,
-    retry_lost: bool = False,
     expected_GBps: float | None = None,
     excluded: Excluded | None = None,
 ) -> Localisation:
     """Measure all pairs of nodes, or `count` rounds of them, and find out which part is slow.
 
-    `rails` names the rails of each node. A lost pair ends nothing: its ends are excluded, the others go on; with
-    `retry_lost` they may be measured again in retests (by a caller that can restart them), else they are only named.
-    `excluded` returns the ends no longer measured, for a caller that knows better than both ends of a lost pair. Raises
-    ValueError for fewer than two nodes.
+    `rails` names the rails of each node. A lost pair ends nothing: its two ends go on with others and are measured
+    again like any suspect, until an end was lost with a second partner. `excluded` returns the ends no longer measured,
+    for a caller that knows better. Raises ValueError for fewer than two nodes.
     """
     layout, rules = layout or Layout(), rules or Rules()
-    exclude = excluded or ends_of_lost_pairs
+    exclude = excluded or lost_with_several
     results: list[Result] = []
-    for pairs in round_robin(rails, count):
-        remaining_pairs = tuple(pair for pair in pairs if exclude(results).isdisjoint(pair))
-        results += measure(remaining_pairs, 0) if remaining_pairs else ()
+
+    def play(planned: Iterable[PairRound], step: int) -> None:
+        for pairs in planned:
+            gone = exclude(results)
+            remaining = tuple(pair for pair in pairs if gone.isdisjoint(pair))
+            results.extend(measure(remaining, step) if remaining else ())
+
+    play(round_robin(rails, count), 0)
     case = open_case(results, layout, rules)
+    if alike := leaves.alike_nodes(case.effects, rules) if not case.layout.leaf else ():
+        participants = Participants(rails, layout)
+        play(participants.rounds(leaves.meetings(alike, results)), 0)
+        case = open_case(results, layout, rules)
     found = verdict(results, layout, rules, expected_GBps, case)
     for step in range(1, rules.steps + 1):
-        participants = Participants(_remaining(rails, frozenset() if retry_lost else exclude(results)), layout)
+        participants = Participants(_remaining(rails, exclude(results)), case.layout)
         suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
-        for pairs in retests.plan(suspects, participants, step):
-            remaining_pairs = (
-                pairs if retry_lost else tuple(pair for pair in pairs if exclude(results).isdisjoint(pair))
-            )
-            results += measure(remaining_pairs, step) if remaining_pairs else ()
+        play(retests.plan(suspects, participants, step), step)
         if len(results) == found.tests:
             break
         found = verdict(results, layout, rules, expected_GBps, case)
@@ -63,9 +69,14 @@ def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) ->
         yield tuple((ends[match.first], ends[match.second]) for match in matches)
 
 
-def ends_of_lost_pairs(results: Iterable[Result]) -> frozenset[End]:
-    """Return the ends of pairs that were lost."""
-    return frozenset(end for lost in results if isinstance(lost, Lost) for end in (lost.src, lost.dst))
+def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
+    """Return the ends of which pairs with two or more partners were lost: one lost pair may be the path's."""
+    partners: defaultdict[End, set[str]] = defaultdict(set)
+    for lost in results:
+        if isinstance(lost, Lost):
+            partners[lost.src].add(lost.dst.node)
+            partners[lost.dst].add(lost.src.node)
+    return frozenset(end for end, those in partners.items() if len(those) >= LOST_PARTNERS)
 
 
 def _remaining(rails: Mapping[str, Sequence[int]], excluded: frozenset[End]) -> dict[str, list[int]]:

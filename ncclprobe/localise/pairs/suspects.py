@@ -12,11 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median_high
 from typing import Literal
 
+from ncclprobe.localise.pairs import naming, noise
 from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
+from ncclprobe.localise.pairs.leaves import alike_nodes, leaf_of_alike, measured_layout
 from ncclprobe.localise.pairs.likelihood import Scale, Weight
+from ncclprobe.localise.pairs.noise import retest_noise
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 _CONTROLS = 4
 """So many samples without a suspect say what is usual while retesting; of fewer the round-robin's level holds."""
@@ -45,17 +48,21 @@ class Localisation(Struct, frozen=True):
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
     slow in the round-robin and are not when measured again. `lost` are the pairs through which nothing came: their ends
     are named whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is
-    below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
+    below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests. `alike` are nodes
+    that are slow by one share, too many for faults, and not blamed; `layout` is the fabric that samples were compared
+    in, its leaves measured where the site told none.
     """
 
     confirmed: tuple[Suspect, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     cleared: tuple[Cause, ...] = ()
+    alike: tuple[Suspect, ...] = ()
     lost: tuple[Lost, ...] = ()
     level: Mapping[Way, float] | None = None
     all_slow: bool = False
     tests: int = 0
     steps: int = 0
+    layout: Layout = field(default_factory=Layout)
 
     @property
     def unsure(self) -> tuple[Suspect, ...]:
@@ -93,11 +100,16 @@ class Case(Struct, frozen=True):
 
 def open_case(first: Sequence[Result], layout: Layout, rules: Rules) -> Case:
     """Return the case that the results of a round-robin make."""
-    effects = polish([result for result in first if isinstance(result, Sample)], layout)
+    samples = [result for result in first if isinstance(result, Sample)]
+    layout = measured_layout(samples, layout)
+    effects = polish(samples, layout)
+    if alike := alike_nodes(effects, rules) if not layout.leaf else ():
+        layout = leaf_of_alike(alike, samples, layout)
+        effects = polish(samples, layout) if layout.leaf else effects
     causes = candidates(first, effects, layout, rules)
     evidence = add_evidence(_entries(first, effects.level, layout), layout)
     usual = _unsuspected(evidence, causes)
-    scale = Scale(evidence, usual, rules)
+    scale = Scale(evidence, usual, rules, {})
     weighed = scale.weigh_all(causes, {})
     nodes = len({end.node for result in first for end in (result.src, result.dst)})
     return Case(effects, layout, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
@@ -120,10 +132,15 @@ def verdict(
     retests = [result for result in results if result.step]
     case = case or open_case([result for result in results if not result.step], layout, rules)
     effects, suspected = case.effects, case.suspected
-    weights = _explain(_retest_evidence(retests, suspected, case), case) if retests else suspected
+    sigma = retest_noise(results, case.layout, rules)
+    weights = _explain(_retest_evidence(retests, suspected, sigma, case), sigma, case) if retests else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
+    blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
+    blamed = naming.gather_pairs(blamed, _partners(results))
+    same = naming.alike(blamed, case.nodes)
     return Localisation(
-        confirmed=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "blamed"),
+        confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause not in same),
+        alike=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause in same),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
@@ -131,23 +148,43 @@ def verdict(
         all_slow=_all_slow(effects.level, expected_GBps, rules),
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
+        layout=case.layout,
     )
 
 
+def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        found[result.src.node].add(result.dst.node)
+        found[result.dst.node].add(result.src.node)
+    return found
+
+
 def _entries(results: Iterable[Result], level: Mapping[Way, float], layout: Layout) -> list[Entry]:
-    """Turn results into evidence. One on a way that the round-robin never took says nothing."""
+    """Turn results into evidence. One on a way that the round-robin never took says nothing.
+
+    Between the only two leaves a result is evidence twice: of its ends, compared with others that cross, and of what
+    lies between the leaves, compared with what is near.
+    """
     entries = []
+    two = layout.leaves == 2
     for result in results:
         if isinstance(result, Lost):
             entries.append(Entry(result.src, result.dst, -math.inf, result.step))
         elif (usual := level.get(way(result, layout))) is not None:
-            entries.append(Entry(result.src, result.dst, math.log(result.GBps / usual), result.step))
+            entries.append(
+                Entry(result.src, result.dst, math.log(result.GBps / usual), result.step, way(result, layout))
+            )
+            near = level.get((True, result.both))
+            if two and near is not None and layout.crosses(result.src, result.dst):
+                ratio = math.log(result.GBps / near)
+                entries.append(Entry(result.src, result.dst, ratio, result.step, (True, result.both), crossing=True))
     return entries
 
 
-def _explain(retests: Sequence[Entry], case: Case) -> dict[Cause, Weight]:
+def _explain(retests: Sequence[Entry], sigma: Mapping[Way, float], case: Case) -> dict[Cause, Weight]:
     """Return what best explains the round-robin and the retests, the likeliest first."""
-    scale = Scale(add_evidence(retests, case.layout, case.round_robin), case.usual, case.rules)
+    scale = Scale(add_evidence(retests, case.layout, case.round_robin), case.usual, case.rules, sigma)
     return scale.explain(case.candidates, scale.weigh_all(case.candidates, case.weighed))
 
 
@@ -159,13 +196,18 @@ def _unsuspected(evidence: Evidence, causes: Collection[Cause]) -> list[int]:
     def usual(end: End) -> bool:
         return end not in ends if ends else end.node not in nodes  # without rails to tell apart there are none of them
 
-    return [place for place, entry in enumerate(evidence.entries) if usual(entry.src) and usual(entry.dst)]
+    entries = enumerate(evidence.entries)
+    return [place for place, entry in entries if not entry.crossing and usual(entry.src) and usual(entry.dst)]
 
 
-def _retest_evidence(retests: Sequence[Result], suspected: Collection[Cause], case: Case) -> list[Entry]:
+def _retest_evidence(
+    retests: Sequence[Result], suspected: Collection[Cause], sigma: Mapping[Way, float], case: Case
+) -> list[Entry]:
     """Turn retests into evidence: relative to their controls, without those whose partner fails its control."""
     evidence = add_evidence([Entry(r.src, r.dst, 0.0, r.step) for r in retests], case.layout)
     about = {place for cause in suspected for place in evidence.covered(cause)}
+    between = any(cause.other for cause in suspected)
+    about |= {place for place, r in enumerate(retests) if between and case.layout.crosses(r.src, r.dst)}
     controls = [result for place, result in enumerate(retests) if place not in about]
     rates: defaultdict[Way, list[float]] = defaultdict(list)
     for result in controls:
@@ -174,12 +216,13 @@ def _retest_evidence(retests: Sequence[Result], suspected: Collection[Cause], ca
     usual = {key: median_high(values) for key, values in rates.items() if len(values) >= _CONTROLS}
     level = {**case.effects.level, **usual}
     ends = {node for cause in suspected for node in cause.nodes}
-    limit = math.log(case.rules.slow_ratio)
+    limit = {key: noise.limit(1, each, case.rules) for key, each in sigma.items()}
+    quietest = noise.limit(1, noise.floor(case.rules), case.rules)
     failed = {
         (entry.step, end.node)
         for entry in _entries(controls, level, case.layout)
         for end in (entry.src, entry.dst)
-        if entry.log_ratio < limit and end.node not in ends
+        if entry.log_ratio < limit.get(entry.way, quietest) and end.node not in ends
     }
     kept = [r for r in retests if failed.isdisjoint(((r.step, r.src.node), (r.step, r.dst.node)))]
     return _entries(kept, level, case.layout)
@@ -188,8 +231,9 @@ def _retest_evidence(retests: Sequence[Result], suspected: Collection[Cause], ca
 def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "suspected", "cleared"]:
     if weight.retests and weight.retest_odds <= 0:
         return "cleared"
-    enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") else 1
-    sure = weight.retests and weight.partners >= enough and weight.confidence >= case.rules.confidence
+    dead = weight.loss == -math.inf and weight.partners > 1  # nothing ever came, and it is measured no more
+    enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") and not dead else 1
+    sure = (weight.retests or dead) and weight.partners >= enough and weight.confidence >= case.rules.confidence
     return "blamed" if sure else "suspected"
 
 

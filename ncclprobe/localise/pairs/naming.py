@@ -1,0 +1,62 @@
+"""Name few parts rather than many: a node instead of its bad pairs, and no node where several are alike by design."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+
+from ncclprobe.localise.pairs.causes import Cause
+from ncclprobe.localise.pairs.leaves import ALIKE, FEWEST_ALIKE
+from ncclprobe.localise.pairs.likelihood import Weight
+from ncclprobe.model.values import replace
+
+_FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
+"""So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
+_SHARE_ALIKE, _MOST_ALIKE = 0.2, 6
+"""Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
+another leaf."""
+
+
+def many(bad: int, tried: int) -> bool:
+    """Return whether so many bad pairs of those tried are the fault of the part that they share."""
+    return bad >= _FEWEST_PAIRS and bad >= _SHARE_OF_PAIRS * tried
+
+
+def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collection[str]]) -> dict[Cause, Weight]:
+    """Return the causes with nodes in place of their many bad pairs, the node with most of them first.
+
+    `partners` are the nodes that each was measured with.
+    """
+    pairs = {cause: weight for cause, weight in weights.items() if cause.kind == "pair"}
+    found: dict[Cause, Weight] = {}
+    while pairs:
+        bad = Counter(node for cause in pairs for node in cause.nodes)
+        node, count = max(bad.items(), key=lambda each: (each[1], each[0]))
+        if not many(count, len(partners.get(node, ()))):
+            break
+        its = {cause: weight for cause, weight in pairs.items() if node in cause.nodes}
+        found[Cause("node", (node,))] = _sum(list(its.values()), len(its))
+        pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
+    return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
+
+
+def _sum(weights: Sequence[Weight], partners: int) -> Weight:
+    """Return the evidence of several pairs of one node as that of the node; its odds are those of the weakest."""
+    weakest = min(weights, key=lambda weight: weight.log_odds)
+    return replace(
+        weakest,
+        loss=median(weight.loss for weight in weights),
+        slow=sum(weight.slow for weight in weights),
+        tests=sum(weight.tests for weight in weights),
+        retests=sum(weight.retests for weight in weights),
+        partners=partners,
+    )
+
+
+def alike(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
+    """Return the nodes, among `weights`, that are slow by one and the same share, where they are many of `nodes`."""
+    slow = sorted((weight.loss, str(cause), cause) for cause, weight in weights.items() if cause.kind == "node")
+    for start, (loss, _, _) in enumerate(slow):
+        same = [cause for other, _, cause in slow[start:] if other - loss <= ALIKE]
+        if len(same) >= max(FEWEST_ALIKE, min(_SHARE_ALIKE * nodes, _MOST_ALIKE)):
+            return frozenset(same)
+    return frozenset()

@@ -1,0 +1,69 @@
+"""The threshold follows the noise of what was measured again, and few parts are named rather than many."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+from fleets.recorded import HELD_BACK, Replay, recorded_sets
+
+from ncclprobe.localise.pairs.noise import floor, limit, retest_noise
+from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
+from ncclprobe.localise.pairs.search import localise_slowness
+
+RULES = Rules()
+ONE_WAY = (False, False)
+
+
+def repeated(sigma: float, slow: float = 1.0, count: int = 40) -> list[Sample]:
+    """Pairs measured twice, the second half of them at `slow` of what they could."""
+    draw = random.Random(3)
+    ends = [(End(f"n{number}"), End(f"n{number + 1}")) for number in range(0, 2 * count, 2)]
+    rates = {pair: 40 * (slow if 2 * place >= count else 1.0) for place, pair in enumerate(ends)}
+    both = [(step, pair, rate) for step in (0, 1) for pair, rate in rates.items()]
+    return [Sample(*pair, rate * draw.lognormvariate(0, sigma), step=step) for step, pair, rate in both]
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.05, 0.2])
+def test_the_noise_is_what_repetitions_differ_by(sigma: float) -> None:
+    assert retest_noise(repeated(sigma), Layout(), RULES)[ONE_WAY] == pytest.approx(sigma, rel=0.35)
+
+
+def test_a_loss_that_lasts_is_no_noise() -> None:
+    noise = retest_noise(repeated(0.02), Layout(), RULES)
+    assert retest_noise(repeated(0.02, slow=0.5), Layout(), RULES) == pytest.approx(noise)
+
+
+def test_of_few_repetitions_nothing_is_concluded_and_none_is_quieter_than_the_floor() -> None:
+    assert retest_noise(repeated(0.02, count=5), Layout(), RULES) == {}
+    assert retest_noise(repeated(0.0), Layout(), RULES)[ONE_WAY] == floor(RULES)
+
+
+def test_a_noisy_pair_must_lose_more_than_a_quiet_one_and_many_samples_less_than_one() -> None:
+    assert limit(1, floor(RULES), RULES) == math.log(0.95)
+    assert limit(1, 0.1, RULES) == pytest.approx(-0.35)
+    assert limit(1, 0.1, RULES) < limit(32, 0.1, RULES) < math.log(0.95)
+
+
+@pytest.mark.parametrize("name", [name for name in recorded_sets() if name.startswith(HELD_BACK)])
+def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
+    recorded = recorded_sets()[name]
+    for number, slow in enumerate(recorded.nodes[::4]):
+        fleet = Replay(recorded, lambda src, dst, slow=slow: 0.9 if slow in (src.node, dst.node) else 1.0, number)  # type: ignore[misc]
+        found = localise_slowness(fleet.rails, fleet.measure)
+        assert slow in [str(each.cause) for each in found.confirmed]
+
+
+@pytest.mark.parametrize(("partners", "named"), [("abde", ["c"]), ("ab", ["a with c", "b with c"])])
+def test_a_node_with_many_bad_pairs_is_named_before_them(partners: str, named: list[str]) -> None:
+    bad = [{"c", other} for other in partners]
+
+    def measure(pairs: PairRound, step: int) -> Iterator[Sample]:
+        for one, other in pairs:
+            for src, dst in ((one, other), (other, one)):
+                yield Sample(src, dst, 20.0 if {src.node, dst.node} in bad else 40.0, step=step)
+
+    found = localise_slowness(dict.fromkeys("abcdefghijkl", (0,)), measure)
+    assert sorted(str(each.cause) for each in found.confirmed) == named
+    assert found.confirmed[0].ratio == pytest.approx(0.5)
