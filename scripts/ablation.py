@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 import held_out  # noqa: E402 - found in scripts/
 from accuracy import quantile  # noqa: E402
 from expect.nccl_vectors import communicators, of_release, same_channels, same_choices  # noqa: E402 - found in tests/
-from held_out import LARGE, PINNED, measured  # noqa: E402
+from held_out import LARGE, measured  # noqa: E402
 from published import Row, outliers, rows  # noqa: E402
 from tables import table  # noqa: E402
 
@@ -41,7 +41,8 @@ WORDS = """
 - *links, measured*: a latency, and bytes by the rate of the links times an efficiency; both are those of other sources
 - *NCCL*: latency and transfer time of what NCCL's cost model chooses, over the graphs of our search, and nothing else
 - *NCCL, measured*: the same with a factor on its latency and an efficiency of its bandwidth; both of other sources
-- *ncclprobe*: what ships: NCCL's choice and latency, the network's limits, corrected by factors fitted to some of them
+- *ncclprobe*: what ships: NCCL's choice, the network's limits, measured latencies; its factors have seen these sources
+  (reports/expected-accuracy.md holds them back)
 
 What is measured is the geometric mean over other sources of each one's median, on such a path: of the same operation
 and as many nodes (one, two, more), else of as many nodes, else of any; latency up to 64 KiB, efficiency from 256 MiB.
@@ -116,7 +117,7 @@ def _known(row: Row, source: str) -> Known:
     if rate:
         found.take("links", found.bus_bytes / rate / 1e3)
         found.splits["links"] = Split(1.0, found.bus_bytes / rate / 1e3)
-    forced = PINNED[row.forced[0]] if row.forced else None
+    forced = row.forced
     version = row.nccl or LATEST
     cost = modelled(row.system, row.shape, row.op, nbytes, version, only(forced))
     if cost:
