@@ -14,8 +14,9 @@ from ncclprobe.expect.predict import LATEST, expectation
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 _MOST_NAMED = 3
@@ -60,6 +61,15 @@ def expecting(
     kinds = _distinct(nodes.values())
     found = tuple(_bands(ops, sizes, itemsize, shape, kinds))
     return Expecting(found, _note(found, nodes, kinds))
+
+
+def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -> Expecting:
+    """The band of one transfer of `nbytes` between two ranks of the run, on different nodes where there are several.
+
+    A rank of one node sends to one of another: its NIC's rate, of which healthy machines reach a published share.
+    """
+    found = expecting(("sendrecv",), (nbytes,), 1, Shape((1, 1)) if shape.nodes > 1 else Shape((2,)), nodes)
+    return Expecting(tuple(replace(band, op=PAIRS) for band in found.bands), found.note)
 
 
 def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:

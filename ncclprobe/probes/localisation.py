@@ -6,7 +6,7 @@ from typing import Any
 from ncclprobe.localise.pairs import suspects
 from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.rails import Placement
-from ncclprobe.localise.pairs.samples import End, Lost, Rules
+from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules
 from ncclprobe.model.pair_results import Blamed, Localisation, LostPair
 from ncclprobe.model.values import replace
 
@@ -29,8 +29,16 @@ def to_report(
         tests=found.tests,
         steps=found.steps,
         confidence=rules.confidence,
+        alike=tuple(_blamed(each, placement) for each in found.alike),
+        leaves=_leaves(found.layout),
         **fields,
     )
+
+
+def _leaves(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each leaf that was measured."""
+    names = sorted(set(layout.leaf.values())) if layout.measured else ()
+    return {name: tuple(sorted(node for node, leaf in layout.leaf.items() if leaf == name)) for name in names}
 
 
 def _lost(each: Lost, names: Mapping[End, str]) -> LostPair:
@@ -49,6 +57,7 @@ def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:
     blamed = Blamed(
         str(cause), cause.kind, cause.nodes, cause.rail, cause.direction,
         each.ratio, each.confidence, each.slow, each.tests, each.retests, each.partners, tuple(dict.fromkeys(nodes)),
+        cause.several,
     )  # fmt: skip
     if cause.kind != "rail" or cause.rail is None:
         return blamed

@@ -22,7 +22,7 @@ def many(bad: int, tried: int) -> bool:
 
 
 def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collection[str]]) -> dict[Cause, Weight]:
-    """Return the causes with nodes in place of their many bad pairs, the node with most of them first.
+    """Return the causes with nodes, or NICs, in place of their many bad pairs, the node with most of them first.
 
     `partners` are the nodes that each was measured with.
     """
@@ -34,7 +34,11 @@ def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collect
         if not many(count, len(partners.get(node, ()))):
             break
         its = {cause: weight for cause, weight in pairs.items() if node in cause.nodes}
-        found[Cause("node", (node,))] = _sum(list(its.values()), len(its))
+        rails = {cause.rail for cause in its}
+        one_rail = len(rails) == 1 and None not in rails
+        rail = rails.pop() if one_rail else None
+        shared = Cause("rail" if one_rail else "node", (node,), rail, several=True)
+        found[shared] = _sum(list(its.values()), len(its))
         pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
     return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
 

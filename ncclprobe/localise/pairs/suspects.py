@@ -124,9 +124,9 @@ def verdict(
 ) -> Localisation:
     """Judge which part is slow, by all `results` so far: the round-robin's (step 0) and the retests' (steps from 1).
 
-    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.retests.plan`). `expected_GBps` is what a
-    healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the round-robin's results
-    make (:func:`open_case`), for a caller that asks again after each step.
+    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.retests.plan`). `expected_GBps` is the
+    least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the
+    round-robin's results make (:func:`open_case`), for a caller that asks again after each step.
     """
     layout, rules = layout or Layout(), rules or Rules()
     retests = [result for result in results if result.step]
@@ -145,7 +145,7 @@ def verdict(
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
         level=effects.level,
-        all_slow=_all_slow(effects.level, expected_GBps, rules),
+        all_slow=_all_slow(effects.level, expected_GBps),
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
         layout=case.layout,
@@ -242,7 +242,7 @@ def _suspect(cause: Cause, weight: Weight) -> Suspect:
     return Suspect(cause, ratio, weight.confidence, weight.slow, weight.tests, weight.retests, weight.partners)
 
 
-def _all_slow(level: Mapping[Way, float], expected_GBps: float | None, rules: Rules) -> bool:
-    """Return whether even the best of the ways that send in one direction stays below what was expected."""
+def _all_slow(level: Mapping[Way, float], expected_GBps: float | None) -> bool:
+    """Return whether even the best of the ways that send in one direction stays below the least expected."""
     single = [usual for (_, both), usual in level.items() if not both]
-    return bool(single) and expected_GBps is not None and max(single) < rules.slow_ratio * expected_GBps
+    return bool(single) and expected_GBps is not None and max(single) < expected_GBps

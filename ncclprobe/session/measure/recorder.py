@@ -24,7 +24,7 @@ from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
-from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.pair_results import PAIRS, Localisation, PairRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
@@ -199,11 +199,11 @@ class Recorder:
         self._log.add("affinity", _plain(tuple(rows)))
 
     def expected_GBps(self, nbytes: int) -> float | None:
-        """Return the threshold of a sendrecv of so many bytes; None without an expectation."""
+        """Return the threshold of a pair, or else of a sendrecv, of so many bytes; None without an expectation."""
         asked = (
             b.expectation.threshold
             for b in self._expected.bands
-            if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes
+            if b.op in (PAIRS, "sendrecv") and b.low_bytes <= nbytes <= b.high_bytes
         )
         return next(asked, None)
 
