@@ -1,4 +1,4 @@
-"""The ``ncclprobe`` command: finds the sub-command, and turns what goes wrong into exit codes. No logic of its own."""
+"""The ``ncclprobe`` command: run a sub-command, and turn errors into exit codes."""
 
 import argparse
 import atexit
@@ -19,21 +19,21 @@ EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 _OBJECTS_BEFORE_GC = 50_000
 
 COMMANDS = {
-    "accept": "is this node, or job, good? doctor, all_reduce, pairs and copies in one launch and one report",
-    "doctor": "is this machine, or a captured one, fit for an NCCL job?",
-    "bandwidth": "measure collectives across ranks and judge the numbers",
-    "pairs": "send-recv between all pairs of ranks: which node, NIC, direction or pair is slow",
-    "copies": "what the links between host and GPU, and between GPUs, carry inside a node",
-    "affinity": "what the ranks' processors cost, and how to bind them",
-    "workload": "the collectives of one training step, and the groups of a hybrid-parallel job",
-    "capture": "write what was asked and answered on this machine, to be judged anywhere",
-    "topo": "how GPUs and NICs reach each other, as nvidia-smi prints it here or did in a file",
-    "expect": "what this machine, a named or a captured one should reach, why, and what a fault costs",
-    "checks": "every check there is; --json",
-    "explain": "one check: the problem, why it matters, how it is decided, how to fix it",
-    "baseline": "keep runs as what this site expects of machines with the same fingerprint",
-    "compare": "two runs side by side, judged with their noise: what is slower, new or gone",
-    "report": "render a saved JSON report; exits with the report's own code",
+    "accept": "Check the machines, then measure copies, all_reduce and pairs, in one launch and one report.",
+    "doctor": "Check whether this machine, or a captured one, is fit for an NCCL job.",
+    "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
+    "pairs": "Measure send-recv between pairs of ranks, and name the slow node, NIC, direction or pair.",
+    "copies": "Measure copies between host and GPU, and between GPUs, inside a node.",
+    "affinity": "Measure what the placement of ranks on processors costs, and say how to bind them.",
+    "workload": "Replay the collectives of one training step, and measure the groups of a hybrid-parallel job.",
+    "capture": "Write what the doctor asks this machine, and the answers, to a file that can be judged anywhere.",
+    "topo": "Show how GPUs and NICs reach each other, from nvidia-smi here or from its saved output.",
+    "expect": "Show what a machine should reach, why, and what a fault costs.",
+    "checks": "List every check.",
+    "explain": "Explain one check: the problem, why it matters, how it is decided, how to fix it.",
+    "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
+    "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
+    "report": "Render a saved JSON report, and exit with the code of its verdict.",
 }
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
 the one that was asked for is imported."""
@@ -62,14 +62,14 @@ def _look_for_cycles_rarely() -> None:
 
 
 def _guarded(argv: list[str]) -> int:
-    """Run one command; whatever goes wrong becomes one line and an exit code."""
+    """Run one command; every error becomes one line and an exit code."""
     try:
         code = _run(argv)
         sys.stdout.flush()
         return code
     except UsageError as error:
         return _say(str(error), ExitCode.USAGE)
-    except BrokenPipeError:  # `ncclprobe … | head`: nobody reads on
+    except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN
     except KeyboardInterrupt:
@@ -91,7 +91,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """No text of a machine may be unprintable, and a stream that the caller closed is one that nobody reads."""
+    """Make every text printable, and replace a stream that the caller closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -101,7 +101,7 @@ def _prepare_streams() -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """One line on standard error, if it can be written at all; a file's name may hold more than letters."""
+    """Print one line on standard error, with unprintable characters escaped; return `code`."""
     message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
     with contextlib.suppress(OSError):
         print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
@@ -109,16 +109,20 @@ def _say(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ncclprobe.commands.arguments import HelpFormatter
+
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="ncclprobe",
         description="NCCL and interconnect diagnostics.",
-        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` explains one command.",
+        add_help=False,
+        formatter_class=HelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}", help="Show the version.")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="Run one of the commands below.")
     return parser
 
 

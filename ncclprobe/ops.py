@@ -141,6 +141,6 @@ def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def default_sizes(begin: int, end: int) -> tuple[int, ...]:
-    """The sizes where nobody chose any: the largest first, for these can be judged, and few of the small ones."""
+    """Return the default sizes: the largest first, because these can be judged, and few of the small ones."""
     chosen = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
     return tuple(nbytes for nbytes in chosen if begin <= nbytes <= end)

@@ -5,7 +5,7 @@ sample
     over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
 mean
     The arithmetic mean of the samples: the headline, which nccl-tests prints too. Bandwidths come from this time.
-    Rates are never averaged: a mean of rates flatters whoever was lucky.
+    Rates are never averaged: a mean of rates overstates the fast samples.
 median (p50)
     The middle sample, or the mean of the two in the middle. What verdicts go by: one hiccup does not move it.
 interval

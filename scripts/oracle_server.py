@@ -116,10 +116,10 @@ def _call(library: ctypes.CDLL, env: dict[str, str], files: dict[str, str]) -> d
     rc = library.ncclGetUniqueId(ctypes.create_string_buffer(128))
     libc.fflush(None)
     said = os.pread(log, 1 << 20, 0).decode(errors="surrogateescape")
-    return {"rc": rc, "log": re.sub(r"\n(?=\n)", "", said), "environ": _environ()}
+    return {"rc": rc, "log": re.sub(r"\n(?=\n)", "", said), "environ": environ_of_c()}
 
 
-def _environ() -> dict[str, str]:
+def environ_of_c() -> dict[str, str]:
     """The environment as C code sees it now, with what NCCL has put there from its files."""
     entries = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
     found: dict[str, str] = {}

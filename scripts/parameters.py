@@ -22,10 +22,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from oracle_wheels import library
+
+from ncclprobe.model.values import Struct
 
 TABLE = Path(__file__).resolve().parent.parent / "ncclprobe" / "nccl" / "parameters.csv"
 DISASSEMBLY_DEADLINE_S = 300
@@ -53,8 +54,7 @@ COPY = re.compile(r"\tmov +%(\w+),%(\w+)")
 ZERO = re.compile(r"\txor +%(\w+),%\1")
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """One variable that a release reads: the kind of reader, the default where it is a number, the function."""
 
     name: str
@@ -63,8 +63,7 @@ class Read:
     function: str
 
 
-@dataclass(frozen=True)
-class Digest:
+class Digest(Struct, frozen=True):
     """A release: what it reads, names that only stand in its data, and the texts it may print."""
 
     reads: dict[str, Read]

@@ -275,7 +275,7 @@ def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         parse(["--help"])
     said = capsys.readouterr().out
-    assert "`" not in said
+    assert "``" not in said
     example = said.partition("for --expect:\n")[2].partition("\n\n")[0]
     assert from_toml(textwrap.dedent(example), "help")
 

@@ -124,7 +124,7 @@ def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = ""
     ("changes", "more", "lines", "code", "words"),
     [
         ({}, "", 0, 0, "only in the old: all_reduce 2 MiB"),  # a shorter sweep, and a whole one
-        ({}, "", 4, 3, "was cut short or is inconclusive, and nobody can say"),
+        ({}, "", 4, 3, "was cut short or is inconclusive, so rows that it lacks may be"),
         (
             {},
             "n0: Test NCCL failure common.cu:44 'internal error'\n",

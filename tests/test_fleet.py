@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.engine.judge import conclude, judge, part_of
+from ncclprobe.engine.judge import judge, shares
 from ncclprobe.errors import NotCaptured
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.fleet import Every, Ranks, vote
@@ -97,7 +97,7 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "settled", "odd"),
+    ("said", "settled", "outliers"),
     [
         ("aaaa", True, ()),
         ("aaba", True, ("n2",)),
@@ -109,11 +109,11 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
         ("", False, ()),
     ],
 )
-def test_who_differs_from_more_than_half_is_odd_and_otherwise_nobody(
-    said: str, settled: bool, odd: tuple[str, ...]
+def test_a_node_is_an_outlier_only_where_more_than_half_agree(
+    said: str, settled: bool, outliers: tuple[str, ...]
 ) -> None:
     ballot = vote({f"n{i}": each for i, each in enumerate(said)})
-    assert (ballot.settled, ballot.odd, ballot.agreed) == (settled, odd, len(set(said)) <= 1)
+    assert (ballot.settled, ballot.outliers, ballot.agreed) == (settled, outliers, len(set(said)) <= 1)
     assert not said or ballot.usual == "a"
 
 
@@ -134,5 +134,5 @@ def found(node: str | None, **details: Any) -> Verdict:
 )
 def test_a_node_leaves_with_what_concerns_it_or_the_whole_job(verdict: Verdict, concerned: set[str]) -> None:
     both = [verdict, *(Verdict("x.z", node, Status.PASS, "t") for node in ("n0", "n1"))]
-    stopped = {node for node in ("n0", "n1") if conclude(part_of(node, both))[1] == 4}
-    assert stopped == concerned
+    found = shares(("n0", "n1"), both, "fail")
+    assert {node for node, share in found.items() if share.exit_code == 4} == concerned

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
@@ -32,14 +31,6 @@ def test_a_file_is_read_whole(host: LiveHost, tmp_path: Path) -> None:
 
 def test_a_file_of_proc_sys_is_read(host: LiveHost) -> None:
     assert host.ask("read", "/proc/sys/kernel/random/boot_id").count("-") == 4
-
-
-def test_a_network_interface_is_told_as_psutil_tells_it(host: LiveHost) -> None:
-    """Of the loopback device: others may come and go while this runs."""
-    rows = json.loads(json.dumps([row._asdict() for row in psutil.net_if_addrs()["lo"]]))
-    assert json.loads(host.ask("psutil", "net_if_addrs"))["lo"] == rows
-    state, found = psutil.net_if_stats()["lo"], json.loads(host.ask("psutil", "net_if_stats"))["lo"]
-    assert found == {"isup": state.isup, "mtu": state.mtu, "flags": state.flags}
 
 
 def test_what_is_not_there_is_missing(host: LiveHost, tmp_path: Path) -> None:

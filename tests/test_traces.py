@@ -1,6 +1,7 @@
 """What is remembered of other nodes changes nothing: neither what is learned of one, nor what is said of it."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import zoo
@@ -9,7 +10,7 @@ from zoo import findings
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, part_of, status_by_node
+from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, shares
 from ncclprobe.engine.observe import of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.facts.pci import Pci
@@ -19,6 +20,7 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import collector, discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
 
 COLLECTORS = discover("ncclprobe.facts", Collector)
 MODEL = zoo.CAPTURES / "hgx-h200.jsonl"
@@ -78,7 +80,22 @@ def verdict(node: str | None, *found: Finding, status: Status = Status.PASS, req
     return Verdict("a.b", node, status, "", required=required, findings=found)
 
 
-def test_the_status_of_a_node_is_that_of_its_part_of_the_verdicts() -> None:
+def part_of(node: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What of `verdicts` is this node's business, as slowly as it is plainly said."""
+    here = {each.node for each in verdicts}
+    concerned = []
+    for each in verdicts:
+        said = [f for f in each.findings if node in f.nodes or f.blame == "job" or not (each.node or here & {*f.nodes})]
+        worst = max((["note", "warn", "fail"].index(f.severity.value) for f in said), default=0)
+        status = (Status.PASS, Status.WARN, Status.FAIL)[worst]
+        if each.node == node:
+            concerned.append(each)
+        elif said:
+            concerned.append(replace(each, status=status, findings=tuple(said)))
+    return concerned
+
+
+def test_the_share_of_a_node_is_what_concludes_from_its_part_of_the_verdicts() -> None:
     nodes = ("n0", "n1", "n2")
     severities = ((Severity.FAIL, Status.FAIL), (Severity.WARN, Status.WARN), (Severity.NOTE, Status.PASS))
     about = ((), ("n1",), ("n2", "gone"), ("gone",))
@@ -91,8 +108,11 @@ def test_the_status_of_a_node_is_that_of_its_part_of_the_verdicts() -> None:
     for few in (*itertools.combinations(said, 1), *itertools.combinations(said, 2)):
         every = [*few, *(verdict(node, status=Status.SKIP) for node in nodes)]
         for fail_on in ("fail", "warn"):
-            parts = {node: conclude(part_of(node, every), fail_on)[0] for node in nodes}
-            assert status_by_node(nodes, every, fail_on) == parts
+            for node, share in shares(nodes, every, fail_on).items():
+                part = part_of(node, every)
+                failing = [(each.id, f) for each in part for f in each.findings if f.severity is Severity.FAIL]
+                assert (share.status, share.exit_code) == conclude(part, fail_on)
+                assert share.worst == (failing[0] if failing else None)
 
 
 def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:

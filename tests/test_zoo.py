@@ -45,7 +45,8 @@ SYNTHETIC = list(zoo.MACHINES.values())
 WITH_GPUS = [machine for machine in SYNTHETIC if machine.gpu]
 MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
-ASKED_SINCE = {name: {("read", CMDLINE)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+ASKED_SINCE = {name: {("read", CMDLINE), ("home",)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+ASKED_SINCE["build-vm"] = {("home",)}
 """Questions that came after a real machine was captured, until it is captured again."""
 
 every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from statistics import median_high, median_low
 
 from ncclprobe.checks import several
 from ncclprobe.checks.launch.mesh import (
@@ -220,6 +219,8 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches); see where the
     route goes (traceroute).
     """
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
@@ -294,6 +295,8 @@ def _slow_paths(
 
     A full shaper drops packets on some of its paths: all of them are slow, and none of them counts as lossy.
     """
+    from statistics import median_high
+
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}

@@ -9,10 +9,10 @@ from ncclprobe.ops import default_sizes
 from ncclprobe.session.options import LARGEST, Options
 
 _ABOUT = """\
-Is this node, or this job, good? Look at the machine as the doctor does, copy inside nodes, measure all_reduce at 8
-bytes and at the sizes that can be judged, and all pairs of ranks: one launch, one report, within so many minutes.
-Works under torchrun, srun and mpirun, and by itself: one rank per GPU, or with --backend gloo two. The last line is
-made to be pasted."""
+Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, all_reduce at
+8 bytes and at the sizes that can be judged, and all pairs of ranks, in one launch and one report. It starts one rank
+per GPU, or two with --backend gloo, and also works under torchrun, srun and mpirun. The last line can be pasted into a
+ticket."""
 
 _MORE = """\
 examples:
@@ -53,9 +53,9 @@ def parse(argv: Sequence[str]) -> Options:
 def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("accept", _ABOUT, _MORE)
     parser.add_argument("--minutes", type=_minutes, default=3.0, metavar="N",
-        help="End within so many minutes, whatever is broken (default: %(default)g).")  # fmt: skip
+        help="End within so many minutes, even if the job hangs (default: %(default)g).")  # fmt: skip
     parser.add_argument("--timeout", type=arguments.positive, metavar="SECONDS",
-        help="End the whole run after so long, if that is sooner.")  # fmt: skip
+        help="End the whole run after so many seconds, if that is sooner (default: --minutes).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
     return parser

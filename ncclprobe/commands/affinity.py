@@ -9,8 +9,8 @@ from ncclprobe.ops import DTYPES
 from ncclprobe.session.options import Options
 
 _ABOUT = """\
-Measure all_reduce with each rank's processors as they are and as its GPU's place asks for, in turn, and say how to bind
-the ranks. SIZE is bytes, or a number with a binary K, M or G."""
+Measure all_reduce with each rank on its current processors and on those of its GPU's NUMA node, in turn, and say how to
+bind the ranks. SIZE is in bytes, or a number with a binary K, M or G."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,9 +28,9 @@ def parse(argv: Sequence[str]) -> Options:
 def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("affinity", _ABOUT)
     add = parser.add_argument
-    add("-e", dest="end", default="16M", metavar="SIZE", help="Send messages of this size (default: %(default)s).")
+    add("-e", dest="end", default="16M", metavar="SIZE", help="Use messages of this size (default: %(default)s).")
     add("--dtype", default="float32", metavar="TYPE",
-        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+        help=f"Use elements of this type: {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
     return parser

@@ -1,9 +1,11 @@
-"""What the command lines of all commands share: their parser, their common options, and how a refusal reads."""
+"""The parser and the options that commands share."""
 
 import argparse
 import importlib.util
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,8 +22,25 @@ _MOST_SHOWN = 200
 """Characters of a path in a refusal."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fits descriptions to the terminal: fills paragraphs, and keeps indented lines, of which lists hang."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        joined = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
+        lines = (_filled(line, width) for line in joined.splitlines())
+        return "\n".join(indent + line for each in lines for line in each)
+
+
+def _filled(line: str, width: int) -> list[str]:
+    item = re.match(r" +\S+  +", line)
+    if not item and (line.startswith(" ") or not line):
+        return [line]  # a command or a file to copy
+    hang = " " * (len(item[0]) if item else 0)
+    return textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
-    """A command's parser: its complaints are one line, and no option may be abbreviated."""
+    """A command's parser: it refuses in one line, and no option may be abbreviated."""
 
     def __init__(self, command: str, description: str, epilog: str = "") -> None:
         super().__init__(
@@ -29,8 +48,10 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog=epilog,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+            formatter_class=HelpFormatter,
         )
+        self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError."""
@@ -38,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive(text: str) -> float:
-    """A number of seconds above zero, for argparse."""
+    """Parse a number of seconds above zero, for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -49,14 +70,14 @@ def positive(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A whole number above zero, for argparse."""
+    """Parse a whole number above zero, for argparse."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text} is no whole number above zero")
     return int(text)
 
 
 def destination(text: str) -> str:
-    """A path to write to, or - for standard output, for argparse: found out before anything is looked at."""
+    """Check a path to write to, or - for standard output, for argparse, before the command starts."""
     path = Path(text)
     try:
         if text != "-" and not path.parent.is_dir():
@@ -64,12 +85,9 @@ def destination(text: str) -> str:
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
-            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which nobody may ever read; use - or a file")
+            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which may never be read; use - or a file")
         path.resolve()
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a name too long, a folder not ours, links in a circle (up to Python 3.12)
+    except (OSError, RuntimeError) as error:  # too long, not permitted, links in a circle (up to Python 3.12)
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return text
 
@@ -80,44 +98,45 @@ def _unwritable(text: str, error: Exception) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
-    """Add the options that every reporting command has, and that those have which come to a verdict of their own.
+    """Add the options of every reporting command; `judges`: also those of a command with a verdict of its own.
 
-    What they lack is found out here, before anything is done.
+    A missing package or an unwritable path is refused here, before the command starts.
     """
-    add = parser.add_argument
-    put = partial(parser.add_argument, action=Place, metavar="PATH")
-    put("--json", type=destination, help="also write the report as JSON; -, as with the next four: to stdout alone")
-    put("--junit", type=_needing("report", "junitparser"), help="as JUnit XML, for the tests' page of a CI")
-    put("--markdown", type=_markdown, help=f"as Markdown; {GITHUB}: as the summary of this job of GitHub Actions")
-    put("--html", type=_needing("html", "plotly", "jinja2"), help="as one page that opens offline")
-    put("--prometheus", type=_needing("report", "prometheus_client"), help="as NAME.prom for the textfile collector")
-    add("--nodes-out", type=_node_lists, action=Place, metavar="DIR",
-        help="lists of nodes there: good, bad, unsure, missing")  # fmt: skip
+    add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has that alone.")
+    put = partial(add.add_argument, action=Place, metavar="PATH")
+    put("--json", type=destination, help="Also write the report as JSON.")
+    put("--junit", type=_needing("report", "junitparser"), help="Also write it as JUnit XML, for a CI server.")
+    put("--markdown", type=_markdown,
+        help=f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.")  # fmt: skip
+    put("--html", type=_needing("html", "plotly", "jinja2"), help="Also write it as one page that opens offline.")
+    put("--prometheus", type=_needing("report", "prometheus_client"),
+        help="Also write it as NAME.prom for the textfile collector of Prometheus.")  # fmt: skip
+    put("--nodes-out", type=_node_lists, metavar="DIR",
+        help="Write lists of good, bad, unsure and missing nodes to this folder.")  # fmt: skip
     if judges:
-        add("--fail-on", choices=("warn", "fail"), default="fail", help="exit 4 from this on (default: %(default)s)")
-    add("-q", "--quiet", action="store_true", help="one line only")
-    add("-v", "--verbose", action="store_true", help="also versions, settings and each check by name")
-    add("--no-color", action="store_true", help="plain text (also NO_COLOR; FORCE_COLOR is its opposite)")
+        add.add_argument("--fail-on", choices=("warn", "fail"), default="fail",
+            help="Exit with 4 from this severity on (default: %(default)s).")  # fmt: skip
+    flag = partial(add.add_argument, action="store_true")
+    flag("-q", "--quiet", help="Print one line only.")
+    flag("-v", "--verbose", help="Print versions, settings and every check too.")
+    flag("--no-color", help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")
 
 
 def selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which checks count, and which findings a site accepts."""
-    add = parser.add_argument
-    add("--select", action="append", default=[], metavar="GLOB", help="only these checks, such as 'env.*'")
-    add(
-        "--ignore", action="append", default=[], metavar="GLOB", help="not these: 'env.*', or one subject: 'ID=SUBJECT'"
-    )
-    accepted = parser.add_mutually_exclusive_group()
-    accepted.add_argument(
-        "--config", type=Path, metavar="PATH", help="findings to live with, and why (default: ./ncclprobe.toml)"
-    )
-    accepted.add_argument(
-        "--no-config", dest="config", action="store_const", const=NO_FILE, help="leave ./ncclprobe.toml unread"
-    )
+    """Add the options that choose the checks, and the findings that a site accepts."""
+    group = parser.add_argument_group("checks")
+    add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
+    add("--select", help="Run only these checks, such as 'env.*' (default: all).")
+    add("--ignore", help="Leave out these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
+    accepted = group.add_mutually_exclusive_group()
+    accepted.add_argument("--config", type=Path, metavar="PATH",
+        help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip
+    accepted.add_argument("--no-config", dest="config", action="store_const", const=NO_FILE,
+        help="Do not read ./ncclprobe.toml.")  # fmt: skip
 
 
 def folder(text: str) -> Path:
-    """A folder to write to, for argparse: made, for its owner alone, before anything is looked at."""
+    """Make a folder to write to, for its owner alone, for argparse, before the command starts."""
     path = Path(text)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +146,7 @@ def folder(text: str) -> Path:
 
 
 class Place(argparse.Action):
-    """Where one format goes: no two go to the same place, nor to a file that the lists of nodes take."""
+    """Set the path of one format: no two formats may have the same, nor a file of the lists of nodes."""
 
     def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
         for other in (*FORMATS, "nccl_tests", "nodes_out"):
@@ -141,7 +160,7 @@ class Place(argparse.Action):
 
 
 def _files(value: str | Path | None) -> tuple[str, ...]:
-    """The files that an option writes: of the folder of --nodes-out its lists."""
+    """Return the files that an option writes: for --nodes-out the lists in its folder."""
     if isinstance(value, Path):
         from ncclprobe.report.nodes import NAMES
 
@@ -150,21 +169,21 @@ def _files(value: str | Path | None) -> tuple[str, ...]:
 
 
 def _same(one: str | None, other: str) -> bool:
-    """Whether both are one place, however it is written: the later format would replace the earlier one."""
+    """Return whether both are the same file: the later format would replace the earlier one."""
     words = ("-", GITHUB)
     return one == other or (one is not None and not {one, other} & {*words} and
                             os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
 
 
 def refuse_input(options: argparse.Namespace, path: str) -> None:
-    """Raises UsageError where a format would replace the report at `path` that it is made from. JSON may: it is one."""
+    """Refuse a format that would replace the report at `path`, its input; JSON may. Raises UsageError."""
     for name in (*FORMATS, "nccl_tests"):
         if name != "json" and _same(getattr(options, name, None), path):
             raise UsageError(f"--{name.replace('_', '-')} {path}: that is the report itself; give another path")
 
 
 def _needing(extra: str, *modules: str) -> Callable[[str], str]:
-    """A :func:`destination` of a format that takes `modules`, which the extra `extra` brings."""
+    """Return a :func:`destination` for a format that needs `modules`, which the extra `extra` installs."""
 
     def checked(text: str) -> str:
         _require(extra, *modules)
@@ -174,7 +193,7 @@ def _needing(extra: str, *modules: str) -> Callable[[str], str]:
 
 
 def _require(extra: str, *modules: str) -> None:
-    """Found out without importing them: that costs as much as all of looking."""
+    """Refuse where a module is missing, without importing it: imports are slow."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise argparse.ArgumentTypeError(f"needs {', '.join(missing)}: pip install 'ncclprobe[{extra}]'")
@@ -206,16 +225,14 @@ def _node_lists(text: str) -> Path:
 def redaction(parser: argparse.ArgumentParser) -> None:
     """Add the options that replace names and addresses by pseudonyms."""
     add = parser.add_argument
-    add("--redact", action="store_true", help="pseudonyms for names, addresses, UUIDs, serials; under a random key")
-    add(
-        "--redact-key",
-        metavar="KEY",
-        help="the same, under KEY: equal on every node; long, for whoever knows it guesses",
-    )
+    add("--redact", action="store_true",
+        help="Replace names, addresses, UUIDs and serial numbers by pseudonyms, under a random key.")  # fmt: skip
+    add("--redact-key", metavar="KEY",
+        help="Do the same under KEY, to get equal pseudonyms on every node; use a long random one.")  # fmt: skip
 
 
 def redactor(options: argparse.Namespace) -> "Redactor | None":
-    """What the options of :func:`redaction` ask for. A random key is told to the user and kept nowhere.
+    """Return the redactor that the options ask for. A random key is printed and not stored.
 
     Raises UsageError for an empty key.
     """
@@ -224,10 +241,11 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
     from ncclprobe.redact.redactor import Redactor, random_key
 
     if options.redact_key == "":
-        raise UsageError("--redact-key: the key is empty; give a long word that nobody guesses, or --redact alone")
+        raise UsageError("--redact-key: the key is empty; give a long word that cannot be guessed, or --redact alone")
     key = options.redact_key or random_key()
     if not options.redact_key:
         print(
-            f"ncclprobe: kept nowhere, the same on all nodes if you use it there: --redact-key {key}", file=sys.stderr
+            f"ncclprobe: the key is not stored; for equal pseudonyms on other nodes: --redact-key {key}",
+            file=sys.stderr,
         )
     return Redactor(key)

@@ -15,21 +15,21 @@ from ncclprobe.session.options import LARGEST, Options
 from ncclprobe.units import size
 
 _ABOUT = """\
-Measure collectives across ranks, judge the numbers, report. Works under torchrun, srun and mpirun, with RANK and
-WORLD_SIZE set by hand, and by itself: one rank per GPU, or --nproc. SIZE is bytes, or a number with a binary K, M or
-G."""
+Measure collectives across ranks and judge their bandwidth. It starts one rank per GPU, or --nproc ranks, and also works
+under torchrun, srun and mpirun, or with RANK and WORLD_SIZE set by hand. SIZE is in bytes, or a number with a binary K,
+M or G."""
 
 _MORE = """\
 examples:
-  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_reduce,all_gather -e 1G
+  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_gather -e 1G
   ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
 
 bands.toml, a file for --expect:
   [[expect]]
   op = "all_reduce"
-  nbytes = "1G"          # the table's size; or min_bytes and max_bytes, a range
+  nbytes = "1G"          # as in the table; or a range: min_bytes, max_bytes
   busbw_GBps = 360.0     # 1e9 bytes per second
-  threshold_GBps = 330.0       # what still passes; or tolerance = 0.1, a share of busbw_GBps
+  threshold_GBps = 330.0 # the least that passes; or tolerance = 0.1, a share
   source = "acceptance test of 2026-03-02"
   why = "median of 20 nodes\""""
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _how_often(parser)
     measuring.judging(parser)
     parser.add_argument("--repeat", type=int, choices=range(4), default=1, metavar="N",
-        help="Measure what is too slow up to N times more; it fails if it stays so (default: 1).")  # fmt: skip
+        help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
     return parser
@@ -79,36 +79,38 @@ def _parser() -> argparse.ArgumentParser:
 def _what_to_measure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--op", default="all_reduce", metavar="NAME[,NAME]",
-        help=f"Measure these: all, or of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
+        help=f"Measure these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     largest = " or ".join(f"{size(nbytes)} with {name}" for name, nbytes in LARGEST.items())
     add("-b", dest="begin", metavar="SIZE",
-        help=f"Begin with messages of this size (default: {_BEGIN}, and without -f only few below 64M).")  # fmt: skip
-    add("-e", dest="end", metavar="SIZE", help=f"End with messages of exactly this size (default: {largest}).")
+        help=f"Set the smallest message (default: {_BEGIN}; without -f few sizes below 64M).")  # fmt: skip
+    add("-e", dest="end", metavar="SIZE", help=f"Set the largest message (default: {largest}).")
     add("-f", dest="factor", type=int, metavar="N",
-        help=f"Take every size N times the one before (default: {_FACTOR}).")  # fmt: skip
+        help=f"Make each size N times the previous one (default: {_FACTOR}).")  # fmt: skip
     add("--dtype", default="float32", metavar="TYPE",
-        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
-    add("--redop", default="sum", metavar="OP", help=f"Reduce by {', '.join(REDOPS)} (default: %(default)s).")
+        help=f"Use elements of this type: {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+    add("--redop", default="sum", metavar="OP",
+        help=f"Reduce with this operator: {', '.join(REDOPS)} (default: %(default)s).")  # fmt: skip
     add("--no-transport-detection", dest="transport", action="store_false",
-        help="Leave out the passes that find out which way the bytes went.")  # fmt: skip
+        help="Skip the untimed passes that detect transports and NIC traffic.")  # fmt: skip
 
 
 def _how_often(parser: argparse.ArgumentParser) -> None:
     add, count = parser.add_argument, arguments.count
     add("--precision", type=_share, metavar="PERCENT",
-        help=f"Make calls until a row's median is known within ± so much (default: {_PRECISION:.0%}%), "
-        "or …")  # fmt: skip
+        help="Stop a row when the 95 %% interval of its median is within ±PERCENT "
+        f"(default: {_PRECISION:.0%}%).")  # fmt: skip
     add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
-        help=f"… so much time has gone into it (default: {_BUDGET_S:g}, or what half of --timeout leaves for "
-        "each row).")  # fmt: skip
+        help=f"Stop a row after so many seconds in any case (default: {_BUDGET_S:g}, or less where all rows would take "
+        "more than half of --timeout).")  # fmt: skip
     add("-n", dest="iters", type=count, metavar="N",
-        help=f"Make N calls per batch and {stats.MIN_SAMPLES} batches instead, as nccl-tests does.")  # fmt: skip
-    add("--batches", type=count, metavar="N", help=f"Make N batches per row instead, of {_ITERS} calls.")
+        help=f"Make {stats.MIN_SAMPLES} batches of N calls per row, instead of --precision.")  # fmt: skip
+    add("--batches", type=count, metavar="N",
+        help=f"Make N batches per row, of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
     add("-w", dest="warmup", type=int, default=5, metavar="N",
-        help="Make so many untimed calls per size before all others (default: %(default)s).")  # fmt: skip
+        help="Make N untimed calls per row first (default: %(default)s).")  # fmt: skip
     add("--mode", choices=("queued", "blocking"),
-        help="Make calls back to back, or one by one (default: queued; gloo is always blocking).")  # fmt: skip
-    add("--graph", action="store_true", help="Launch a batch as one CUDA graph that holds its calls; NCCL only.")
+        help="Launch calls back to back, or wait for each (default: queued; gloo always waits).")  # fmt: skip
+    add("--graph", action="store_true", help="Launch each batch as one CUDA graph; NCCL only.")
 
 
 def _share(text: str) -> float:
@@ -123,7 +125,7 @@ def _share(text: str) -> float:
 def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
     """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
 
-    Where nobody said how long a row may take, all of them together take no more than half of --timeout.
+    Without --budget all rows together take no more than half of --timeout.
     """
     fixed = given.iters or given.batches
     if fixed and (given.precision or given.budget_s):

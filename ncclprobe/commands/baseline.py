@@ -16,8 +16,8 @@ from ncclprobe.nccl_tests import Run
 from ncclprobe.units import size
 
 _ABOUT = """\
-Keep runs as the site's own expectation: JSON reports of `ncclprobe bandwidth`, and JSON (-J) or text output of
-nccl-tests. Several runs are merged: the median, and their spread as the noise that later runs are judged with."""
+Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth`, or JSON (-J) or text output of
+nccl-tests. Several runs are merged into their median, with their spread as the noise by which later runs are judged."""
 
 _MORE = """\
 examples:
@@ -25,10 +25,13 @@ examples:
   ncclprobe baseline nccl-tests.log --machine dgx-h100 -o site.json
   torchrun … -m ncclprobe.bandwidth --baseline site.json
 
-Refused are rows that failed, were noise or carried wrong data, and, where it is known what the machine should reach
-(from the report, or --machine), rows below that: a sick machine is nobody's norm.
+Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
+where that is known from the report or --machine: a sick machine is no baseline.
 
-exit codes: 0 kept, 2 wrong usage or unreadable, 3 some rows, or all of them, were refused: it says which and why"""
+exit codes:
+  0  the baseline is written
+  2  wrong usage, or a file that cannot be read
+  3  some rows, or all of them, were refused: the output says which and why"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,7 +72,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 
 def _by_name(machine: str) -> baselines.Allowed:
-    """By the description of a machine type. Raises UsageError for one that nobody knows."""
+    """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
     from ncclprobe.expect.predict import expectation
     from ncclprobe.expect.system import Shape
     from ncclprobe.expect.tables import machines
@@ -114,9 +117,10 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("baseline", _ABOUT, _MORE)
     add = parser.add_argument
-    add("file", nargs="+", metavar="FILE", help="a JSON report, or JSON or text output of nccl-tests")
+    add("file", nargs="+", metavar="FILE", help="Read this JSON report, or JSON or text output of nccl-tests.")
     add("-o", dest="output", type=arguments.destination, default="site.json", metavar="PATH",
-        help="where to write; -: to stdout alone (default: %(default)s)")  # fmt: skip
-    add("--machine", metavar="NAME", help="refuse what this machine type should exceed (`ncclprobe expect --list`)")
-    add("--accept-low", action="store_true", help="keep such rows all the same, and say which")
+        help="Write the baseline to PATH; - is standard output alone (default: %(default)s).")  # fmt: skip
+    add("--machine", metavar="NAME",
+        help="Refuse rows below what this machine type should reach (see `ncclprobe expect --list`).")  # fmt: skip
+    add("--accept-low", action="store_true", help="Keep rows below what the machine should reach, and say which.")
     return parser

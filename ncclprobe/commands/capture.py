@@ -40,12 +40,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("capture", "Write all that the doctor asks this machine, and the answers, as one file.")
-    parser.add_argument(
-        "-o", "--output", metavar="PATH", help="where to (default: HOSTNAME.jsonl; - is standard output)"
+    parser = arguments.Parser(
+        "capture", "Write all that the doctor asks this machine, and the answers, to one file: a capture."
     )
     parser.add_argument(
-        "--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)"
+        "-o", "--output", metavar="PATH", help="Write to PATH; - is standard output (default: HOSTNAME.jsonl)."
+    )
+    parser.add_argument(
+        "--timeout",
+        type=arguments.positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="End after so many seconds (default: %(default)g).",
     )
     arguments.redaction(parser)
     return parser

@@ -12,9 +12,9 @@ from ncclprobe.model.rules import Check
 def main(argv: Sequence[str]) -> int:
     """Print the catalogue. Raises UsageError."""
     parser = arguments.Parser(
-        "checks", "Every check: its id, what it finds, and whether a run is inconclusive without it (required)."
+        "checks", "List every check: its id, its two titles, and whether a run is inconclusive without it (required)."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     checks = sorted(every_check(), key=lambda check: check.id)
     print(_json(checks) if parser.parse_args(argv).json else _table(checks))
     return 0

@@ -21,16 +21,18 @@ from ncclprobe.report import json as as_json
 from ncclprobe.units import size
 
 _ABOUT = """\
-What changed between two runs: bandwidths row by row with the intervals they lie in, findings that are new or gone, and
-what else is different. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests."""
+Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
+software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests."""
 
 _MORE = """\
-A row is slower or faster only where the intervals of both runs lie apart by more than --tolerance, which is what runs
-differ by chance; against a baseline its own noise takes that place.
+A row is slower or faster only where the intervals of both runs are apart by more than --tolerance, or in a comparison
+with a baseline by more than the noise of the baseline.
 
-exit codes: 0 nothing is slower, 2 wrong usage or unreadable, 3 nothing can be compared, a row may be slower but the
-noise does not let us say, or NEW was cut short or inconclusive and lacks rows, 4 a row is slower beyond noise, or
-something fails that did not"""
+exit codes:
+  0  nothing is slower
+  2  wrong usage, or a file that cannot be read
+  3  nothing can be compared, a row may be slower but is too noisy, or NEW was cut short or inconclusive and lacks rows
+  4  a row is slower beyond noise, or something fails that did not fail before"""
 
 _COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
 _SCHEMA = "ncclprobe.comparison/1"
@@ -164,11 +166,11 @@ def _changed(old: Side, new: Side) -> Iterator[str]:
 def _remarks(old: Side, new: Side) -> Iterator[str]:
     if not old.fingerprint or not new.fingerprint:
         silent = " and ".join(each.path for each in (old, new) if not each.fingerprint)
-        yield f"{silent}: does not say which machine it was, so nobody can say whether that changed"
+        yield f"{silent}: does not say which machine it was, so a change of the machine cannot be seen"
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
     if new.cut and set(old.points) - set(new.points):
-        yield f"{new.path}: was cut short or is inconclusive, and nobody can say whether rows that it lacks are slower"
+        yield f"{new.path}: was cut short or is inconclusive, so rows that it lacks may be slower"
 
 
 def _name(key: RowKey) -> str:
@@ -222,7 +224,7 @@ def _last(found: Comparison) -> str:
     }
     words = ", ".join(f"{number} {change}" for change, number in counts.items() if number)
     if not found.rows:
-        words = "no row was measured alike in both, so there is nothing to compare"
+        words = "no row was measured in both under the same conditions, so there is nothing to compare"
     failed = len(found.new_failures)
     failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
     head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")
@@ -236,10 +238,10 @@ def _as_json(old: Side, new: Side, found: Comparison) -> Mapping[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("compare", _ABOUT, _MORE)
     add = parser.add_argument
-    add("old", metavar="OLD", help="a JSON report, a baseline, or output of nccl-tests")
-    add("new", metavar="NEW", help="likewise")
+    add("old", metavar="OLD", help="Read the earlier run from this file.")
+    add("new", metavar="NEW", help="Read the later run from this file.")
     add("--tolerance", type=parse_tolerance, default=comparison.TOLERANCE, metavar="SHARE",
-        help="what single runs differ by without anything being different (default: %(default)s)")  # fmt: skip
-    add("--json", action="store_true", help="print JSON")
-    add("-q", "--quiet", action="store_true", help="one line only")
+        help="Ignore differences up to this share, by which equal runs differ (default: %(default)s).")  # fmt: skip
+    add("--json", action="store_true", help="Print JSON.")
+    add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

@@ -7,8 +7,8 @@ from ncclprobe.commands import measuring
 from ncclprobe.session.options import Options
 
 _ABOUT = """\
-Copy between host and GPU and between GPUs, each GPU alone and all together, by NUMA node, and judge by what each link
-allows. Without a GPU the host's own memory is measured. One rank is enough."""
+Measure copies between host and GPU and between GPUs, of each GPU alone and of all at once, by NUMA node, and judge them
+by the bandwidth of the links. Without a GPU measure copies within the host's memory. One rank is enough."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -27,6 +27,12 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
+_EXIT_CODES = """\
+exit codes:
+  0  nothing fails
+  2  wrong usage, or a file that cannot be read or written
+  3  something required could not be checked
+  4  something fails"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         _make(options.keep)
     times = Times(question.clock, options.timeout, options.wait)
     whole = options.exit == "whole"
-    leave = partial(diagnose.exit_of, fail_on=options.fail_on, whole=whole)
+    leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     token = run_token(os.environ, launch.run_id, launch.master_port or 0)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
@@ -148,22 +154,22 @@ def _refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "doctor",
-        "Is this machine, or a captured one, fit for an NCCL job?",
-        "exit code: 0 nothing fails, 2 wrong usage, 3 something required could not be looked at, 4 something fails",
+        "Check whether this machine, or a captured one, is fit for an NCCL job. Started on several nodes, by a "
+        "launcher or with --nnodes, it also compares the nodes and probes the network between them.",
+        _EXIT_CODES,
     )
     add = parser.add_argument
-    add("captures", nargs="*", type=Path, metavar="CAPTURE", help="judge these captures instead, one per node")
-    add("--backend", choices=("nccl", "gloo"), default="nccl", help="what the job will use (default: %(default)s)")
-    add("--local", action="store_true", help="this node only, whatever the launcher says")
-    add(
-        "--nnodes",
-        type=_below(MAX_NAMES + 1),
-        metavar="N",
-        help="of how many nodes this is one, where no launcher says so",
-    )
-    add("--node-rank", type=int, metavar="R", help="which of them: 0 .. N-1")
-    add("--master-addr", type=_host, metavar="HOST", help="where node 0 is")
-    add("--master-port", type=_below(1 << 16), metavar="PORT", help="where it listens: the port that the job will use")
+    add("captures", nargs="*", type=Path, metavar="CAPTURE",
+        help="Judge these captures instead of this machine, one per node.")  # fmt: skip
+    add("--backend", choices=("nccl", "gloo"), default="nccl",
+        help="Check for a job with this library (default: %(default)s).")  # fmt: skip
+    add("--local", action="store_true", help="Check this node only, even under a launcher.")
+    add("--nnodes", type=_below(MAX_NAMES + 1), metavar="N",
+        help="Check N nodes together (default: as the launcher says).")  # fmt: skip
+    add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
+    add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
+    add("--master-port", type=_below(1 << 16), metavar="PORT",
+        help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
     add(
         "--wait",
         type=arguments.positive,
@@ -172,11 +178,12 @@ def _parser() -> argparse.ArgumentParser:
         help="for other nodes (default: %(default)g)",
     )
     add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
-    add("--keep", type=Path, metavar="DIR", help="also leave every node's capture in this folder (of node 0)")
-    add("--expect-gpus", type=arguments.count, metavar="N", help="fail with fewer usable GPUs than this")
+    add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
     arguments.selection(parser)
-    add("--expect", metavar="FILE", help="judge the run in a run.jsonl by this TOML file or earlier report instead")
-    add("--rejudge", action="store_true", help="judge the run in a run.jsonl by what its nodes should reach by now")
-    add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS", help="whole run (default: %(default)g)")
+    add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
+    add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
+    add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS",
+        help="End after so many seconds (default: %(default)g).")  # fmt: skip
     arguments.arguments(parser)
     return parser

@@ -10,7 +10,7 @@ from pathlib import Path
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import elsewhere, rendering
-from ncclprobe.expect.context import Situation, situation
+from ncclprobe.expect.context import ExpectationContext, expectation_context
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, Shape
@@ -31,21 +31,24 @@ from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
 
 _ABOUT = """\
-What collectives should reach on this machine, on one that a capture describes, or on a type with a name: per size the
-time, the bus bandwidth, the lowest that passes, what decides it, and where the number comes from."""
+Show what collectives should reach on this machine, on the machine of a capture, or on a machine type: for each size the
+time, the bus bandwidth, the threshold, what limits it, and the source of the number. SIZE is in bytes, or a number with
+a binary K, M or G."""
 
 _MORE = """\
 examples:
   ncclprobe expect --machine a3-megagpu-8g --nodes 16 --op all_reduce
   ncclprobe expect node7.jsonl --op all_gather,all_to_all -b 1M -e 8G
-  ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7         what a lost NIC costs; --nic-rate 200, --no-gdr, --tcp
-  ncclprobe expect --machine dgx-h100 --algo ring                what NVLS gives, and what a ring shows of the links
-  ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4      nodes that differ
+  ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7
+  ncclprobe expect --machine dgx-h100 --algo ring
+  ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4
+  ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4
 
-  ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4        results from elsewhere, row by row
-
-exit codes: 0 with numbers, 2 wrong usage, 3 where nothing can be expected of this machine (it says why)
-with --judge: 4 where a row fails, 3 where one is too noisy to say, else 0, also where no row could be judged"""
+exit codes:
+  0  numbers were shown; with --judge no row fails, also where none could be judged
+  2  wrong usage, or a file that cannot be read
+  3  nothing can be expected of this machine; with --judge a row is too noisy to judge
+  4  with --judge a row fails"""
 
 ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree"}
 _MOST_NODES, _MOST_GPUS, _MOST_SIZES = 1 << 16, 128, 64
@@ -66,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         known = links.table().values()
         print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
-    here = _situation(options)
+    here = _context(options)
     if options.judge:
         return _judge(options, here)
     if isinstance(here.system, Absent):
@@ -91,38 +94,40 @@ def printable_lines(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("expect", _ABOUT, _MORE)
     add, count = parser.add_argument, arguments.count
-    add("file", nargs="?", type=Path, metavar="FILE", help="a capture (default: this machine)")
-    add("--machine", metavar="NAME", help="a machine type; --list names them")
-    add("--nodes", type=count, metavar="N", help="how many, all alike (default: 1)")
-    add("--gpus-per-node", metavar="N[,N]", help="how many GPUs take part; a list gives each node its own")
+    add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
+    add("--machine", metavar="NAME", help="Take a machine of this type; --list shows all types.")
+    add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
+    add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",
-        help="judge results from elsewhere by what this machine (or --machine, or the capture) should reach: a "
-        "JSON report, or JSON or text output of nccl-tests; --algo and others of what if say how it was")  # fmt: skip
-    add("--op", default="all_reduce", metavar="NAME[,NAME]", help=f"all, or of {', '.join(OPS)} (default: %(default)s)")
-    add("-b", dest="begin", default="8", metavar="SIZE", help="smallest message (default: %(default)s)")
-    add("-e", dest="end", default="8G", metavar="SIZE", help="largest message (default: %(default)s)")
-    add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: %(default)s)")
+        help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
+        "reach.")  # fmt: skip
+    add("--op", default="all_reduce", metavar="NAME[,NAME]",
+        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
+    add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
+    add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
+    add("-f", dest="factor", type=int, default=4, metavar="N",
+        help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
     add("--graphs", type=Path, metavar="FILE",
-        help="what NCCL found itself, in place of its search here: a file of NCCL_GRAPH_DUMP_FILE, or a log of "
-        "NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=GRAPH")  # fmt: skip
+        help="Read NCCL's graphs from a file of NCCL_GRAPH_DUMP_FILE, or from a log of NCCL_DEBUG=INFO with "
+        "NCCL_DEBUG_SUBSYS=GRAPH (default: search them).")  # fmt: skip
     _what_if(parser)
-    add("--json", action="store_true", help="print JSON")
-    add("--list", action="store_true", help="the machine types there are")
-    add("--links", action="store_true", help="what PCIe, NVLink, InfiniBand and Ethernet links carry")
-    add("--beliefs", action="store_true", help="what is commonly believed of these numbers, and what is true")
+    add("--json", action="store_true", help="Print JSON.")
+    add("--list", action="store_true", help="List the machine types.")
+    add("--links", action="store_true", help="List the bandwidths of PCIe, NVLink, InfiniBand and Ethernet links.")
+    add("--beliefs", action="store_true", help="List common beliefs about these numbers, and what is true.")
     return parser
 
 
 def _what_if(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what if", "beside the machine as it is, and what that costs")
+    group = parser.add_argument_group("what if", "Show the same numbers with a change, and what it costs.")
     add = group.add_argument
-    add("--nic-rate", type=_gbps, metavar="GBPS", help="NICs at so many Gb/s each")
-    add("--nics", type=arguments.count, metavar="N", help="so many NICs per node")
-    add("--no-gdr", action="store_true", help="without GPUDirect RDMA")
-    add("--no-nvls", action="store_true", help="without the switches' own reduction")
-    add("--tcp", action="store_true", help="TCP sockets in place of RDMA")
-    add("--algo", choices=tuple(ALGORITHMS), help="with NCCL_ALGO set so")
-    add("--nccl", type=_version, metavar="VERSION", help="another release of NCCL, such as 2.28.9")
+    add("--nic-rate", type=_gbps, metavar="GBPS", help="Run each NIC at so many Gb/s.")
+    add("--nics", type=arguments.count, metavar="N", help="Use N NICs per node.")
+    add("--no-gdr", action="store_true", help="Use no GPUDirect RDMA.")
+    add("--no-nvls", action="store_true", help="Use no NVLink SHARP (the reduction in NVSwitches).")
+    add("--tcp", action="store_true", help="Use TCP sockets instead of RDMA.")
+    add("--algo", choices=tuple(ALGORITHMS), help="Set NCCL_ALGO.")
+    add("--nccl", type=_version, metavar="VERSION", help="Use another release of NCCL, such as 2.28.9.")
 
 
 def _gbps(text: str) -> float:
@@ -138,22 +143,22 @@ def _version(text: str) -> NcclVersion:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def _situation(options: argparse.Namespace) -> Situation:
+def _context(options: argparse.Namespace) -> ExpectationContext:
     """The machine that was named, captured, or is this one. Raises UsageError."""
     if options.machine and options.file:
         raise UsageError(f"{options.file} and --machine {options.machine[:40]!r}: give one")
     if options.machine:
         machine = machines.find(options.machine)
-        return Situation(machine.system(), machine, f"{machine.title or machine.name}, as described")
+        return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
     from ncclprobe.engine import observe
 
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if options.file:
-        return situation(observe.replayed([options.file], collectors)[0].facts)
-    return situation(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
+        return expectation_context(observe.replayed([options.file], collectors)[0].facts)
+    return expectation_context(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
 
 
-def _judge(options: argparse.Namespace, here: Situation) -> int:
+def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.commands.run_files import read_runs
 
@@ -214,7 +219,7 @@ def _change(options: argparse.Namespace) -> WhatIf:
     )
 
 
-def _asked(options: argparse.Namespace, here: Situation) -> TableRequest:
+def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableRequest:
     assert not isinstance(here.system, Absent)
     steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
     if len(steps) > _MOST_SIZES:

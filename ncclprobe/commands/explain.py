@@ -36,8 +36,11 @@ _SOURCES = re.compile(
 
 def main(argv: Sequence[str]) -> int:
     """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
-    parser = arguments.Parser("explain", "What a check finds, why it matters, how it decides and how to fix it.")
-    help_ = "a check such as env.bool-word (`ncclprobe checks` lists them), or a variable such as NCCL_IB_TIMEOUT"
+    parser = arguments.Parser(
+        "explain",
+        "Explain a check: the problem, why it matters, how it is decided and how to fix it; or a variable of NCCL.",
+    )
+    help_ = "Explain this check, such as env.bool-word (see `ncclprobe checks`), or variable, such as NCCL_IB_TIMEOUT."
     parser.add_argument("id", metavar="ID", help=help_)
     wanted = parser.parse_args(argv).id
     lines = variable(table()[wanted]) if wanted in table() else explanation(_named(wanted))
@@ -51,7 +54,7 @@ def variable(parameter: Parameter) -> Iterator[str]:
     values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
     since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
     told = {
-        "read by": "nobody" if parameter.owner == "none" else parameter.owner,
+        "read by": "nothing" if parameter.owner == "none" else parameter.owner,
         "type": f"{parameter.type} {values}".rstrip(),
         "default": parameter.default,
         "since": since,

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ exit codes:
   0  every rank came and stayed, the data was right, and nothing is slower than expected
   1  ncclprobe itself is broken; never a verdict
   2  wrong usage, or a file that cannot be read or written
-  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, a number was too
-     noisy to judge, or nothing judged the numbers of a run that had to be judged
+  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, a number was too \
+noisy to judge, or no number could be judged under --expect, --baseline or --require-judged
   4  something fails, or with --fail-on warn warns"""
 
 _MOST_CHARACTERS = 32
@@ -55,37 +56,39 @@ def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
     found = arguments.Parser(command, about, f"{more}\n\n{EXIT_CODES}" if more else EXIT_CODES)
     add = found.add_argument
     add("--backend", choices=("nccl", "gloo"),
-        help="Measure with this (default: nccl with a GPU per rank; without a GPU gloo, and it is said).")  # fmt: skip
-    add("--nproc", type=arguments.count, metavar="N", help="Start N ranks on this node.")
+        help="Measure this library (default: nccl; gloo on nodes without a GPU, with a note).")  # fmt: skip
+    add("--nproc", type=arguments.count, metavar="N", help="Start N ranks on this node (default: one per GPU).")
     return found
 
 
 def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
     """Add the limits of time of a command that has no others."""
-    positive = arguments.positive
-    parser.add_argument("--timeout", dest="timeout_s", type=positive, default=timeout_s, metavar="SECONDS",
-        help="End the whole run after so long, importing torch included (default: %(default)g).")  # fmt: skip
-    parser.add_argument("--phase-timeout", dest="phase_timeout_s", type=positive, default=60.0, metavar="SECONDS",
-        help="Take one batch, or one step of meeting, for hung after so long (default: %(default)g).")  # fmt: skip
+    add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
+    add("--timeout", dest="timeout_s", default=timeout_s,
+        help="End the whole run after so many seconds, with the import of torch (default: %(default)g).")  # fmt: skip
+    add("--phase-timeout", dest="phase_timeout_s", default=60.0,
+        help="Report a hang when one batch, or one step of the start, takes so many seconds (default: "
+        "%(default)g).")  # fmt: skip
 
 
 def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
     """Add the options that say by what numbers are judged: whether they must be, and with `files` by which files."""
-    add = parser.add_argument
+    add = parser.add_argument_group("judging").add_argument
     if files:
-        add("--expect", metavar="FILE", help="Judge by these bands: TOML, or an earlier JSON report.")
+        add("--expect", metavar="FILE", help="Judge by the numbers in FILE: TOML, or an earlier JSON report.")
         add("--baseline", metavar="PATH",
-            help="Judge by what the command baseline kept of this machine: its file, or a folder of them.")  # fmt: skip
+            help="Judge by this file of `ncclprobe baseline`, or by the fitting one in this folder.")  # fmt: skip
         add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
-            help="Let a number be so far below its expectation by default (default: %(default)s).")  # fmt: skip
-    add("--require-judged", action="store_true", help="Exit with 3 where nothing judges the numbers.")
+            help="Pass a number that is at most this share below the expected one, where the source of the "
+            "expectation sets no threshold (default: %(default)s).")  # fmt: skip
+    add("--require-judged", action="store_true", help="Exit with 3 where no number could be judged.")
 
 
 def reporting(parser: argparse.ArgumentParser) -> None:
     """Add the options that every judging command has."""
     arguments.selection(parser)
     parser.add_argument("--keep", type=arguments.folder, metavar="DIR",
-        help="Leave run.jsonl and the nodes' captures in this folder.")  # fmt: skip
+        help="Write the run log (run.jsonl) and the captures of all nodes to this folder.")  # fmt: skip
     arguments.arguments(parser)
 
 

@@ -10,9 +10,9 @@ from ncclprobe.localise.pairs import rounds
 from ncclprobe.session.options import Options
 
 _ABOUT = """\
-Measure send-recv between the ranks, node with node (rank i with rank i) or all ranks of one node, and say which node,
-NIC, direction or pair is slow. What looks slow is measured again with other partners before it is named. SIZE is bytes,
-or a number with a binary K, M or G."""
+Measure send-recv between pairs of ranks, and name the node, NIC, direction or pair that is slow. Between nodes, rank i
+of one node is paired with rank i of another; on a single node, all its ranks are paired. What looks slow is measured
+again with other partners before it is named. SIZE is in bytes, or a number with a binary K, M or G."""
 
 
 def main(argv: Sequence[str]) -> int:

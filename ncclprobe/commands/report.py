@@ -35,17 +35,17 @@ def main(argv: Sequence[str]) -> int:
 def _file(text: str) -> str:
     """A destination that is a file: of several operations each is a file of its own."""
     if text == "-":
-        raise argparse.ArgumentTypeError("name a file; several operations become several files beside it")
+        raise argparse.ArgumentTypeError("name a file; several operations become several files next to it")
     return arguments.destination(text)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("report", "Render a saved report again; exits with the code that the report carries.")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a report written with --json")
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of reports instead")
+    parser = arguments.Parser("report", "Render a saved JSON report, and exit with the code of its verdict.")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="Read this report, written with --json.")
+    parser.add_argument("--schema", action="store_true", help="Print the JSON Schema of reports, and end.")
     parser.add_argument("--nccl-tests", type=_file, action=arguments.Place, metavar="PATH",
-                        help="also write its rows as nccl-tests would: JSON (-J), or its table to a .txt or .log; "
-                        "one file per operation")  # fmt: skip
+                        help="Also write its rows in the format of nccl-tests: JSON (-J), or a table where PATH "
+                        "ends in .txt or .log; one file per operation.")  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.redaction(parser)
     return parser

@@ -32,9 +32,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("topo", "How GPUs and NICs reach each other, as nvidia-smi prints it here or in FILE.")
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what `nvidia-smi topo -m` printed")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = arguments.Parser(
+        "topo", "Show how GPUs and NICs reach each other, from `nvidia-smi topo -m` here or in FILE."
+    )
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="Read the output of `nvidia-smi topo -m` from FILE (default: run it).",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser
 
 

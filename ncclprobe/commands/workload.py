@@ -17,11 +17,10 @@ from ncclprobe.units import parse_size
 
 _ABOUT = """\
 Replay the collectives of one training step with stand-in compute, with and without overlap, and measure the
-communicators of a hybrid-parallel job. NAME is all, or of {names} (default: all, and none with --groups alone). SIZE is
-bytes, or a number with a binary K, M or G."""
+communicators of a hybrid-parallel job. SIZE is in bytes, or a number with a binary K, M or G."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST_LAYERS, _MOST_MICRO_BATCHES, _MOST_BUCKETS = 1000, 1000, 10_000
-"""Of a replay: more calls than this would not be a step that anybody waits for."""
+"""Of a replay: more calls would take too long for one step."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,27 +37,28 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = measuring.parser("workload", _ABOUT.format(names=", ".join(STRATEGIES)))
+    parser = measuring.parser("workload", _ABOUT)
     add = parser.add_argument
-    add("steps", nargs="?", metavar="NAME[,NAME]", help="Replay a step of each of these.")
+    add("steps", nargs="?", metavar="NAME[,NAME]", help="Replay a step of each of these: all, or some of "
+        f"{', '.join(STRATEGIES)} (default: all; none with --groups alone).")  # fmt: skip
     add("--params", type=_count, default=25_000_000, metavar="N",
-        help="Train so many parameters, such as 25M or 7B (default: 25M).")  # fmt: skip
-    add("--layers", type=count, default=8, metavar="N", help="Share them among N equal layers (default: %(default)s).")
+        help="Give the model N parameters, such as 25M or 7B (default: 25M).")  # fmt: skip
+    add("--layers", type=count, default=8, metavar="N", help="Give the model N equal layers (default: %(default)s).")
     add("--tokens", type=count, default=2048, metavar="N",
-        help="Give one micro-batch of one rank so many tokens (default: %(default)s).")  # fmt: skip
+        help="Give each micro-batch of a rank N tokens (default: %(default)s).")  # fmt: skip
     add("--micro-batches", type=count, default=4, metavar="N",
-        help="Make one step of so many micro-batches (default: %(default)s).")  # fmt: skip
+        help="Make a step of N micro-batches (default: %(default)s).")  # fmt: skip
     add("--bucket", metavar="SIZE",
-        help="Use buckets of this size in DDP and ZeRO (default: 25M for ddp, 500 million elements for "
+        help="Use buckets of this size in ddp and zero3 (default: 25M in ddp, 500 million elements in "
         "zero3).")  # fmt: skip
-    add("--compute", type=positive, metavar="SECONDS", help="Let one rank compute so long in one step (default: 6 "
-        "operations per parameter and token at this device's measured rate, at most 1).")  # fmt: skip
-    add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job, of tp, cp, dp and pp: "
-        "each kind alone, then all at once.")  # fmt: skip
+    add("--compute", type=positive, metavar="SECONDS", help="Let each rank compute so many seconds per step (default: "
+        "6 operations per parameter and token at the measured rate of this device, at most 1 s).")  # fmt: skip
+    add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, cp, dp, pp): each "
+        "kind alone, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",
-        help="Send messages of this size in --groups (default: %(default)s).")  # fmt: skip
+        help="Use messages of this size in --groups (default: %(default)s).")  # fmt: skip
     add("--dtype", default="float32", metavar="TYPE",
-        help=f"Send elements of {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
+        help=f"Use elements of this type: {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
     return parser

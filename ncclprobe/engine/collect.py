@@ -26,7 +26,7 @@ def collect(
     facts: Facts = {}
     waiting = list(collectors)
     while waiting:
-        ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # a need nobody produces
+        ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # or: needs never met
         learn = partial(_learn, host=host, facts=facts, traces=traces)
         learned = _on_threads(learn, ready) if at_once else map(learn, ready)
         facts |= dict(zip((c.produces for c in ready), learned, strict=True))

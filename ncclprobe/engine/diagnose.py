@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ncclprobe import __version__
 from ncclprobe.engine import suppressions
 from ncclprobe.engine.collect import Facts
-from ncclprobe.engine.judge import conclude, coverage, judge, part_of, selected, status_by_node, suppress
+from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -27,7 +27,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
@@ -159,14 +159,15 @@ def diagnose(
     )
 
 
-def exit_of(node: str, report: Report, fail_on: str, whole: bool = False) -> ExitCode:
-    """With what one node of several leaves: node 0, and with `whole` everybody, with the worst of all.
+def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
+    """With what each node leaves: node 0, and with `whole` everybody, with the worst code of all.
 
     Contract, Whose exit.
     """
-    if whole or node == report.nodes[0].name:
-        return ExitCode(report.exit_code)
-    return conclude(part_of(node, report.checks), fail_on)[1]
+    names = [node.name for node in report.nodes]
+    found = shares(names, report.checks, fail_on)
+    code = ExitCode(report.exit_code)
+    return found | {name: replace(found[name], exit_code=code) for name in (names if whole else names[:1])}
 
 
 def launch_of(snapshot: Snapshot) -> Launch:
@@ -190,8 +191,8 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
 
 
 def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:
-    each = status_by_node([s.node for s in snapshots], verdicts, fail_on)
-    return tuple(_node_row(s, place, each[s.node]) for place, s in enumerate(snapshots))
+    each = shares([s.node for s in snapshots], verdicts, fail_on)
+    return tuple(_node_row(s, place, each[s.node].status) for place, s in enumerate(snapshots))
 
 
 def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:

@@ -2,11 +2,10 @@
 
 The rules that make a verdict trustworthy live here: a check whose facts are absent is UNKNOWN and never PASS; a
 required check that is UNKNOWN makes the whole run inconclusive; a consequence of a failure that another check
-already explains is SKIP; a check that raises spoils nobody's verdict but its own.
+already explains is SKIP; a check that raises spoils only its own verdict.
 """
 
 import fnmatch
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rules import Check, Need
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 
 _MOST_DIFFERENT = 256
 """Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""
@@ -131,6 +130,8 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     except Unlearned as gap:
         return _unknown(blank, [Absent(str(gap))], check.privilege)
     except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
+        import traceback  # of a check that is broken, and costs a millisecond of every start
+
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         return replace(blank, why=why)
@@ -230,45 +231,56 @@ def _conclude(found: Collection[Status], fail_on: str, inconclusive: bool) -> tu
     return (Status.WARN if Status.WARN in found else Status.PASS), ExitCode.OK
 
 
-def part_of(node: str, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """What of `verdicts` is this node's business: its own, and what others' findings say of it or of the whole job.
+class Share(Struct, frozen=True):
+    """What of a run is one node's business: its own verdicts, and what others' findings say of it or of the whole job.
+
+    `worst`: the first finding that fails, with the id of its check.
+    """
+
+    status: Status
+    exit_code: ExitCode
+    worst: tuple[str, Finding] | None = None
+
+
+def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) -> dict[str, Share]:
+    """Each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
-    comparison that can single nobody out, a node that never came (contract, Whose exit). What a comparison could not
-    learn is the business of whoever reports on the whole.
+    comparison that cannot name a node, a node that never came (contract, Whose exit). What a comparison could not
+    learn concerns the report on all nodes.
     """
-    verdicts = tuple(verdicts)
+    found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
+    worst: dict[str, tuple[int, str, Finding]] = {}
     here = {verdict.node for verdict in verdicts}
-    concerned = []
-    for verdict in verdicts:
-        if verdict.node == node:
-            concerned.append(verdict)
-            continue
-        findings = tuple(
-            f
-            for f in verdict.findings
-            if node in f.nodes or f.blame == "job" or not (verdict.node or here & set(f.nodes))
-        )
-        if findings:
-            concerned.append(replace(verdict, status=_worst(findings), findings=findings))
-    return tuple(concerned)
-
-
-def status_by_node(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) -> dict[str, Status]:
-    """What :func:`conclude` makes of each node's :func:`part_of` the verdicts, in one pass over all of them."""
-    own: dict[str, set[Status]] = {node: set() for node in nodes}
-    blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
-    here, everybody = {verdict.node for verdict in verdicts}, set()
-    for verdict in verdicts:
-        if verdict.node in own:
-            own[verdict.node].add(verdict.status)
+    for number, verdict in enumerate(verdicts):
+        own = {verdict.node} if verdict.node and verdict.node in found else set()
+        for node in own:
+            found[node].add(verdict.status)
         for finding in verdict.findings:
-            status = _worst([finding])
+            concerned = found.keys() & set(finding.nodes)
             if finding.blame == "job" or not (verdict.node or here & set(finding.nodes)):
-                everybody.add(status)
-            for node in own.keys() & set(finding.nodes):
-                own[node].add(status)
-    return {node: _conclude(found | everybody, fail_on, node in blind)[0] for node, found in own.items()}
+                concerned.add(_EVERYBODY)
+            for node in concerned:
+                found[node].add(_worst([finding]))
+            for node in concerned | own if finding.severity is Severity.FAIL else ():
+                worst.setdefault(node, (number, verdict.id, finding))
+    blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
+    return {node: _share(node, found, worst, fail_on, node in blind) for node in nodes}
+
+
+_EVERYBODY = ""
+
+
+def _share(
+    node: str,
+    found: Mapping[str, set[Status]],
+    worst: Mapping[str, tuple[int, str, Finding]],
+    fail_on: str,
+    blind: bool,
+) -> Share:
+    status, code = _conclude(found[node] | found[_EVERYBODY], fail_on, blind)
+    first = min((worst[name] for name in (node, _EVERYBODY) if name in worst), default=None, key=lambda each: each[0])
+    return Share(status, code, first and first[1:])
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:

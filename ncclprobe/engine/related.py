@@ -1,4 +1,4 @@
-"""The reason beside the symptom: findings on machines that may be why a number is low. Pure; silences nothing."""
+"""Relate slow results to findings on machines that may explain them. Pure; no finding is hidden."""
 
 from collections.abc import Mapping, Sequence
 

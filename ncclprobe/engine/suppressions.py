@@ -1,4 +1,4 @@
-"""The project file ``ncclprobe.toml``: findings that somebody has looked at and decided to live with, and why.
+"""The project file ``ncclprobe.toml``: findings that the site accepts, each with its reason.
 
 ::
 
@@ -123,7 +123,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
             raise UsageError(f"{where}: {key} must be a non-empty text")
     for key in _NEEDED:
         if key not in entry:
-            why = "say why, for whoever reads the report" if key == "reason" else "name a check, such as ib.state"
+            why = "say why, for the readers of the report" if key == "reason" else "name a check, such as ib.state"
             raise UsageError(f"{where}: {key} is missing: {why}")
     return Ignore(entry["check"], entry.get("subject", "*"), entry["reason"], where)
 

@@ -1,4 +1,4 @@
-"""What collectors made of answers before: a fleet's machines answer alike, and equal answers make equal facts.
+"""The facts that collectors made of earlier answers: the machines of a fleet give equal answers, and so equal facts.
 
 A collector is a pure function of what the host answers and of the facts it is given (architecture: one door), so the
 questions that it asked, with the answers that decided the next one, are all there is to know about a run of it. They
@@ -50,7 +50,7 @@ class Traces:
         start = tuple(map(id, given))
         at = runs.begin.get(start)
         while isinstance(at, _Fork):
-            at = at.branches.get(_said(host, at.question))
+            at = at.branches.get(_recorded(host, at.question))
         if at is not None:
             return at.fact
         traced = Traced(host)
@@ -60,7 +60,7 @@ class Traces:
         runs.last = fact
         if len(runs.given) < _MOST:
             runs.given.append(given)
-            _keep(runs.begin, start, traced.heard, fact)
+            _keep(runs.begin, start, traced.asked, fact)
         return fact
 
 
@@ -69,26 +69,26 @@ class Traced:
 
     def __init__(self, host: Replay) -> None:
         self._host = host
-        self.heard: list[tuple[Question, _Said]] = []
+        self.asked: list[tuple[Question, _Said]] = []
 
     def ask(self, *question: str | int) -> str:
         """The replay's answer or refusal."""
-        self.heard.append((question, _said(self._host, question)))
+        self.asked.append((question, _recorded(self._host, question)))
         return self._host.ask(*question)
 
 
-def _said(host: Replay, question: Question) -> _Said:
+def _recorded(host: Replay, question: Question) -> _Said:
     """An answer, or which refusal and why."""
-    answer = host.said(question)
+    answer = host.recorded(question)
     return (type(answer), str(answer)) if isinstance(answer, HostError) else answer
 
 
-def _keep(begin: dict[Any, Any], start: Any, heard: Sequence[tuple[Question, _Said]], fact: Any) -> None:
+def _keep(begin: dict[Any, Any], start: Any, asked: Sequence[tuple[Question, _Said]], fact: Any) -> None:
     """Grow the tree by one run."""
     branches, way = begin, start
-    for question, said in heard:
+    for question, recorded in asked:
         fork = branches.setdefault(way, _Fork(question))
         if not isinstance(fork, _Fork) or fork.question != question:
             return  # asked in another order than before: the run that is kept is as good
-        branches, way = fork.branches, said
+        branches, way = fork.branches, recorded
     branches[way] = _End(fact)

@@ -34,7 +34,7 @@ _FACTS = {
 assert set(_FACTS) == {*Facts.__struct_fields__}
 
 
-class Situation(Struct, frozen=True):
+class ExpectationContext(Struct, frozen=True):
     """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
 
     `why` is one sentence for the reader, `nccl` the version found on the machine, `settings` what
@@ -48,7 +48,7 @@ class Situation(Struct, frozen=True):
     settings: Settings = field(default_factory=Settings)
 
 
-def situation(known: Mapping[type, Any]) -> Situation:
+def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
     """From the facts of one node, by their type.
 
     A recognised type speaks for its machine, so that a NIC that fell out counts as lost. An unknown machine is taken as
@@ -63,6 +63,6 @@ def situation(known: Mapping[type, Any]) -> Situation:
     if found.machine:
         differs = "; ".join(map(str, found.differs))
         why = f"this is {found.machine.name}" + (f", but for {differs}" if differs else "")
-        return Situation(should_be(found, system_of(facts)), found.machine, why, version, settings)
+        return ExpectationContext(should_be(found, system_of(facts)), found.machine, why, version, settings)
     system = system_of(facts)
-    return Situation(system, None, f"{found.why}; taken by its links as they are now", version, settings)
+    return ExpectationContext(system, None, f"{found.why}; taken by its links as they are now", version, settings)

@@ -11,9 +11,11 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
 _EFA_US = ((90, 35.0), (0, 75.0))
-"""What AWS's plugin tells NCCL of the latency of its network, by the GPU beside it: EFA v1 (aws-ofi-nccl,
+"""What AWS's plugin tells NCCL of the latency of its network, by the GPU of the machine: EFA v1 (aws-ofi-nccl,
 src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 75 of v2 too, but a p5's whole
-all-reduce takes 65 us. NCCL's own plugin for IB and RoCE says nothing."""
+all-reduce takes 65 us, and what NCCL would choose by 75 does not count: the plugin brings a tuner of its own. NCCL's
+own plugin for IB and RoCE says nothing."""
+_PORTS_MERGE: NcclVersion = (2, 24, 0)
 
 
 class Modelled(Struct, frozen=True):
@@ -47,13 +49,14 @@ def modelled(
     """
     if op not in FUNCTIONS:
         return None
-    found = told or _graphs(system, shape, version)
+    counted = as_counted(system, version)
+    found = told or _graphs(counted, shape, version)
     if isinstance(found, Absent):
         return None
-    cost = best(found, system, shape, op, nbytes, version, forced)
+    cost = best(found, counted, shape, op, nbytes, version, forced)
     if cost is None:
         return None
-    most = max(each.algbw_GBps for each in table(found, system, shape, op, nbytes, version, forced))
+    most = max(each.algbw_GBps for each in table(found, counted, shape, op, nbytes, version, forced))
     return Modelled(
         cost.latency_us,
         nbytes / cost.algbw_GBps / 1e3,
@@ -63,6 +66,17 @@ def modelled(
         cost.protocol,
         cost.channels,
     )
+
+
+def as_counted(system: NodeSystem, version: NcclVersion) -> NodeSystem:
+    """`system` with its NICs as NCCL counts them: AWS's plugin shows the rails of one GPU as one NIC, and since 2.24
+    NCCL makes one of the two ports of a card. Two NICs per GPU are taken for the ports of one, which they mostly are.
+    """
+    each = system.nics // system.gpus if system.gpus and system.nics % system.gpus == 0 else 1
+    ports = each == 2 and system.network in ("ib", "roce") and version >= _PORTS_MERGE
+    if each < 2 or not (ports or system.network == "efa"):
+        return system
+    return replace(system, nics=system.gpus, nic_gbps=system.nic_gbps * each)
 
 
 @lru_cache(maxsize=256)

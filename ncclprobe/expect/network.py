@@ -113,7 +113,7 @@ def _line_GBps(system: NodeSystem, gpus: int) -> float:
     """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
     nics = system.nics * min(1.0, gpus / system.gpus)
     line = nics * system.nic_gbps / 8
-    return min(line, gpus * system.pcie_GBps * _PCIE_PAYLOAD) if system.gdr else line
+    return min(line, gpus * system.to_nic_GBps * _PCIE_PAYLOAD) if system.gdr else line
 
 
 def limit(

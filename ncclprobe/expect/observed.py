@@ -1,4 +1,4 @@
-"""A machine that nobody described, as its own facts show it: the links and NICs that are there now, not as sold.
+"""A machine of an unlisted type, from its own facts: the links and NICs that are there now.
 
 A NIC that fell out, and an NVLink that is down, are not part of what is seen; what the machine should have, a type of
 :mod:`.machines` says. Where a fact is missing, the field falls back on what NCCL would assume, and `source` says so.
@@ -109,7 +109,7 @@ def _assumed(facts: Facts, product: gpu_table.GpuProduct | None) -> list[str]:
     """What a missing fact made us assume."""
     missing = {"NVLinks": facts.nvlinks, "RDMA devices": facts.fabric, "processor": facts.cpus, "P2P": facts.peers}
     assumed = [name for name, fact in missing.items() if isinstance(fact, Absent)]
-    return assumed if product else [*assumed, "PCIe and P2P as of a product that nobody listed"]
+    return assumed if product else [*assumed, "PCIe and P2P as of an unlisted product"]
 
 
 def nccl_link_GBps(capability: int) -> float:
@@ -202,7 +202,7 @@ def processor(model: str) -> Processor:
 def _sockets(cpus: Cpus | Absent) -> int:
     """Sockets by the distances of NUMA nodes: those of one socket are nearer to each other than any of another.
 
-    Two kinds of distance beside its own mean nodes per socket (NPS, SNC); with one kind, each node is a socket.
+    Two kinds of distance besides its own mean nodes per socket (NPS, SNC); with one kind, each node is a socket.
     """
     nodes = [node for node in cpus.numa if node.cpus] if isinstance(cpus, Cpus) else []
     far = sorted({distance for node in nodes for other in nodes if (distance := _distance(node.distances, other.id))})

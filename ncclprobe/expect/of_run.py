@@ -8,7 +8,7 @@ nodes that differ the least is expected.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.expect.context import situation
+from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import LATEST, expectation
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -45,7 +45,7 @@ class Expecting(Struct, frozen=True):
 
 def describe(facts: Mapping[type, Any]) -> Described:
     """A node by its facts."""
-    here = situation(facts)
+    here = expectation_context(facts)
     if isinstance(here.system, Absent):
         return Described(None, why=here.system.why)
     machine = here.machine.name if here.machine else None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ncclprobe.expect.context import Situation
+from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
@@ -20,12 +20,12 @@ _ABOVE = (
 )
 
 
-def as_text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> str:
+def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> str:
     """The table of each operation, and the reasons below it."""
     return "\n".join(_text(asked, here, found))
 
 
-def _text(asked: TableRequest, here: Situation, found: Sequence[Line]) -> Iterator[str]:
+def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
     version = ".".join(map(str, asked.version))
     yield f"{system.name}: {_ranks(asked)}, NCCL {version}"
@@ -151,7 +151,7 @@ def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
         yield "  " + _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
 
 
-def as_json(asked: TableRequest, here: Situation, found: Sequence[Line]) -> dict[str, Any]:
+def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> dict[str, Any]:
     """Everything of the table, with real types."""
     return {
         "machine": asked.machine.name if asked.machine else None,

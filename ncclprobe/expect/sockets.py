@@ -14,7 +14,7 @@ from ncclprobe.model.values import Struct
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
 whole input and takes a slice, its all_gather copies as much again: 3 to 4 times slower over the same link
-(ProcessGroupGloo.cpp), so neither is held to it; the rest of them nobody has published."""
+(ProcessGroupGloo.cpp), so neither is held to it; for the rest nothing is published."""
 _STREAM_GBps = 1.1
 """One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
 _SHARED_CORES_GBps = 0.15

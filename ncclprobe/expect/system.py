@@ -1,8 +1,8 @@
 """A machine as the cost model sees it: links and their speeds, whatever it is called.
 
-Every node of a job is taken to be alike, but for the number of its GPUs that take part (:class:`Shape`). Bandwidths
-are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own constants
-(src/graph/topo.h), which are what its search works with, not what a datasheet says.
+All nodes of a job are assumed to be equal, except for the number of its GPUs that take part (:class:`Shape`).
+Bandwidths are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own
+constants (src/graph/topo.h), which are what its search works with, not what a datasheet says.
 """
 
 from typing import Literal
@@ -48,6 +48,16 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     network: Network | None = None
     gdr: bool = False
     source: str
+
+    @property
+    def to_nic_GBps(self) -> float:
+        """What a GPU's slot carries to its NICs, as NCCL counts.
+
+        B300's with 800 Gb/s each are joined to them at Gen6, whatever the host's slot is (oracle-quickstart/oci-hpc,
+        playbooks/roles/healthchecks/files/B300MP.xml: 64 GT/s below a root port of 32).
+        """
+        gen6 = self.compute_capability == 103 and self.nics * self.nic_gbps >= 800 * self.gpus
+        return max(self.pcie_GBps, 96.0) if gen6 else self.pcie_GBps
 
 
 class Shape(Struct, frozen=True):

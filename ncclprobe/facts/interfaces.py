@@ -1,4 +1,4 @@
-"""Network interfaces: flags and addresses from getifaddrs(3), as psutil gives them, the rest from sysfs.
+"""Network interfaces: flags and addresses from psutil (getifaddrs), the rest from sysfs.
 
 All of it is for every user, and all of it is this network namespace's only: a container without the host's network
 sees its own veth, and neither the NICs nor the bond below it.

@@ -134,7 +134,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
     for name in ("master_addr", "master_port"):
         if nodes > 1 and not getattr(flags, name) and not getattr(launch, name):
             flag, variable = f"--{name.replace('_', '-')}", name.upper()
-            return f"--nnodes {nodes} without {flag}, and {variable} is not set: nobody knows where node 0 listens"
+            return f"--nnodes {nodes} without {flag}, and {variable} is not set: the address of node 0 is not known"
     return ""
 
 
@@ -240,7 +240,7 @@ def _problems(launch: Launch, source: VariableSource, variables: Variables) -> I
     if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if getattr(launch, name.lower()) is None and not variables.get(name):
-                yield Problem(name, "is not set: nobody knows where rank 0 listens")
+                yield Problem(name, "is not set: the address of rank 0 is not known")
     port = variables.get("MASTER_PORT")
     if port and (_integer(port) or 0) not in range(1, 1 << 16):
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")

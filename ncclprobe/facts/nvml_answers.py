@@ -22,8 +22,8 @@ def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | 
     """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of
     it.
 
-    `parse` is a function of a module and makes a value that cannot change: GPUs of a kind answer alike, on one node and
-    on all nodes of a fleet, and share what was made of it.
+    `parse` is a function of a module and makes a value that cannot change: equal GPUs, on one node and on all nodes of
+    a fleet, give equal answers and share the value.
     """
     return _parsed(parse, function, host.ask("nvml", function, *arguments))  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 
-class RankSeat(Struct, frozen=True):
+class RankProcess(Struct, frozen=True):
     """One rank. `visible` is CUDA_VISIBLE_DEVICES entry by entry; None: unset, all devices.
 
     `host_id` is NCCL_HOSTID. `shm_device` is the file system of /dev/shm (st_dev): ranks in one IPC and mount namespace
@@ -31,10 +31,10 @@ class RankSeat(Struct, frozen=True):
 
 
 @rank_collector
-def rank_seat(host: Host, environment: Environment, launch: Launch, process: Process) -> RankSeat:
+def rank_process(host: Host, environment: Environment, launch: Launch, process: Process) -> RankProcess:
     """Return the variables, affinity and namespaces of this one process."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return RankSeat(
+    return RankProcess(
         local_rank=launch.local_rank,
         local_world_size=launch.local_world_size,
         visible=None if visible is None else tuple(entry.strip() for entry in visible.split(",") if entry.strip()),

@@ -66,9 +66,9 @@ class Replay:
 
     def ask(self, *question: str | int) -> str:
         """Return the captured answer. Raises the captured refusal."""
-        return _answer(self.said(question))
+        return _answer(self.recorded(question))
 
-    def said(self, question: Question) -> str | HostError:
+    def recorded(self, question: Question) -> str | HostError:
         """Return the captured answer or refusal.
 
         A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that no run
@@ -128,7 +128,7 @@ def parse(text: str, name: str, node: str = "") -> Replay:
     header, lines = _lines(text, name)
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
-        answers.update(_said(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
+        answers.update(_recorded_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
     return _replay(header, answers, node or str(header.get("node") or name))
 
 
@@ -155,7 +155,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
     header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
-        known = _said(line)
+        known = _recorded_line(line)
         if known:
             answers.update(known)
             continue
@@ -186,7 +186,7 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @lru_cache(_MOST_ROWS)
-def _said(line: str) -> _Recorded | None:
+def _recorded_line(line: str) -> _Recorded | None:
     """Return what the row in `line` says, made once for all the nodes that say so; None where it takes more than the
     row.
     """

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring, net_devices
+from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
@@ -252,6 +252,20 @@ def _resolve(name: str) -> str:
     return json.dumps({"addresses": addresses, "seconds": round(time.monotonic() - started, 4)})
 
 
+def _psutil(function: str) -> str:
+    import psutil
+
+    answer = getattr(psutil, function)()
+    return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """Return psutil's named tuples as objects."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
+
+
 def _packages() -> str:
     """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
     versions: dict[str, str] = {}
@@ -270,10 +284,6 @@ def _module(name: str) -> str:
     return found.origin
 
 
-_NET_DEVICES: dict[str, Callable[[], Any]] = {
-    "net_if_addrs": net_devices.addresses,
-    "net_if_stats": net_devices.states,
-}
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
     "lines": _lines,
@@ -293,7 +303,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "uname": _uname,
     "home": _home,
     "resolve": _resolve,
-    "psutil": lambda function: json.dumps(_NET_DEVICES[function]()),
+    "psutil": _psutil,
     "packages": _packages,
     "module": _module,
 }

@@ -47,31 +47,31 @@ class Vote(Struct, Generic[K], frozen=True):
 
     @property
     def agreed(self) -> bool:
-        """Whether all say the same."""
+        """Return whether all values are equal."""
         return len(self.groups) <= 1
 
     @property
     def settled(self) -> bool:
-        """Whether more than half say the same, so that the others can be said to differ."""
+        """Return whether more than half have one value, so that the others are outliers."""
         sizes = [len(group) for group in self.groups.values()]
         return bool(sizes) and 2 * sizes[0] > sum(sizes)
 
     @property
     def usual(self) -> K:
-        """What the largest group says. Raises IndexError where nobody says anything."""
+        """Return the value of the largest group. Raises IndexError without any value."""
         return next(iter(self.groups))
 
     @property
-    def odd(self) -> tuple[str, ...]:
-        """Those that differ from the majority; nobody where there is none."""
+    def outliers(self) -> tuple[str, ...]:
+        """Return the nodes that differ from the majority; none without a majority."""
         groups = list(self.groups.values()) if self.settled else []
         return tuple(node for group in groups[1:] for node in group)
 
 
-def vote(said: Mapping[str, K]) -> Vote[K]:
-    """Nodes by what they say."""
+def vote(values: Mapping[str, K]) -> Vote[K]:
+    """Group nodes by their value, the largest group first."""
     groups: dict[K, list[str]] = {}
-    for node, each in said.items():
+    for node, each in values.items():
         groups.setdefault(each, []).append(node)
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     return Vote({value: tuple(nodes) for value, nodes in ranked})

@@ -30,7 +30,7 @@ class Skew(Struct, frozen=True):
     """How ranks come to a call, apart from how long the bytes take. Outside the timed batches.
 
     In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
-    shortest time any rank spent inside the call, for whoever comes last waits for nobody (median over rounds).
+    shortest time any rank spent inside the call, because the last one does not wait (median over rounds).
     `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after the moment
     that it had set itself it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
     """
@@ -259,8 +259,8 @@ class Band(Struct, frozen=True):
         """What it speaks for: ``all_reduce 1 MiB``, a range, and for a baseline how it was measured."""
         sizes = size(self.low_bytes) if self.low_bytes == self.high_bytes else _range(self.low_bytes, self.high_bytes)
         row = self.like
-        alike = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
-        return f"{self.op} {sizes}{alike}"
+        conditions = f" ({row.dtype}, {row.place} place, {row.ranks} ranks, {row.backend})" if row else ""
+        return f"{self.op} {sizes}{conditions}"
 
 
 def _range(low: int, high: int) -> str:

@@ -61,7 +61,7 @@ class DirectChoice(Struct, frozen=True):
 
 
 class PeerChoice(Struct, frozen=True):
-    """Pairs of GPUs that are alike. `transport` is P2P, SHM or NET; `refused`: NCCL ends its start because of them."""
+    """Pairs of GPUs with the same transport. `transport` is P2P, SHM or NET; `refused`: NCCL fails because of them."""
 
     pairs: tuple[tuple[str, str], ...]
     transport: str | None

@@ -17,8 +17,8 @@ class PairRow(Struct, frozen=True, kw_only=True):
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
     bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
     direction ran at the same time. `step` is 0 in the tournament and counts the rounds of retests from 1. `inside`:
-    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the bytes that came out
-    wrong in a transfer beside the timed ones, null: not verified; `mismatch` is the first of them.
+    both ranks are of one of several nodes, so that no network is between them. `wrong` counts the wrong
+    bytes of an extra transfer after the timed ones, null: not verified; `mismatch` is the first of them.
     """
 
     op: Literal["sendrecv"] = "sendrecv"
@@ -45,9 +45,9 @@ class Blamed(Struct, frozen=True):
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
 
-    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results speak for it, `retests` of these were taken
-    after it was suspected, beside `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
-    of the tournament, which on a single node are its ranks. `several`: many pairs of it are slow and not all.
+    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were taken
+    after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
+    of the round-robin, which on a single node are its ranks. `several`: many pairs of it are slow and not all.
     """
 
     where: str
@@ -98,7 +98,7 @@ class OwnCollective(Struct, frozen=True):
 
 
 class Inside(Struct, frozen=True):
-    """What is slow inside one node beside its peers, where no network is in the way.
+    """What is slow inside one node, compared with others like it, without a network between.
 
     `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
     `ratio`: what is left of the `usual_GBps`; it was slow in each of `tests`, which were taken one after another.
@@ -125,15 +125,16 @@ class WrongBytes(Struct, frozen=True):
 
 
 class Localisation(Struct, frozen=True):
-    """Who is slow, or nobody: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
+    """What is slow, if anything: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only
+    once.
 
     `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:
     that itself is below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
     `intra_node_all_reduce` is what each node reached by itself, before any pair, with `intra_node_note` where that is
     missing or not judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that did not play to the
     end; `wrong` what arrived corrupted.
-    `alike` are nodes that are slow by one share, too many to be faults: another build, or another leaf. `leaves` are
-    the nodes by leaf where the rates told them, and no site.
+    `equally_slow` are nodes that lose one share, too many to be faults: another build, or another leaf. `leaves` are
+    the nodes by leaf, where only the rates told them.
     `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
     """
 
@@ -154,5 +155,5 @@ class Localisation(Struct, frozen=True):
     excluded_ranks: tuple[Aside, ...] = ()
     wrong: tuple[WrongBytes, ...] = ()
     complete: bool = True
-    alike: tuple[Blamed, ...] = ()
+    equally_slow: tuple[Blamed, ...] = ()
     leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class Need(Struct, frozen=True):
 
 
 class Collector(Struct, frozen=True):
-    """A function that asks a host and returns one fact. ``needs`` are the facts it takes beside the host.
+    """A function that asks a host and returns one fact. ``needs`` are the facts that it takes after the host.
 
     `of_rank`: the fact is each rank's own, where others of one node may have another: affinity, visible devices.
     """

@@ -67,8 +67,8 @@ def table() -> Mapping[str, Parameter]:
     """Return every known variable by name, in alphabetical order. Read from the package at the first call."""
     # importlib.resources would do, and costs 10 ms to import.
     data = pkgutil.get_data("ncclprobe.nccl", "parameters.csv")
-    lines = (data or b"").decode().splitlines()
-    return MappingProxyType({row["name"]: _parameter(row) for row in csv.DictReader(lines)})
+    names, *rows = csv.reader((data or b"").decode().splitlines())
+    return MappingProxyType({row[0]: _parameter(dict(zip(names, row, strict=True))) for row in rows})
 
 
 def _parameter(row: Mapping[str, str]) -> Parameter:
@@ -81,13 +81,18 @@ def _parameter(row: Mapping[str, str]) -> Parameter:
         words=tuple(row["words"].split("|")) if row["words"] else (),
         any_case=row["any_case"] == "yes",
         default=row["default"],
-        since=parse_version(row["since"]) if row["since"] else None,
-        gone=parse_version(row["gone"]) if row["gone"] else None,
+        since=_version(row["since"]),
+        gone=_version(row["gone"]),
         instead=row["instead"],
         scope=row["scope"],
         hazard=row["hazard"],
         source=row["source"],
     )
+
+
+@cache
+def _version(text: str) -> Version | None:
+    return parse_version(text) if text else None
 
 
 _FAMILIES = (

@@ -1,6 +1,6 @@
 """The text tables of nccl-tests, found in whatever log they stand in.
 
-A table's own header names its columns, so that older and newer versions are read alike (``-I`` and ``-S`` add some,
+A table's own header names its columns, so that older and newer versions can be read (``-I`` and ``-S`` add some,
 ``error`` became ``#wrong``, ``root`` came later); lines of other programs between the rows are passed over, and so are
 the marks that launchers put before each line (``[1,0]<stdout>:``, ``0: ``).
 """

@@ -27,12 +27,12 @@ _HEAD = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7
 def groups(rows: Sequence[Measurement]) -> list[tuple[Measurement, ...]]:
     """`rows` in groups of which nccl-tests would make one file each."""
 
-    def alike(row: Measurement) -> tuple[object, ...]:
+    def table_of(row: Measurement) -> tuple[object, ...]:
         return row.op, row.ranks, row.nodes, row.mode
 
-    order = list(dict.fromkeys(map(alike, rows)))
-    kept = sorted(rows, key=lambda row: order.index(alike(row)))
-    return [tuple(group) for _, group in groupby(kept, alike)]
+    order = list(dict.fromkeys(map(table_of, rows)))
+    kept = sorted(rows, key=lambda row: order.index(table_of(row)))
+    return [tuple(group) for _, group in groupby(kept, table_of)]
 
 
 def render_json(report: Report, rows: Sequence[Measurement]) -> str:

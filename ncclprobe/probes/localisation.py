@@ -29,7 +29,7 @@ def to_report(
         tests=found.tests,
         steps=found.steps,
         confidence=rules.confidence,
-        alike=tuple(_blamed(each, placement) for each in found.alike),
+        equally_slow=tuple(_blamed(each, placement) for each in found.equally_slow),
         leaves=_leaves(found.layout),
         **fields,
     )

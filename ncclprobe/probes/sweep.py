@@ -28,8 +28,8 @@ from ncclprobe.probes.row import measure
 
 _PREDICTS = 1 << 20
 """From so many bytes on, a message of twice the size takes about twice as long."""
-_BESIDE = 2
-"""Calls of a row beside its warm-up and its batches: an untimed one, and the one whose data is verified."""
+_EXTRA_CALLS = 2
+"""Calls of a row in addition to its warm-up and batches: an untimed one, and one whose data is verified."""
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 
@@ -188,7 +188,7 @@ def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[in
     context.set_phase(f"{what} decide")
     told = context.exchange.collect(call_s)
     slowest_s = float(context.exchange.share(max(told) if told else None))
-    calls = plan.warmup + stats.MIN_SAMPLES + _BESIDE
+    calls = plan.warmup + stats.MIN_SAMPLES + _EXTRA_CALLS
     rows_s = {each: slowest_s * calls * each / nbytes for each in larger}
     if slowest_s * calls * 2 <= plan.longest_s:
         return {}

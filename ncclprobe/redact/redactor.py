@@ -35,8 +35,8 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 """Names that identify no one: replacing them would hide nothing and spoil words and paths."""
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
-"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But cgroups are named by
-whoever makes them.)"""
+"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But users name
+cgroups.)"""
 
 _NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,63}){1,4}"
 _WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")

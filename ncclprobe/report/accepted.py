@@ -1,4 +1,4 @@
-"""The last line of ``ncclprobe accept``, made to be pasted: who measured, how fast, and whether all are alike."""
+"""The last line of ``ncclprobe accept``, made to be pasted: what was measured and how fast."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def _who(report: Report) -> str:
 
 
 def _speed(report: Report) -> str:
-    """The bus bandwidth of the largest judged row beside what is expected; of none, the fastest row."""
+    """Return the bus bandwidth of the largest judged row with its expectation; without one, the fastest row."""
     rows = [row for row in report.measurements if row.op == "all_reduce"]
     judged = [row for row in rows if row.expectation and row.status != "unjudged"]
     if not rows:

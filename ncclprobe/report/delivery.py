@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import importlib
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Protocol
@@ -124,6 +123,8 @@ def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bo
     if quiet:
         text = as_text.quiet(report)
     else:
+        import shutil  # it brings three compressors along
+
         width = min(shutil.get_terminal_size((100, 24)).columns, 120)
         text = as_text.render(report, rows=rows, verbose=verbose, width=width, style=_style(no_color))
     sys.stdout.write(text)

@@ -68,15 +68,14 @@ def words(found: Localisation) -> Iterator[str]:
     elif not found.culprits:
         yield f"nothing is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
     for each in found.culprits:
-        yield f"confirmed: {said(each)}"
+        yield f"confirmed: {description(each)}"
     for each in found.suspects:
         if each.confidence > 0.5:
-            yield f"suspected, not confirmed: {said(each)}"
-    if found.alike:
-        yield (
-            f"slow by one share, {100 * found.alike[0].ratio:.0f} % is left: {_few([a.where for a in found.alike])}; "
-            "so many are of another build or leaf, and none of them is named"
-        )
+            yield f"suspected, not confirmed: {description(each)}"
+    if found.equally_slow:
+        left = f"{100 * found.equally_slow[0].ratio:.0f} % of the usual bandwidth is left"
+        which = _few([each.where for each in found.equally_slow])
+        yield f"equally slow, {left}: {which}; so many nodes are of another build or leaf, and no one of them is named"
     for leaf, nodes in found.leaves.items() if any(each.kind == "uplink" for each in found.culprits) else ():
         yield f"by the measured rates, leaf {leaf} has {_few(nodes)}"
     if found.cleared:
@@ -121,7 +120,7 @@ def _alone(found: Localisation) -> Iterator[str]:
         )
 
 
-def said(each: Blamed) -> str:
+def description(each: Blamed) -> str:
     """One cause with what speaks for it."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
     return (

@@ -157,7 +157,7 @@ def _remembered(
     links: tuple[tuple[str, tuple[str, ...]], ...],
     c2c: tuple[str, ...],
 ) -> Topology:
-    """:func:`topology`, made once for all checks, and for all nodes of a fleet that are built alike."""
+    """Return :func:`topology`, made once for all checks, and for all equal nodes of a fleet."""
     return topology(pci.fact, dict(gpus), dict(nics), dict(links), c2c)
 
 

@@ -9,7 +9,7 @@ from ncclprobe.checks.sync import roster
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
 from ncclprobe.facts.resolver import Master
 from ncclprobe.model.findings import Finding, Status, Verdict
@@ -22,7 +22,7 @@ SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "e
 FAR = Master("node0", ("10.0.0.1",))
 NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
 FOUR = replace(TWO_NODES, nnodes=4, world_size=32, names=("gpu01", "gpu02", "gpu03", "gpu04"))
-SEAT = RankSeat(0, 2, None, None, (), {}, 0)
+SEAT = RankProcess(0, 2, None, None, (), {}, 0)
 
 
 def four(*ranks: int, **changes: Any) -> Every[Launch]:
@@ -107,9 +107,9 @@ def test_a_node_that_got_through_passes() -> None:
 
 
 def test_two_nodes_with_one_node_rank_are_one_finding_however_many_ranks_they_claim() -> None:
-    seats = Ranks({"gpu02": {8: SEAT, 9: SEAT}, "copy": {8: SEAT, 9: SEAT}})
+    processes = Ranks({"gpu02": {8: SEAT, 9: SEAT}, "copy": {8: SEAT, 9: SEAT}})
     launches = Every({"gpu02": four(1).by_node["gpu02"], "copy": four(1).by_node["gpu02"]})
-    (finding,) = meeting.rank_twice.run(launches, seats)
+    (finding,) = meeting.rank_twice.run(launches, processes)
     assert (finding.subject, finding.nodes) == ("node rank 1", ("gpu02", "copy"))
     assert "rank [8-9]" in finding.message
 
@@ -170,14 +170,16 @@ def test_different_names_of_one_address_agree() -> None:
 
 
 def test_a_rank_that_did_not_speak_is_named_by_its_local_number() -> None:
-    seats = Ranks({"gpu01": {r: replace(SEAT, local_rank=r) for r in range(8) if r != 5}, "gpu02": {8: SEAT}})
+    processes = Ranks({"gpu01": {r: replace(SEAT, local_rank=r) for r in range(8) if r != 5}, "gpu02": {8: SEAT}})
     launches = Every({"gpu01": four(0).by_node["gpu01"], "gpu02": replace(NODE1, local_world_size=1)})
-    (finding,) = meeting.rank_silent.run(launches, seats, Every({}))
+    (finding,) = meeting.rank_silent.run(launches, processes, Every({}))
     assert (finding.subject, finding.nodes) == ("gpu01 local rank 5", ("gpu01",))
 
 
 def test_of_ranks_that_nobody_waited_for_nothing_is_known() -> None:
-    snapshots = [Snapshot(f"n{i}", {Launch: replace(FOUR, node_rank=i)}, {8 * i: {RankSeat: SEAT}}) for i in range(4)]
+    snapshots = [
+        Snapshot(f"n{i}", {Launch: replace(FOUR, node_rank=i)}, {8 * i: {RankProcess: SEAT}}) for i in range(4)
+    ]
     (verdict,) = judge(snapshots, [meeting.rank_silent], Job())
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, False)
     alone = [replace(each, facts={Launch: replace(FOUR, local_world_size=1)}) for each in snapshots]
@@ -186,7 +188,7 @@ def test_of_ranks_that_nobody_waited_for_nothing_is_known() -> None:
 
 def test_ranks_that_were_waited_for_and_did_not_speak_are_told() -> None:
     facts = {Launch: replace(FOUR, node_rank=0), RollCall: RollCall(7)}
-    (verdict,) = judge([Snapshot("n0", facts, {0: {RankSeat: SEAT}})], [meeting.rank_silent], Job())
+    (verdict,) = judge([Snapshot("n0", facts, {0: {RankProcess: SEAT}})], [meeting.rank_silent], Job())
     assert (verdict.status, verdict.findings[0].nodes) == (Status.FAIL, ("n0",))
 
 

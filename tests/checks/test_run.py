@@ -8,7 +8,7 @@ from ncclprobe.checks.run import arrival, ranks
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import rows as of_rows
-from ncclprobe.checks.run.pairs import _BAD_NIC, _LOOSE, _NOBODY, _SLOW_INSIDE
+from ncclprobe.checks.run.pairs import _BAD_NIC, _LOOSE, _NONE, _SLOW_INSIDE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.engine.judge import judge
@@ -148,7 +148,7 @@ def said_of(found: Localisation, *bands: Band) -> list[Finding]:
 
 
 def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing() -> None:
-    slow = replace(_NOBODY, level_GBps={"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0})
+    slow = replace(_NONE, level_GBps={"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0})
     [finding] = said_of(slow, _LOOSE)
     assert (finding.severity, finding.subject) == (Severity.NOTE, "all pairs")
     assert "reaches 20 GB/s one way, and 46 GB/s are expected: one NIC of 50 GB/s" in finding.message
@@ -161,34 +161,34 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
 
 def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     several = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
-    [finding] = said_of(replace(_NOBODY, kind="node", culprits=(several,)))
+    [finding] = said_of(replace(_NONE, kind="node", culprits=(several,)))
     assert finding.message.startswith("what this node exchanges with 4 of the others is slow: 60 %")
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
     node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
-    inside, pair = said_of(replace(_NOBODY, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
+    inside, pair = said_of(replace(_NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
     assert "30 % of what its peers reach" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
-    (other,) = said_of(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,)))
+    (other,) = said_of(replace(_NONE, kind="rail", culprits=(_BAD_NIC,)))
     assert "inside" not in other.message
 
 
 def test_a_node_that_lost_little_inside_only_warns() -> None:
-    (finding,) = said_of(replace(_NOBODY, intra_node=(replace(_SLOW_INSIDE, ratio=0.7),)))
+    (finding,) = said_of(replace(_NONE, intra_node=(replace(_SLOW_INSIDE, ratio=0.7),)))
     assert finding.severity.value == "warn"
 
 
 def test_a_culprit_of_a_single_node_is_a_rank_and_its_node_is_the_host() -> None:
     rank = replace(_BAD_NIC, where="rank 3", kind="node", nodes=("rank 3",), rail=None, hosts=("h",))
-    (finding,) = said_of(replace(_NOBODY, kind="node", culprits=(rank,)))
+    (finding,) = said_of(replace(_NONE, kind="node", culprits=(rank,)))
     assert (finding.subject, finding.nodes) == ("rank 3", ("h",))
 
 
 def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
     wrong = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
-    (finding,) = said_of(replace(_NOBODY, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
+    (finding,) = said_of(replace(_NONE, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
     assert (finding.subject, finding.severity.value) == ("n0 to n1 (mlx5_1)", "fail")
     assert finding.seen == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
     assert finding.message.startswith("12 bytes")
@@ -196,21 +196,19 @@ def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
 
 def test_a_lost_pair_says_who_was_set_aside() -> None:
     aside = (Aside(2, "n2 (eth0)", "gone", gone=True),)
-    (finding,) = said_of(
-        replace(_NOBODY, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, excluded_ranks=aside)
-    )
+    (finding,) = said_of(replace(_NONE, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, excluded_ranks=aside))
     assert finding.message.endswith("set aside: n2 (eth0)")
 
 
 @pytest.mark.parametrize(
-    "found", [replace(_NOBODY, complete=False), replace(_NOBODY, nodes=2)], ids=["cut short", "two nodes"]
+    "found", [replace(_NONE, complete=False), replace(_NONE, nodes=2)], ids=["cut short", "two nodes"]
 )
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
     assert said(of_pairs.pairs, Localised(found), asked=PAIRS).status.value == "unknown"
 
 
 def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() -> None:
-    two = Localised(replace(_NOBODY, nodes=2))
+    two = Localised(replace(_NONE, nodes=2))
     assert said(of_pairs.pairs, two, asked=Asked(what=("pairs",))).status is Status.PASS
 
 

@@ -21,7 +21,7 @@ from fake_fleet import (
     with_setting,
 )
 
-from ncclprobe.checks.sync import told
+from ncclprobe.checks.sync import describe
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
@@ -187,11 +187,11 @@ def test_more_nodes_with_less_are_not_blamed_for_the_one_with_more() -> None:
 
 def test_a_blame_line_stays_short_however_many_values_there_are() -> None:
     ballot = vote({f"n{i}": str(i) for i in range(300)})
-    assert ballot.odd == ()
-    assert len(told(ballot)) < 200
-    assert "295 more nodes" in told(ballot)
+    assert ballot.outliers == ()
+    assert len(describe(ballot)) < 200
+    assert "295 more nodes" in describe(ballot)
 
 
 def test_a_plurality_is_no_majority() -> None:
-    assert vote(dict(zip("abcdef", "111223", strict=True))).odd == ()
-    assert vote(dict(zip("abcde", "11123", strict=True))).odd == ("d", "e")
+    assert vote(dict(zip("abcdef", "111223", strict=True))).outliers == ()
+    assert vote(dict(zip("abcde", "11123", strict=True))).outliers == ("d", "e")

@@ -13,7 +13,7 @@ from ncclprobe.facts.limits import SharedMemory
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.process import Process
-from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
@@ -131,32 +131,32 @@ def test_a_clone_is_one_machine_to_nccl() -> None:
     assert found == [("warn", "n[0-1]", ("n0", "n1"))]
 
 
-def seat(local_rank: int, **fields: Any) -> RankSeat:
-    return replace(RankSeat(local_rank, 8, None, None, (0, 1), {"ipc": 39, "mnt": 32}, 26), **fields)
+def process(local_rank: int, **fields: Any) -> RankProcess:
+    return replace(RankProcess(local_rank, 8, None, None, (0, 1), {"ipc": 39, "mnt": 32}, 26), **fields)
 
 
-def seated(*seats: RankSeat) -> list[Snapshot]:
+def seated(*processes: RankProcess) -> list[Snapshot]:
     """Two nodes with these ranks each."""
     snapshots = fleet("hgx-h100", 2)
-    every = enumerate(seats * 2)
-    rows: list[tuple[int, dict[type, Any]]] = [(rank, {RankSeat: each}) for rank, each in every]
-    ranks = [dict(rows[: len(seats)]), dict(rows[len(seats) :])]
+    every = enumerate(processes * 2)
+    rows: list[tuple[int, dict[type, Any]]] = [(rank, {RankProcess: each}) for rank, each in every]
+    ranks = [dict(rows[: len(processes)]), dict(rows[len(processes) :])]
     return [replace(s, ranks=own_ranks) for s, own_ranks in zip(snapshots, ranks, strict=True)]
 
 
 def test_ranks_with_a_gpu_each_and_one_ipc_namespace_are_healthy() -> None:
-    verdicts = judged(seated(*map(seat, range(8))))
+    verdicts = judged(seated(*map(process, range(8))))
     assert {verdicts[f"launch.{name}"].status for name in ("dup-gpu", "container-split")} == {Status.PASS}
 
 
 def test_the_same_gpu_twice_is_told_for_each_node() -> None:
-    snapshots = seated(seat(0, visible=("3",)), seat(1, visible=("3",)))
+    snapshots = seated(process(0, visible=("3",)), process(1, visible=("3",)))
     found = findings(snapshots, "launch.dup-gpu")
     assert [(severity, nodes) for severity, _, nodes in found] == [("fail", ("n0",)), ("fail", ("n1",))]
 
 
 def test_ranks_that_do_not_share_dev_shm_are_named() -> None:
-    found = findings(seated(seat(0), seat(1, shm_device=77)), "launch.container-split")
+    found = findings(seated(process(0), process(1, shm_device=77)), "launch.container-split")
     assert found == [("warn", "ranks 0-1", ("n0",)), ("warn", "ranks 2-3", ("n1",))]
 
 
@@ -185,7 +185,7 @@ def test_ranks_that_are_confined_to_a_gpu_each_may_all_call_it_0() -> None:
     def one(facts: Facts) -> Facts:
         return {**facts, Gpus: replace(facts[Gpus], all=facts[Gpus].all[:1])}
 
-    snapshots = seated(seat(0, visible=("0",)), seat(1, visible=("0",)))
+    snapshots = seated(process(0, visible=("0",)), process(1, visible=("0",)))
     assert findings([replace(s, facts=one(s.facts)) for s in snapshots], "launch.dup-gpu") == []
 
 

@@ -140,7 +140,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("published", min_bytes='"' + "1" * 99 + '"'), "is too long for a size"),
         (toml("published", min_bytes="-1"), "whole number of bytes above zero"),
         (toml("published", gpus="9"), "gpus 9: the machine has 8"),
-        (toml("published", gpus="1"), "one rank has nobody to talk to"),
+        (toml("published", gpus="1"), "one rank has no other rank to exchange data with"),
         (toml(also=text(GOOD["published"])), "published 1 and 2 both speak for all_reduce"),
         (toml("latency", high_us="14.0"), "high_us 14 is below time_us 15"),
         (toml("latency", time="3"), "write time_us: a number needs its unit"),

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ncclprobe.checks.run.groups import _WITHIN
-from ncclprobe.checks.run.pairs import _NOBODY
+from ncclprobe.checks.run.pairs import _NONE
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _PINNED, _RIGHT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
@@ -52,7 +52,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
     ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
-    ([("localisation", replace(_NOBODY, complete=False)), ("localisation", _NOBODY)], Localised(_NOBODY)),
+    ([("localisation", replace(_NONE, complete=False)), ("localisation", _NONE)], Localised(_NONE)),
     ([("participants", Participants("single", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
     ([("arrivals", Arrivals(2))], Attendance(2)),

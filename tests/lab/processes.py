@@ -6,12 +6,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct
 
 GRACE_S = 5.0
 STEP_S = 0.01
@@ -31,14 +30,14 @@ class Completed(Struct, frozen=True):
     timed_out: bool = False
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Running:
     """A command and all that it started."""
 
     argv: Sequence[str]
     popen: "subprocess.Popen[bytes]"
     paths: tuple[Path, Path]
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = dataclasses.field(default_factory=time.monotonic)
     over: bool = False  # collected: its number may be another's by now
 
     @property

@@ -25,6 +25,17 @@ def test_what_rank_zero_must_say_of_its_backend_is_said() -> None:
     assert agree_on([replace(INFO, backend="gloo", gpu=None, note="no GPU")], nnodes=1).note == "no GPU"
 
 
+def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said() -> None:
+    apart = [replace(INFO, host_id="a"), replace(INFO, host_id="b")]
+    config = agree_on(apart, nnodes=2)
+    assert config.error == ""
+    assert config.note.startswith("ranks 0 and 1 on n0 share a GPU")
+    assert agree_on([replace(INFO, host_id="a")] * 2, nnodes=2).error.startswith(
+        "ranks 0 and 1 on n0 have the same GPU"
+    )
+    assert agree_on([replace(each, host_id="a") for each in INFOS[:2]], nnodes=1) == RunConfig("nccl", 1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -40,6 +40,7 @@ def _system(machine: Machine, here: Answers) -> None:
     here.run("timedatectl show --property=NTPSynchronized", "NTPSynchronized=yes\n")
     home = "/root" if machine.root else "/home/user"
     here.said["env",] = json.dumps({"HOME": home})
+    here.said["home",] = home
 
 
 def _processors(machine: Machine, here: Answers) -> None:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
+from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
@@ -12,10 +12,8 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Finding, seen
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.parameters import table
-from ncclprobe.nccl.values import read_int, read_torch_bool
+from ncclprobe.nccl.values import read_int
 
 _LIST = "CUDA_VISIBLE_DEVICES"
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?")
@@ -103,7 +101,7 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
 @check(
     bad=lambda: [
         (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),),
-        (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe"),),
+        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"),),
     ],
     good=lambda: [
         (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),),
@@ -117,8 +115,7 @@ def torch_timeouts(settings: Settings) -> Iterator[Finding]:
 
     Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
-    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind. A
-    switch that torch cannot read ends the process with an error (torch Utils.hpp getCvarBool).
+    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind.
     Fix: leave the heartbeat at its default (480 s) and the recorder on: TORCH_FR_BUFFER_SIZE=2000.
     """
     yield from _heartbeat(settings)
@@ -126,8 +123,6 @@ def torch_timeouts(settings: Settings) -> Iterator[Finding]:
         text = settings.get(name)
         if text is not None and read_int(text, -1).value == 0:
             yield jobs_note(name, "is 0: a hang leaves no flight record", evidence(settings, name))
-    for entry in settings.named("TORCH_NCCL_", "TORCH_FR_"):
-        yield from _switch(entry)
 
 
 def _heartbeat(settings: Settings) -> Iterator[Finding]:
@@ -137,11 +132,3 @@ def _heartbeat(settings: Settings) -> Iterator[Finding]:
     if seconds < _DESYNC_MIN_S:
         message = f"is {seconds} s: a rank that is slow for that long is killed as if it hung"
         yield jobs_warn(name, message, evidence(settings, name))
-
-
-def _switch(entry: Setting) -> Iterator[Finding]:
-    known = table().get(entry.name)
-    if known and known.type == "bool" and entry.value is not None and read_torch_bool(entry.value) is None:
-        yield jobs_fail(
-            entry.name, f"is {entry.value!r}, which torch refuses: it takes 1, 0 or a word", as_evidence(entry)
-        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.software import Software, reaches
+from ncclprobe.facts.software import Software, Version, parse_version, reaches
 from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
@@ -19,6 +19,7 @@ _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may
     bad=lambda: [
         (setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL),
         (setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
+        (setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
     ],
     good=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL),
@@ -48,6 +49,9 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             message = f"is newer than this ncclprobe knows, if {written(version)} reads it"
             message += f"; a misspelt {better} otherwise" if better else ""
             yield note(entry.name, message, evidence=as_evidence(entry))
+        elif known and not better:
+            message = f"is read by no library. {known.hazard}"
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
         elif better:
             message = f"is read by no library; did you mean {better}?"
             yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
@@ -83,18 +87,27 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     Why: NCCL ignores what it does not know, so a setting from an old guide, or for a newer version, does nothing.
     Fix: use the name that took its place, or unset it.
     """
-    version = loaded(software)
+    versions = {"nccl": loaded(software), "torch": _torch(software)}
     for entry in settings.named("NCCL_", "TORCH_NCCL_"):
         known = table().get(entry.name)
-        if not known or known.owner not in ("nccl", "torch"):
+        if not known or known.owner not in versions:
             continue
+        version, nccls = versions[known.owner], known.owner == "nccl"
         now = f"; {known.instead} replaces it" if known.instead else ""
-        ours = known.owner == "nccl"
-        if known.gone and (reaches(version, known.gone) if ours else not known.instead):
+        if known.gone and (nccls or version is None or version >= known.gone):
+            if not reaches(version, known.gone):
+                continue
             gone = ".".join(map(str, known.gone))
-            yield jobs_warn(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
-        elif not ours and known.instead:
+            tell = jobs_warn if nccls or version else jobs_note
+            yield tell(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
+        elif not nccls and known.instead:
             yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
-        elif ours and known.since and not reaches(version, known.since):
+        elif nccls and known.since and not reaches(version, known.since):
             since = ".".join(map(str, known.since))
             yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", as_evidence(entry))
+
+
+def _torch(software: Software | Absent) -> Version | None:
+    """The version of the installed torch; None where none is, or it is not known."""
+    found = software.packages.get("torch") if isinstance(software, Software) else None
+    return parse_version(found) if found else None

@@ -18,7 +18,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
+from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.counts import DGXS, H100S, network
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -73,20 +73,20 @@ def gid_uniform(
     all nodes counts on tables of the same order, which depends on when interfaces got their addresses.
     Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, or give each node its own index, in its own nccl.conf.
     """
-    said: dict[str, frozenset[str]] = {}
+    values: dict[str, frozenset[str]] = {}
     for node, found in fabrics.items():
         known = settings.by_node.get(node, PLAIN)
         if types := _types(found, known, software.by_node.get(node, Absent("not asked"))):
-            said[node] = types
-    ballot = vote(said)
+            values[node] = types
+    ballot = vote(values)
     if not ballot.agreed:
-        odd = ballot.odd
+        outliers = ballot.outliers
         entry = next((s for _, s in settings.items() if s.get("NCCL_IB_GID_INDEX")), PLAIN)
         given = evidence(entry, "NCCL_IB_GID_INDEX")
         blamed: dict[str, Any] = {"blame": "job", "action": "fix-job"} if given else {"blame": "image"}
         shown = given or "NCCL's search in /sys/class/infiniband/*/ports/*/gids"
-        message = told(ballot, lambda types: " and ".join(sorted(types)))
-        yield fail(named(odd), message, nodes=odd, evidence=shown, **{"action": "fix-image", **blamed})
+        message = describe(ballot, lambda types: " and ".join(sorted(types)))
+        yield fail(named(outliers), message, nodes=outliers, evidence=shown, **{"action": "fix-image", **blamed})
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
@@ -141,8 +141,8 @@ def ignore_net_mismatch(
     for ballot in uneven:
         if silent and not ballot.agreed:
             shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            message = f"lets NCCL start without a message on {told(ballot, '{} NICs'.format)}"
-            yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.odd, evidence=shown)
+            message = f"lets NCCL start without a message on {describe(ballot, '{} NICs'.format)}"
+            yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.outliers, evidence=shown)
 
 
 def _knows(software: Software | Absent | None) -> bool:

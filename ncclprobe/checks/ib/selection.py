@@ -1,7 +1,6 @@
 """Which ports the checks are about, which of them serve the GPUs, and what the others of their kind are like."""
 
 from collections.abc import Collection, Iterable, Sequence
-from statistics import median_low
 
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
 from ncclprobe.facts.launcher import Launch
@@ -90,6 +89,8 @@ def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
 
 def typical(found: Sequence[Group], working: Collection[str]) -> float:
     """The share that at least half of the GPUs have."""
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
     shares = [group.share(working) for group in found for _ in group.gpus]
     return median_low(sorted(shares)) if shares else 0.0
 

@@ -6,7 +6,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import PLAIN, gpus, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.fleet import Every, Ranks
@@ -25,9 +25,9 @@ _APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
 
 
 @applies
-def several_ranks(seats: Ranks[RankSeat], job: Job) -> bool:
+def several_ranks(processes: Ranks[RankProcess], job: Job) -> bool:
     """to jobs on GPUs (--backend nccl), where several ranks reported."""
-    return job.backend == "nccl" and len(list(seats.items())) > 1
+    return job.backend == "nccl" and len(list(processes.items())) > 1
 
 
 @check(
@@ -51,45 +51,45 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
     nodes an NCCL_HOSTID each.
     """
     machines: dict[str, list[str]] = {}
-    names: dict[str, list[str]] = {}
+    hostnames: dict[str, list[str]] = {}
     for node, system in systems.items():
-        names.setdefault(system.hostname, []).append(node)
+        hostnames.setdefault(system.hostname, []).append(node)
         if system.boot_id:
             machines.setdefault(system.boot_id, []).append(node)
     seen = ("uname(2)", "/proc/sys/kernel/random/boot_id")
     for nodes in machines.values():
-        told = {systems.by_node[node].hostname for node in nodes}
-        if len(nodes) > len(told):  # some of them share both
-            message = f"have one boot id and the host name {', '.join(sorted(told)[:3])}: they are one machine to NCCL"
+        names = {systems.by_node[node].hostname for node in nodes}
+        if len(nodes) > len(names):  # some of them share both
+            message = f"have one boot id and the host name {', '.join(sorted(names)[:3])}: they are one machine to NCCL"
             yield warn(fold(nodes), message, blame="job", action="fix-job", nodes=tuple(nodes), evidence=seen)
         elif len(nodes) > 1:
             message = "run on one machine under different names: NCCL goes over the network between them"
             yield note(fold(nodes), message, evidence=seen)
-    for name, nodes in names.items():
+    for name, nodes in hostnames.items():
         if len({systems.by_node[node].boot_id for node in nodes}) > 1:
             yield note(name, f"is the host name of {len(nodes)} machines: {fold(nodes)}", evidence=seen)
 
 
-def _seat(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, ...] | None = None) -> RankSeat:
-    return RankSeat(local_rank, 2, visible, None, (0, 1), {"ipc": ipc, "mnt": 32}, shm)
+def _process(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, ...] | None = None) -> RankProcess:
+    return RankProcess(local_rank, 2, visible, None, (0, 1), {"ipc": ipc, "mnt": 32}, shm)
 
 
-_SHARING = Ranks({"n0": {0: _seat(0), 1: _seat(1)}, "n1": {2: _seat(0), 3: _seat(1)}})
+_SHARING = Ranks({"n0": {0: _process(0), 1: _process(1)}, "n1": {2: _process(0), 3: _process(1)}})
 
 
 @check(
     slows=True,
     bad=lambda: [
-        (Ranks({"n0": {0: _seat(0), 1: _seat(1, shm=44, ipc=77)}}), _APART),
+        (Ranks({"n0": {0: _process(0), 1: _process(1, shm=44, ipc=77)}}), _APART),
         (
-            Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}),
+            Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}),
             Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
         ),
     ],
-    good=lambda: [(_SHARING, _APART), (Ranks({"n0": {0: _seat(0)}, "n1": {1: _seat(0, shm=44)}}), _APART)],
+    good=lambda: [(_SHARING, _APART), (Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}), _APART)],
     applies=several_ranks,
 )
-def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> Iterator[Finding]:
+def container_split(processes: Ranks[RankProcess], systems: Every[System | Absent]) -> Iterator[Finding]:
     """Ranks of one machine are in containers that do not share memory.
 
     Right: All ranks of a machine share memory.
@@ -97,12 +97,12 @@ def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> 
     them; across IPC or mount namespaces these fail or crash (nccl#324).
     Fix: run all ranks of a machine in one container, or give all containers --ipc=host, or each its own NCCL_HOSTID.
     """
-    here: dict[str, dict[int, RankSeat]] = {}
+    here: dict[str, dict[int, RankProcess]] = {}
     on: dict[str, set[str]] = {}
-    for node, rank, seat in seats.items():
-        if isinstance(seat, RankSeat):
-            identity = _identity(node, seat, systems.by_node.get(node))
-            here.setdefault(identity, {})[rank] = seat
+    for node, rank, process in processes.items():
+        if isinstance(process, RankProcess):
+            identity = _identity(node, process, systems.by_node.get(node))
+            here.setdefault(identity, {})[rank] = process
             on.setdefault(identity, set()).add(node)
     for identity, ranks in here.items():
         split = [what for what, numbers in _surroundings(ranks).items() if len(numbers) > 1]
@@ -113,18 +113,18 @@ def container_split(seats: Ranks[RankSeat], systems: Every[System | Absent]) -> 
             yield warn(_listed(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
-def _identity(node: str, seat: RankSeat, system: System | Absent | None) -> str:
+def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
     """What tells machines apart for NCCL; where the boot id is not known, the node."""
-    if seat.host_id:
-        return seat.host_id
+    if process.host_id:
+        return process.host_id
     return f"{system.hostname} {system.boot_id}" if isinstance(system, System) and system.boot_id else node
 
 
-def _surroundings(ranks: dict[int, RankSeat]) -> dict[str, set[int]]:
+def _surroundings(ranks: dict[int, RankProcess]) -> dict[str, set[int]]:
     """IPC namespaces and /dev/shm of the ranks, as far as they are known."""
     found: dict[str, set[int]] = {"their IPC namespace": set(), "/dev/shm": set()}
-    for seat in ranks.values():
-        for what, inode in zip(found, (seat.namespaces.get("ipc"), seat.shm_device), strict=True):
+    for process in ranks.values():
+        for what, inode in zip(found, (process.namespaces.get("ipc"), process.shm_device), strict=True):
             if isinstance(inode, int):
                 found[what].add(inode)
     return found
@@ -141,28 +141,28 @@ _PLAIN: Every[Settings | Absent] = Every({"n0": PLAIN})
 _ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
 
 
-def _two(one: RankSeat, other: RankSeat) -> Ranks[RankSeat]:
+def _two(one: RankProcess, other: RankProcess) -> Ranks[RankProcess]:
     return Ranks({"n0": {0: one, 1: other}})
 
 
 @check(
     bad=lambda: [
-        (_two(_seat(0), _seat(0)), _EIGHT, _PLAIN),
-        (_two(_seat(0, visible=("3",)), _seat(1, visible=("3",))), _EIGHT, _PLAIN),
-        (_two(_seat(0, visible=("0",)), _seat(1, visible=("GPU-0000",))), _EIGHT, _PLAIN),
+        (_two(_process(0), _process(0)), _EIGHT, _PLAIN),
+        (_two(_process(0, visible=("3",)), _process(1, visible=("3",))), _EIGHT, _PLAIN),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))), _EIGHT, _PLAIN),
     ],
     good=lambda: [
-        (_two(_seat(0), _seat(1)), _EIGHT, _PLAIN),
-        (_two(_seat(0, visible=("0",)), _seat(1, visible=("1",))), _EIGHT, _PLAIN),
-        (_two(_seat(0, visible=("0", "1")), _seat(1, visible=("0", "1"))), _EIGHT, _PLAIN),
-        (_two(_seat(0), _seat(0)), _EIGHT, _ALLOWED),
-        (_two(_seat(0, visible=("0",)), _seat(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN),
-        (_two(replace(_seat(0), local_rank=None), replace(_seat(0), local_rank=None)), _EIGHT, _PLAIN),
+        (_two(_process(0), _process(1)), _EIGHT, _PLAIN),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN),
+        (_two(_process(0, visible=("0", "1")), _process(1, visible=("0", "1"))), _EIGHT, _PLAIN),
+        (_two(_process(0), _process(0)), _EIGHT, _ALLOWED),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN),
+        (_two(replace(_process(0), local_rank=None), replace(_process(0), local_rank=None)), _EIGHT, _PLAIN),
     ],
     applies=several_ranks,
 )
 def dup_gpu(
-    seats: Ranks[RankSeat], gpus: Every[Gpus | Absent], settings: Every[Settings | Absent]
+    processes: Ranks[RankProcess], gpus: Every[Gpus | Absent], settings: Every[Settings | Absent]
 ) -> Iterator[Finding]:
     """Two ranks would use the same GPU.
 
@@ -172,13 +172,13 @@ def dup_gpu(
     Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}
-    for node, rank, seat in seats.items():
+    for node, rank, process in processes.items():
         known, given = gpus.by_node.get(node), settings.by_node.get(node)
         allowed = isinstance(given, Settings) and read_setting(given, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
         ours = known.all if isinstance(known, Gpus) else ()
         # Fewer GPUs than ranks: each rank may be confined to one of its own, and calls it 0 (Slurm, ConstrainDevices).
-        told = ours if len(ours) >= len(seats.by_node[node]) else ()
-        if isinstance(seat, RankSeat) and not allowed and (gpu := _gpu(seat, told)):
+        names = ours if len(ours) >= len(processes.by_node[node]) else ()
+        if isinstance(process, RankProcess) and not allowed and (gpu := _gpu(process, names)):
             users.setdefault(gpu, []).append((node, rank))
     for gpu, ranks in users.items():
         if len(ranks) > 1:
@@ -188,14 +188,14 @@ def dup_gpu(
             yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
-def _gpu(seat: RankSeat, gpus: Sequence[Gpu]) -> str:
+def _gpu(process: RankProcess, gpus: Sequence[Gpu]) -> str:
     """The UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells it."""
-    if seat.local_rank is None:
+    if process.local_rank is None:
         return ""
-    listed = seat.visible
-    if listed is not None and seat.local_rank >= len(listed) != 1:
+    listed = process.visible
+    if listed is not None and process.local_rank >= len(listed) != 1:
         return ""  # env.visible's business
-    entry = str(seat.local_rank) if listed is None else listed[0] if len(listed) == 1 else listed[seat.local_rank]
+    entry = str(process.local_rank) if listed is None else listed[0] if len(listed) == 1 else listed[process.local_rank]
     if entry.isdecimal():
         return next((gpu.uuid for gpu in gpus if gpu.index == int(entry)), "")
     return next((gpu.uuid for gpu in gpus if gpu.uuid.startswith(entry)), entry)  # CUDA takes a beginning

@@ -6,10 +6,10 @@ from ipaddress import ip_address
 
 from ncclprobe.checks import several
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
-from ncclprobe.checks.sync import told
+from ncclprobe.checks.sync import describe
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.rank import RankSeat
+from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Reach, RollCall
 from ncclprobe.facts.resolver import Master
 from ncclprobe.model.findings import Finding, fail, seen, warn
@@ -144,25 +144,25 @@ def _at(host: str, port: int) -> str:
 
 
 _NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
-_NO_SEATS: Ranks[RankSeat | Absent] = Ranks({})
-_SEAT = RankSeat(0, 2, None, None, (), {}, 0)
-_TWICE = Ranks({"n0": {0: _SEAT, 1: _SEAT}, "n1": {1: _SEAT, 2: _SEAT}})
+_NO_PROCESSES: Ranks[RankProcess | Absent] = Ranks({})
+_PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
+_TWICE = Ranks({"n0": {0: _PROCESS, 1: _PROCESS}, "n1": {1: _PROCESS, 2: _PROCESS}})
 
 
 @check(
     bad=lambda: [
-        (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_SEATS),
-        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_SEATS),
+        (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
+        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_PROCESSES),
         (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
     ],
     good=lambda: [
-        (Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_SEATS),
-        (Every({"n0": Launch(), "n1": Launch()}), _NO_SEATS),
+        (Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_PROCESSES),
+        (Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES),
     ],
     required=True,
     applies=several,
 )
-def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[Finding]:
+def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> Iterator[Finding]:
     """Several nodes claim to be the same node or rank of the job.
 
     Right: Every node and rank of the job has a number of its own.
@@ -174,7 +174,7 @@ def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iter
     for node, launch in launches.items():
         if launch.node_rank is not None:
             claims.setdefault(f"node rank {launch.node_rank}", {})[node] = None
-    for node, rank in _ranks(launches, seats):
+    for node, rank in _ranks(launches, processes):
         claims.setdefault(f"rank {rank}", {})[node] = None
     by_nodes: dict[tuple[str, ...], list[str]] = {}
     for claim, nodes in claims.items():
@@ -188,11 +188,11 @@ def rank_twice(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iter
         yield fail(claimed[0], message, blame="job", action="fix-job", nodes=each, evidence=evidence)
 
 
-def _ranks(launches: Every[Launch], seats: Ranks[RankSeat | Absent]) -> Iterator[tuple[str, int]]:
+def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> Iterator[tuple[str, int]]:
     for node, launch in launches.items():
         if launch.rank is not None:
             yield node, launch.rank
-    for node, rank, _ in seats.items():
+    for node, rank, _ in processes.items():
         yield node, rank
 
 
@@ -219,17 +219,17 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
-        said = {node: getattr(each, field) for node, each in launches.items() if _told(each, field)}
-        ballot = vote(said)
+        values = {node: getattr(each, field) for node, each in launches.items() if _is_known(each, field)}
+        ballot = vote(values)
         if ballot.agreed:
             continue
-        sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in said)
+        sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in values)
         subject = next(iter(sources)) if len(sources) == 1 else name
         evidence = [f"{source} of {number} nodes" for source, number in sources.most_common(3)]
-        yield fail(subject, told(ballot), nodes=ballot.odd, blame="job", action="fix-job", evidence=evidence)
+        yield fail(subject, describe(ballot), nodes=ballot.outliers, blame="job", action="fix-job", evidence=evidence)
 
 
-def _told(launch: Launch, field: str) -> bool:
+def _is_known(launch: Launch, field: str) -> bool:
     """Whether the launcher said it. Nodes with other numbers of GPUs may well derive other numbers of nodes."""
     origin = dict(launch.origins).get(field, "")
     return getattr(launch, field) is not None and not origin.startswith("as many")
@@ -265,8 +265,8 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     of this job, where it waits, or joins another job.
     Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
     """
-    said = {node: _others(master) for node, master in masters.items()}
-    known = {node: addresses for node, addresses in said.items() if addresses}
+    values = {node: _others(master) for node, master in masters.items()}
+    known = {node: addresses for node, addresses in values.items() if addresses}
     hosts = _hosts(set(known.values()))
     ballot = vote({node: next(host for host in hosts if addresses <= host) for node, addresses in known.items()})
     if ballot.agreed:
@@ -274,14 +274,14 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     tries = [reach.outcome for _, reach in reaches.items() if isinstance(reach, Reach)]
     tell = warn if tries and set(tries) == {"ok"} else fail
     names = Counter(masters.by_node[node].name for node in known)
-    message = told(ballot, lambda host: " or ".join(sorted(host))) + (
+    message = describe(ballot, lambda host: " or ".join(sorted(host))) + (
         "; all reached rank 0 all the same" if tell is warn else ""
     )
     evidence = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield tell(
         next(iter(names)) if len(names) == 1 else "MASTER_ADDR",
         message,
-        nodes=ballot.odd,
+        nodes=ballot.outliers,
         blame="image" if len(names) == 1 else "job",
         action="fix-image" if len(names) == 1 else "fix-job",
         evidence=evidence,
@@ -304,7 +304,7 @@ def _hosts(answers: set[frozenset[str]]) -> list[frozenset[str]]:
     return hosts
 
 
-_FIRST, _SECOND = replace(_SEAT, local_rank=0), replace(_SEAT, local_rank=1)
+_FIRST, _SECOND = replace(_PROCESS, local_rank=0), replace(_PROCESS, local_rank=1)
 _LACKING = Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST}})
 _OF_TWO: Every[Launch] = Every({f"n{i}": replace(TWO_NODES, local_world_size=2) for i in range(2)})
 
@@ -320,7 +320,9 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
     good=lambda: [(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
     applies=several_ranks,
 )
-def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[RollCall | Absent]) -> Iterator[Finding]:
+def rank_silent(
+    launches: Every[Launch], processes: Ranks[RankProcess], rolls: Every[RollCall | Absent]
+) -> Iterator[Finding]:
     """Ranks were started on a node and did not report.
 
     Right: All ranks that were started on a node reported.
@@ -329,14 +331,14 @@ def rank_silent(launches: Every[Launch], seats: Ranks[RankSeat], rolls: Every[Ro
     Fix: look at that rank's log and stack (`py-spy dump --pid PID`), and its GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
-    if not called and not any(len(ranks) > 1 for ranks in seats.by_node.values()):
+    if not called and not any(len(ranks) > 1 for ranks in processes.by_node.values()):
         raise Unlearned("one rank of each node reported, and it is not known whether the others run")
     for node, launch in launches.items():
-        spoke = seats.by_node.get(node, {})
-        silent = (launch.local_world_size or 0) - len(spoke)
+        collected = processes.by_node.get(node, {})
+        silent = (launch.local_world_size or 0) - len(collected)
         if silent <= 0 or (called and node not in called):
             continue
-        here = {seat.local_rank for seat in spoke.values() if isinstance(seat, RankSeat)}
+        here = {process.local_rank for process in collected.values() if isinstance(process, RankProcess)}
         numbers = sorted(set(range(launch.local_world_size or 0)) - here)
         which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
         message = f"{silent} of {launch.local_world_size} ranks did not report to local rank 0 of {node}"

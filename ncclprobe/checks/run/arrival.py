@@ -39,7 +39,7 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
 
 
 _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
-"""Phases in which a rank waits for nobody else."""
+"""Phases in which a rank does not wait for other ranks."""
 
 
 @check(

@@ -17,7 +17,7 @@ from ncclprobe.model.values import replace
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
-_NOBODY = Localisation(4, "nobody", tests=36)
+_NONE = Localisation(4, "nobody", tests=36)
 _SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
 _SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
 _LOOSE = Band(
@@ -39,17 +39,17 @@ def _said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected
 
 @check(
     bad=lambda: [
-        _said(replace(_NOBODY, kind="rail", culprits=(_BAD_NIC,))),
-        _said(replace(_NOBODY, lost=(LostPair("n0", "n3", "timed out"),))),
-        _said(replace(_NOBODY, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
-        _said(replace(_NOBODY, intra_node=(_SLOW_INSIDE,))),
-        _said(replace(_NOBODY, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
+        _said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,))),
+        _said(replace(_NONE, lost=(LostPair("n0", "n3", "timed out"),))),
+        _said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+        _said(replace(_NONE, intra_node=(_SLOW_INSIDE,))),
+        _said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
     good=lambda: [
-        _said(_NOBODY),
-        _said(replace(_NOBODY, suspects=(_UNSURE,), cleared=("out of n2",))),
-        _said(replace(_NOBODY, nodes=2)),
-        _said(replace(_NOBODY, level_GBps={"one way": 45.0}), _LOOSE),
+        _said(_NONE),
+        _said(replace(_NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
+        _said(replace(_NONE, nodes=2)),
+        _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
     ],
     required=True,
     applies=pairs_of_ranks,
@@ -74,7 +74,7 @@ def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Fi
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
-        raise Unlearned("of two that differ nobody knows which is slow: measure three nodes or more")
+        raise Unlearned("of two nodes that differ, either may be the slow one: measure three nodes or more")
 
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ _INSIDE = {
 
 
 def _slow_between(found: Localisation) -> Iterator[Finding]:
-    """The culprits of the tournament, or that everybody is slow."""
+    """Report what is slow by the round-robin, or that all are slow."""
     within = {each.node for each in found.intra_node}
     for each in found.culprits:
         finding = fail if each.ratio < _RUINED else warn
@@ -165,7 +165,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
                 f"rank {bad.src} to rank {bad.dst}, byte {first.offset}",
                 f"{first.got} ({first.got_bits}) instead of {first.expected} ({first.expected_bits})",
             ),
-            remedy="measure each of the two with others: whoever brings wrong bytes there too is to be taken out",
+            remedy="measure each of the two with other nodes, and take out the one whose bytes are wrong there too",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():

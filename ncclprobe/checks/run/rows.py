@@ -217,7 +217,7 @@ def _how_sure(row: Measurement) -> Certainty:
 
 
 def _unsure(row: Measurement) -> str:
-    """Why nobody can say of `row` whether it is slow."""
+    """Return why it is not known whether `row` is slow."""
     noisy = row.inconclusive_why in ("", verdict.TOO_FEW, verdict.STRADDLES)
     return f"{'too noisy to say' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
 

@@ -23,7 +23,7 @@ _RIGHT = OperationTraffic(
 
 @check(bad=lambda: [(NicTraffic((_WRONG,)),)], good=lambda: [(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """Bytes went over a NIC that nobody expected to carry them.
+    """Bytes went over NICs that NCCL or gloo should not use.
 
     Right: Bytes went over the NICs that were meant to carry them.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
@@ -71,7 +71,7 @@ def _blind(traffic: NicTraffic) -> str:
             if nic.expected and nic.sent is None:
                 return f"{nic.nic} on {nic.node}: {nic.why}"
         if each.nics and all(nic.expected is None for nic in each.nics):
-            return "nobody can say which NICs were to carry the bytes"
+            return "which NICs should carry the bytes is not known"
     return ""
 
 
@@ -146,7 +146,7 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
 _PINNED = AffinityRow(1, "n0", "0", "0-47", 412.0, 190.0, 2.17, (2.05, 2.31), "numactl --physcpubind=0-47 PROGRAM")
 _SAME = AffinityRow(1, "n0", "0", "0-47", 191.0, 190.0, 1.01, (0.97, 1.04), "numactl --physcpubind=0-47 PROGRAM")
 _COSTS = 1.05
-"""Times as long, for certain: less than that differs between two runs that are alike."""
+"""A ratio of times: two equal runs differ by less."""
 
 
 @check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)], applies=affinity_of_ranks)

@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Absent, Job
 
 T = TypeVar("T")
 K = TypeVar("K")
-_MOST_GROUPS = 5  # that a message tells apart
+_MOST_GROUPS = 5  # in a message
 
 
 @applies
@@ -30,8 +30,8 @@ def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
     return job.backend == "nccl" and len(nodes) > 1
 
 
-def told(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
-    """Who says what: ``1 of 64 differs: n3 has 7 GPUs; the others 8``, or that there is no majority."""
+def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
+    """Say which nodes differ: ``1 of 64 differs: n3: 7 GPUs; the others: 8 GPUs``, or that there is no majority."""
     groups = list(ballot.groups.items())
     total = sum(len(nodes) for _, nodes in groups)
     clear = ballot.settled
@@ -41,16 +41,16 @@ def told(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
         parts.append(f"{more} more nodes with other values")
     if not clear:
         return f"no majority among {total} nodes: {'; '.join(parts)}"
-    odd = len(ballot.odd)
-    return f"{odd} of {total} differ{'s' if odd == 1 else ''}: {'; '.join(parts)}; the others: {say(groups[0][0])}"
+    count = len(ballot.outliers)
+    return f"{count} of {total} differ{'s' if count == 1 else ''}: {'; '.join(parts)}; the others: {say(groups[0][0])}"
 
 
 def kinds(machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> dict[str, tuple[str, str]]:
-    """Each node's kind: what its firmware calls it, and its GPUs. What is not known of a node is as on most others."""
-    said = {node: (_product(machine), _models(gpus.by_node.get(node))) for node, machine in machines.items()}
-    usual = [kind for kind, _ in Counter(said.values()).most_common()]
+    """Return each node's kind: its product and its GPUs. What is not known of a node is taken from most others."""
+    values = {node: (_product(machine), _models(gpus.by_node.get(node))) for node, machine in machines.items()}
+    usual = [kind for kind, _ in Counter(values.values()).most_common()]
     full = {kind: next((known for known in usual if all(known) and _fits(kind, known)), kind) for kind in usual}
-    return {node: full[kind] for node, kind in said.items()}
+    return {node: full[kind] for node, kind in values.items()}
 
 
 def _fits(kind: tuple[str, str], known: tuple[str, str]) -> bool:
@@ -66,14 +66,14 @@ def _models(gpus: Gpus | Absent | None) -> str:
     return " and ".join(sorted({gpu.name for gpu in known if gpu.name}))
 
 
-def of_one_kind(said: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
-    """What nodes say, apart for each kind of machine; a kind with one node has nothing to differ from."""
+def of_one_kind(values: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
+    """Split values by kind of machine; a kind with one node is left out."""
     parts: dict[object, dict[str, T]] = {}
-    for node, value in said.items():
+    for node, value in values.items():
         parts.setdefault(kind.get(node), {})[node] = value
     return [part for part in parts.values() if len(part) > 1]
 
 
 def named(nodes: Collection[str]) -> str:
-    """The subject of a finding about whole nodes."""
+    """Return the subject of a finding about whole nodes."""
     return fold(nodes) or "nodes"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
-from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
+from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.interfaces import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -59,11 +59,11 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
         ballot = vote(part)
         if ballot.agreed:
             continue
-        odd = ballot.odd
-        fewer = bool(odd) and all(part[node] < ballot.usual for node in odd)
+        outliers = ballot.outliers
+        fewer = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
         blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
-        message = told(ballot, "{} GPUs".format)
-        yield fail(named(odd), message, nodes=odd, evidence="nvmlDeviceGetCount", **blamed)
+        message = describe(ballot, "{} GPUs".format)
+        yield fail(named(outliers), message, nodes=outliers, evidence="nvmlDeviceGetCount", **blamed)
 
 
 @check(
@@ -89,17 +89,19 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
         raise Unlearned("neither the machine nor the GPUs of any node are known")
     ballot = vote(kind)
     if not ballot.agreed:
-        message = told(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
+        message = describe(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
         products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
-        odd = ballot.odd
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence=products)
+        outliers = ballot.outliers
+        yield warn(named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence=products)
         return
     sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
     if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
         memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
-        odd = memory.odd
-        message = told(memory, "{} GiB per GPU".format)
-        yield warn(named(odd), message, blame="job", action="fix-job", nodes=odd, evidence="nvmlDeviceGetMemoryInfo")
+        outliers = memory.outliers
+        message = describe(memory, "{} GiB per GPU".format)
+        yield warn(
+            named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence="nvmlDeviceGetMemoryInfo"
+        )
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -182,13 +184,13 @@ def nic_count(
         ballot = vote({node: len(names) for node, names in part.items()})
         if ballot.agreed:
             continue
-        odd = ballot.odd
+        outliers = ballot.outliers
         known: Software | Absent = Absent("not asked")
         idle = {
             node: _idle(fabrics.by_node[node], settings.by_node[node], software.by_node.get(node, known))
-            for node in odd or part
+            for node in outliers or part
         }
-        yield _uneven(part, idle, odd)
+        yield _uneven(part, idle, outliers)
 
 
 def network(
@@ -210,23 +212,23 @@ def network(
     return found
 
 
-def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], odd: Names) -> Finding:
+def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
-    message = told(ballot, "{} NICs".format) + _lacking(part, odd)
+    message = describe(ballot, "{} NICs".format) + _lacking(part, outliers)
     evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
-    fewer = bool(odd) and all(len(part[node]) < ballot.usual for node in odd)
-    if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in odd):
-        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in odd[:4])
+    fewer = bool(outliers) and all(len(part[node]) < ballot.usual for node in outliers)
+    if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in outliers):
+        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in outliers[:4])
         message += f"; not usable though present: {asleep} (see the findings on these ports)"
-        return warn(named(odd), message, blame="link", action="repair", nodes=odd, evidence=evidence)
+        return warn(named(outliers), message, blame="link", action="repair", nodes=outliers, evidence=evidence)
     if fewer:
-        return fail(named(odd), message, blame="node", action="repair", nodes=odd, evidence=evidence)
+        return fail(named(outliers), message, blame="node", action="repair", nodes=outliers, evidence=evidence)
     tell = warn if ballot.settled else fail
-    return tell(named(odd), message, blame="unknown", action="repair", nodes=odd, evidence=evidence)
+    return tell(named(outliers), message, blame="unknown", action="repair", nodes=outliers, evidence=evidence)
 
 
-def _lacking(part: Mapping[str, Names], odd: Names) -> str:
-    """What most have and the first of the odd ones has not."""
-    most = next((names for node, names in part.items() if odd and node not in odd), ())
-    gone = sorted(set(most) - set(part[odd[0]])) if odd else []
-    return f"; {odd[0]} has no {', '.join(gone)}" if gone else ""
+def _lacking(part: Mapping[str, Names], outliers: Names) -> str:
+    """Name what most nodes have and the first outlier lacks."""
+    most = next((names for node, names in part.items() if outliers and node not in outliers), ())
+    gone = sorted(set(most) - set(part[outliers[0]])) if outliers else []
+    return f"; {outliers[0]} has no {', '.join(gone)}" if gone else ""

@@ -7,7 +7,7 @@ from operator import and_
 
 from ncclprobe.checks import several
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
+from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -48,14 +48,14 @@ def kernel_cmdline(
     GPU memory; the one node that was installed otherwise is then slow, or hangs in P2P (nccl#257).
     Fix: use the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
     """
-    said = {node: each.devices for node, each in options.items()}
-    for part in of_one_kind(said, kinds(machines, gpus)):
+    values = {node: each.devices for node, each in options.items()}
+    for part in of_one_kind(values, kinds(machines, gpus)):
         ballot = vote(part)
         if not ballot.agreed:
-            odd = ballot.odd
-            message = told(ballot, partial(_besides, set.intersection(*map(set, part.values()))))
+            outliers = ballot.outliers
+            message = describe(ballot, partial(_besides, set.intersection(*map(set, part.values()))))
             blamed = {"blame": "image", "action": "fix-image"}
-            yield warn("kernel command line", message, nodes=odd, evidence=CMDLINE, **blamed)
+            yield warn("kernel command line", message, nodes=outliers, evidence=CMDLINE, **blamed)
 
 
 def _besides(common: Collection[str], words: Sequence[str]) -> str:
@@ -114,13 +114,13 @@ def topology(
         placed = vote({node: shape.roots for node, shape in part.items()})
         seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
         if not numa.agreed:
-            odd = numa.odd
-            message = told(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
-            yield tell(named(odd), message, action="repair", nodes=odd, evidence=seen)
+            outliers = numa.outliers
+            message = describe(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
+            yield tell(named(outliers), message, action="repair", nodes=outliers, evidence=seen)
         elif not placed.agreed:
-            odd = placed.odd
-            message = told(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
-            yield tell(named(odd), message, action="repair", nodes=odd, evidence=seen)
+            outliers = placed.outliers
+            message = describe(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
+            yield tell(named(outliers), message, action="repair", nodes=outliers, evidence=seen)
 
 
 def _virtual(machine: Machine | Absent | None) -> bool:
@@ -202,16 +202,16 @@ def _lockable(memlock: Memlock) -> int:
     return _UNLIMITED if memlock.exempt or memlock.soft_bytes is None else min(memlock.soft_bytes, _UNLIMITED)
 
 
-def _scarce(subject: str, said: dict[str, int], enough: int, evidence: str) -> Iterator[Finding]:
+def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) -> Iterator[Finding]:
     """Nodes with less than `enough`, and less than half of what others have."""
-    most = max(said.values(), default=0)
-    short = tuple(node for node, nbytes in said.items() if 2 * nbytes < most)
+    most = max(values.values(), default=0)
+    short = tuple(node for node, nbytes in values.items() if 2 * nbytes < most)
     if not short:
         return
-    ballot = vote({node: _rounded(nbytes) for node, nbytes in said.items()})
-    message = told(ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}")
+    ballot = vote({node: _rounded(nbytes) for node, nbytes in values.items()})
+    message = describe(ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}")
     blamed = {"blame": "image", "action": "fix-image"}
-    low = tuple(node for node in short if said[node] < enough)
+    low = tuple(node for node in short if values[node] < enough)
     if low:
         yield warn(subject, message, nodes=low if ballot.settled else (), evidence=evidence, **blamed)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
-from ncclprobe.checks.sync import kinds, named, of_one_kind, several_with_gpus, told
+from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.checks.sync.interfaces import data_interfaces
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
@@ -81,12 +81,12 @@ def rate(
         ballot = vote(part)
         if ballot.agreed:
             continue
-        odd = ballot.odd
-        lower = bool(odd) and all(part[node] < ballot.usual for node in odd)
+        outliers = ballot.outliers
+        lower = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
         tell = warn if ballot.settled and not lower else fail
         blamed = {"blame": "link" if lower else "fabric", "action": "repair"}
         seen = "/sys/class/infiniband/*/ports/*/rate"
-        yield tell(named(odd), told(ballot, "{:g} Gb/s".format), nodes=odd, evidence=seen, **blamed)
+        yield tell(named(outliers), describe(ballot, "{:g} Gb/s".format), nodes=outliers, evidence=seen, **blamed)
 
 
 def _with_mtu(mtu: int) -> Interfaces:
@@ -133,13 +133,13 @@ def mtu(
     reported = set()
     for use, every in ends.items():
         ballot = vote({node: each.mtu for node, each in every.items()})
-        odd = ballot.odd
-        name = every[next(iter(odd or every))].name
-        if ballot.agreed or (odd, name) in reported:  # one interface may have several uses
+        outliers = ballot.outliers
+        name = every[next(iter(outliers or every))].name
+        if ballot.agreed or (outliers, name) in reported:  # one interface may have several uses
             continue
-        reported.add((odd, name))
-        message, seen = told(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", use)
-        yield warn(name, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
+        reported.add((outliers, name))
+        message, seen = describe(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", use)
+        yield warn(name, message, blame="image", action="fix-image", nodes=outliers, evidence=seen)
 
 
 _OPEN = _changed(_FAST, pkeys={0: 0xFFFF})
@@ -177,9 +177,9 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     partitions = vote({node: frozenset(key & ~_FULL_MEMBER for key in found) for node, found in keys.items()})
     limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
     if not partitions.agreed:
-        odd = partitions.odd
-        message = told(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
-        yield fail(named(odd), message, nodes=odd, **blamed)
+        outliers = partitions.outliers
+        message = describe(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
+        yield fail(named(outliers), message, nodes=outliers, **blamed)
     elif len(limited) > 1:
         message = f"{len(limited)} of {len(keys)} nodes are limited members only, which cannot talk to each other"
         yield fail(named(limited), message, nodes=tuple(limited), **blamed)
@@ -227,15 +227,15 @@ def subnet_prefix(
         for each in ports:
             if each.link_layer == "InfiniBand" and (prefix := _prefix(each)):
                 rails.setdefault(each.name, {})[node] = prefix
-    alike_off: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    same: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     kind = kinds(machines, gpus)
-    for rail, said in rails.items():
-        for ballot in (vote(part) for part in of_one_kind(said, kind)):
+    for rail, values in rails.items():
+        for ballot in (vote(part) for part in of_one_kind(values, kind)):
             if not ballot.agreed:
-                alike_off.setdefault((told(ballot), ballot.odd), []).append(rail)
-    for (message, odd), names in alike_off.items():
+                same.setdefault((describe(ballot), ballot.outliers), []).append(rail)
+    for (message, outliers), names in same.items():
         seen = f"/sys/class/infiniband/{names[0].replace(':', '/ports/')}/gids/0"
-        yield warn(listed(names), message, blame="fabric", action="repair", nodes=odd, evidence=seen)
+        yield warn(listed(names), message, blame="fabric", action="repair", nodes=outliers, evidence=seen)
 
 
 def _prefix(port: Port) -> str:

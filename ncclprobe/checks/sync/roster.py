@@ -46,9 +46,9 @@ def _names(launches: Every[Launch]) -> tuple[str, ...]:
     return names if len(names) == expected else tuple(f"node {rank}" for rank in range(min(expected, MAX_NAMES)))
 
 
-def _usual(said: Iterable[T | None]) -> T | None:
+def _usual(values: Iterable[T | None]) -> T | None:
     """What most of those say that say anything."""
-    counts = Counter(value for value in said if value)
+    counts = Counter(value for value in values if value)
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -88,16 +88,16 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     Fix: look at what the doctor says on that node itself; if it says nothing, see whether the node is up and the
     launcher started anything there (squeue, scontrol show node, kubectl get pods).
     """
-    hub = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
+    gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
     names = dict(enumerate(_names(launches)))
-    absent = missing(launches, hub.came)
-    troubled = {names.get(each.node_rank, ""): each for each in hub.troubles if each.node_rank is not None}
-    if set(absent) - set(troubled) and hub.waited_s < _LEAST_WAIT_S:
-        raise Unlearned(f"{fold(absent)} did not come, but rank 0 waited no longer than {hub.waited_s:.1f} s")
+    absent = missing(launches, gathering.came)
+    troubled = {names.get(each.node_rank, ""): each for each in gathering.troubles if each.node_rank is not None}
+    if set(absent) - set(troubled) and gathering.waited_s < _LEAST_WAIT_S:
+        raise Unlearned(f"{fold(absent)} did not come, but rank 0 waited no longer than {gathering.waited_s:.1f} s")
     by_kind: dict[str, list[str]] = {}
     for name in absent:
         by_kind.setdefault(troubled[name].kind if name in troubled else "", []).append(name)
-    strangers = _calls([each for each in hub.troubles if each.node_rank is None])
+    strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
         known = tuple(node for node in nodes if node != "?")
         if kind:
@@ -105,7 +105,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
             peers = ", ".join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])
             evidence = seen("rank 0's listener", f"from {peers}")
         else:
-            message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {hub.waited_s:.0f} s"
+            message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {gathering.waited_s:.0f} s"
             evidence = seen("rank 0's listener", f"no connection from them; other connections: {strangers or 'none'}")
         yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
     if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
@@ -113,9 +113,9 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
 
 
 def _calls(troubles: Collection[Trouble]) -> str:
-    """Who called and came to nothing."""
-    told = [f"{each.peer or 'rank 0'}: {each.kind} ({each.detail})" for each in troubles]
-    return "; ".join(told[:_MOST_CALLS]) + (f"; and {len(told) - _MOST_CALLS} more" if told[_MOST_CALLS:] else "")
+    """Describe connections that came to nothing."""
+    calls = [f"{each.peer or 'rank 0'}: {each.kind} ({each.detail})" for each in troubles]
+    return "; ".join(calls[:_MOST_CALLS]) + (f"; and {len(calls) - _MOST_CALLS} more" if calls[_MOST_CALLS:] else "")
 
 
 _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connection", 1),))
@@ -136,10 +136,10 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the
     process there: a scheduler's limit, a signal, a dead file system.
     """
-    hub = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
+    gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
     names = dict(enumerate(_names(launches))) | {launch.node_rank: node for node, launch in launches.items()}
     by_kind: dict[str, list[Trouble]] = {}
-    for each in hub.lost:
+    for each in gathering.lost:
         by_kind.setdefault(each.kind, []).append(each)
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))

@@ -7,7 +7,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, nccl, setting
 from ncclprobe.checks.env.numbers import default_of
-from ncclprobe.checks.sync import named, several_with_gpus, told
+from ncclprobe.checks.sync import describe, named, several_with_gpus
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.facts.system import System
@@ -95,23 +95,23 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     if len(set(meant.values())) <= 1:
         return
     ballot = vote(meant)
-    odd = ballot.odd
+    outliers = ballot.outliers
     written = {meant[node]: _written(entry) for node, entry in reversed(entries.items())}
-    message = told(ballot, lambda meaning: written[meaning])
-    given = [entry for node in odd or entries if (entry := entries[node])] or [e for e in entries.values() if e]
+    message = describe(ballot, lambda meaning: written[meaning])
+    given = [entry for node in outliers or entries if (entry := entries[node])] or [e for e in entries.values() if e]
     from_files = all(entry.origin != "environment" for entry in given)
     blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
     evidence = as_evidence(given[0])
-    if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _heard(name, job):
+    if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _applies(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
-            yield note(name, message, nodes=odd, evidence=evidence, **blamed)
+            yield note(name, message, nodes=outliers, evidence=evidence, **blamed)
     elif name in _MUST_AGREE:
-        yield fail(name, f"{message} ({parameter.hazard})", nodes=odd, evidence=evidence, **blamed)
+        yield fail(name, f"{message} ({parameter.hazard})", nodes=outliers, evidence=evidence, **blamed)
     else:
-        yield warn(name, message, nodes=odd, evidence=evidence, **blamed)
+        yield warn(name, message, nodes=outliers, evidence=evidence, **blamed)
 
 
-def _heard(name: str, job: Job) -> bool:
+def _applies(name: str, job: Job) -> bool:
     """Whether a library of this job reads the variable."""
     return job.backend == "nccl" or name.startswith(_GLOOS)
 

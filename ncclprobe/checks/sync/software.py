@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
-from ncclprobe.checks.sync import named, several_with_gpus, told
+from ncclprobe.checks.sync import describe, named, several_with_gpus
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
@@ -46,11 +46,11 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
         raise Unlearned("no libnccl with a known version was found on any node, in this interpreter's environment")
     ballot = vote(versions)
     if not ballot.agreed:
-        odd = ballot.odd
-        few = list(odd or versions)[:_SHOWN]
+        outliers = ballot.outliers
+        few = list(outliers or versions)[:_SHOWN]
         shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
-        message = told(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
-        yield fail(named(odd), message, blame="image", action="fix-image", nodes=odd, evidence=shown)
+        message = describe(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
+        yield fail(named(outliers), message, blame="image", action="fix-image", nodes=outliers, evidence=shown)
     elif unread:
         raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
 
@@ -104,8 +104,8 @@ def _cuda_of_torch(software: Software) -> str | Absent:
 def _unlike(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
     ballot = vote({node: version for node, version in said.items() if isinstance(version, str)})
     if not ballot.agreed:
-        odd = ballot.odd
-        yield warn(what, told(ballot), blame="image", action="fix-image", nodes=odd, evidence=evidence)
+        outliers = ballot.outliers
+        yield warn(what, describe(ballot), blame="image", action="fix-image", nodes=outliers, evidence=evidence)
 
 
 def _flashed(version: str) -> Fabric:
@@ -142,7 +142,7 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     for board, said in boards.items():
         ballot = vote(said)
         if not ballot.agreed:
-            odd = ballot.odd
-            message = told(ballot, lambda versions: " and ".join(sorted(versions)))
+            outliers = ballot.outliers
+            message = describe(ballot, lambda versions: " and ".join(sorted(versions)))
             seen = "/sys/class/infiniband/*/fw_ver"
-            yield warn(board, message, blame="image", action="fix-image", nodes=odd, evidence=seen)
+            yield warn(board, message, blame="image", action="fix-image", nodes=outliers, evidence=seen)

@@ -17,7 +17,7 @@ from ncclprobe.cluster.rendezvous.coordinator import Coordinator, Peer
 from ncclprobe.cluster.rendezvous.listener import CannotListen
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
-from ncclprobe.engine.judge import part_of
+from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
@@ -25,8 +25,7 @@ from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
-from ncclprobe.model.findings import ExitCode, Severity
-from ncclprobe.model.report import Report
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import asdict, replace
 
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
@@ -57,13 +56,12 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
                 {peer.hello.id: unwritten for peer in coordinator.peers}, time.monotonic() + PARTING_S
             )
             raise
-        words = {
-            peer.hello.id: _leave_message(part, names[peer.hello.id], local.name, report) for peer in coordinator.peers
-        }
+        shares = part.leaves(report)
+        words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
         _keep(part.keep, replays)
-    return part.exit_of(local.name, report)
+    return shares[local.name].exit_code
 
 
 async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:
@@ -130,10 +128,12 @@ async def _run_plans(
 def _unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
     """Return a name for each peer, by its id, that no other node has."""
     names: dict[str, str] = {}
+    taken = {local}
     for peer in peers:
         name = peer.hello.name
-        while name == local or name in names.values():
+        while name in taken:
             name = f"{name}#{peer.hello.node_rank}"
+        taken.add(name)
         names[peer.hello.id] = name
     return names
 
@@ -184,14 +184,8 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
             say(f"--keep: {error}")
 
 
-def _leave_message(part: Part, name: str, coordinator: str, report: Report) -> Leave:
+def _leave_message(name: str, coordinator: str, share: Share) -> Leave:
     """Return the exit code of a node, and the one line that the node prints."""
-    code = part.exit_of(name, report)
-    worst = [
-        f"{verdict.id} {finding.subject}: {finding.message}"
-        for verdict in part_of(name, report.checks)
-        for finding in verdict.findings
-        if finding.severity is Severity.FAIL
-    ]
-    what = f"FAIL {worst[0]}" if worst else "not everything could be looked at"
+    code, worst = share.exit_code, share.worst
+    what = f"FAIL {worst[0]} {worst[1].subject}: {worst[1].message}" if worst else "not everything could be looked at"
     return Leave(code, f"{name}: {what}; the report is on {coordinator} (exit {code})" if code else "")

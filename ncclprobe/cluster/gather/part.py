@@ -11,6 +11,7 @@ from typing import Any
 from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
+from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
@@ -60,8 +61,8 @@ Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
 class Part(Struct, frozen=True):
     """Who this process is in the assembly, and what it needs for it.
 
-    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `exit_of` says with
-    what a node leaves, by its name.
+    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
+    what each node leaves, by its name.
     """
 
     launch: Launch
@@ -70,7 +71,7 @@ class Part(Struct, frozen=True):
     collectors: Sequence[Collector]
     backend: str
     judge: Judge
-    exit_of: Callable[[str, Report], ExitCode]
+    leaves: Callable[[Report], Mapping[str, Share]]
     given: Mapping[Question, str] = field(default_factory=dict)
     keep: Path | None = None
     attempt: str = "0"

@@ -30,7 +30,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS
 
 TOLERANCE = 0.2
-"""How far below its value a number may lie where nobody said: loose enough for run-to-run noise on a busy fabric."""
+"""The default share that a number may lie below its value: enough for run-to-run noise on a busy fabric."""
 
 _MOST_DIGITS = 18
 _NUMBERS = ("busbw_GBps", "threshold_GBps", "tolerance")
@@ -51,7 +51,7 @@ def judged(
     retest: Retest | None = None,
     disturbances: Sequence[Disturbance] = (),
 ) -> Measurement:
-    """`row` with its expectation and verdict (:mod:`.verdict`); as it is where nobody expected any."""
+    """Return `row` with its expectation and verdict (:mod:`.verdict`); unchanged without an expectation."""
     found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row

@@ -23,7 +23,7 @@ _BLIND = 2.0
 
 
 class Point(Struct, frozen=True):
-    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: one number, nobody knows how far it is out.
+    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: one number, with an unknown error.
 
     `settled`: the ends hold all noise already, so that no tolerance is due.
     """
@@ -55,7 +55,7 @@ def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     for row in rows:
         if row.busbw_GBps > 0 and not row.wrong:
             found.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
-    return {key: _point(alike) for key, alike in found.items()}
+    return {key: _point(same) for key, same in found.items()}
 
 
 def of_site(site: Site) -> dict[RowKey, Point]:

@@ -20,7 +20,7 @@ def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]
 
 
 def unknown(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
-    """The parts that only one of the two knows, so that nobody can say whether they changed."""
+    """Return the parts that only one of the two has: whether they changed is not known."""
     a, b = _flat(old), _flat(new)
     return tuple(name for name in (*a, *b) if (name in a) != (name in b))
 

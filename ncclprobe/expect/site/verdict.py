@@ -1,4 +1,4 @@
-"""The verdict on one row, from its value, its interval, what is expected, and what happened beside it. Pure.
+"""The verdict on one row, from its value, its interval, its expectation, and disturbances. Pure.
 
 A row is judged alone: an average over sizes or places hides the size that is slow. The rules, in this order:
 
@@ -74,7 +74,7 @@ def judge(
 
 
 def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
-    """The verdict on a bandwidth that lies between `ends` (GB/s), by itself; None: nobody knows between which."""
+    """Judge a single bandwidth that lies between `ends` (GB/s; None: not known between which)."""
     if expected.worst == "unjudged":
         return Judgement("unjudged")
     if expected.worst == "warn":  # an interval that says little leaves such a number unsaid, and the run as it is
@@ -86,10 +86,10 @@ def once(ends: tuple[float, float] | None, expected: Expectation) -> Judgement:
         return Judgement("fail")
     if not all(reached):
         return Judgement("inconclusive", STRADDLES)
-    return Judgement("warn" if max(ends) < faint(expected) else "pass")
+    return Judgement("warn" if max(ends) < warn_threshold(expected) else "pass")
 
 
-def faint(expected: Expectation) -> float:
+def warn_threshold(expected: Expectation) -> float:
     """GB/s from which on a row passes without a warning."""
     if expected.basis == "user":
         return expected.threshold

@@ -1,1 +1,1 @@
-"""Machine types, GPUs and links as reviewed tables: every number beside its source."""
+"""Machine types, GPUs and links as reviewed tables: every number with its source."""

@@ -113,7 +113,7 @@ _BELIEFS = (
         id="pcie-instead-of-nvlink",
         claim="PCIe instead of NVLink costs 20 to 30 %.",
         verdict="unsupported",
-        truth="Of a training step that may be so: nobody who says it gives a source. Of a large collective it costs "
+        truth="Of a training step that may be so, but no claim of it has a source. Of a large collective it costs "
         "nine tenths: 8 GPUs reach 28 to 41 GB/s over PCIe Gen5 where NVLink 4 gives 480, and a bridged pair of A100 "
         "that reaches 208 falls to 20 once a third GPU must be reached over PCIe.",
         numbers=(

@@ -1,6 +1,6 @@
 """GPUs by the name that NVML gives them: links, slot, memory, and how NCCL counts them.
 
-The data is ``gpus.csv`` beside this file. An empty cell is not known; "NVIDIA H100" alone is several products, and says
+The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" alone is several products, and says
 no more than all of them have in common.
 """
 
@@ -24,9 +24,9 @@ class GpuProduct(Struct, frozen=True):
     """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
 
     `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how
-    many are used: *board*, its baseboard uses every link; *bridge*, what bridges somebody put on; *system*, boards
+    many are used: *board*, its baseboard uses every link; *bridge*, the bridges that are mounted; *system*, boards
     differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or
-    nobody knows. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
+    it is not known. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
     place. `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
     """
 

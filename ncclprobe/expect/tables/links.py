@@ -1,6 +1,6 @@
 """Links: what one carries by its standard, what NCCL counts it for, and what runs have reached on it.
 
-The data is ``links.csv`` beside this file. All speeds are 1e9 bytes per second in one direction.
+The data is ``links.csv`` in this folder. All speeds are 1e9 bytes per second in one direction.
 """
 
 import csv

@@ -179,7 +179,7 @@ def _refuse_ranks(per_node: int, ranks: int, links: NodeLinks, where: str) -> No
     if per_node > links.gpus:
         raise UsageError(f"{where}: gpus {per_node}: the machine has {links.gpus}")
     if ranks < 2:
-        raise UsageError(f"{where}: one rank has nobody to talk to")
+        raise UsageError(f"{where}: one rank has no other rank to exchange data with")
 
 
 def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:

@@ -51,7 +51,7 @@ class NodeLinks(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A bus bandwidth that somebody measured on this type, and what still passes where the source says it.
+    """A published bus bandwidth of this type, and its threshold where the source gives one.
 
     For `op` on `nodes` nodes with `gpus` of each, sizes `min_bytes` to `max_bytes`, both included. `algorithm` is
     empty where it does not matter.

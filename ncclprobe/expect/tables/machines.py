@@ -1,7 +1,7 @@
 """Machine types: how one is recognised, what it is made of, and what runs on it have reached.
 
 One file of ``machines/`` is one type. Its name, ``[match]`` and ``[links]`` are facts about the product, each number
-with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times that somebody measured and printed::
+with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times from public sources::
 
     name = "p4d.24xlarge"
     vendor = "AWS"

@@ -5,7 +5,7 @@ from typing import Literal
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import MOST_CHANNELS
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
-from ncclprobe.expect.tuner.search import islands
+from ncclprobe.expect.tuner.search import nvlink_domains
 from ncclprobe.expect.tuner.tuning import Algorithm, Tuning, tuning
 from ncclprobe.model.values import Struct
 
@@ -56,13 +56,37 @@ class Communicator(Struct, frozen=True):
 
     @property
     def channels(self) -> int:
-        """Twice the search's, and twice more on Hopper's fast rings between nodes (src/graph/connect.cc:460)."""
+        """Twice the search's, and twice more on fast rings between nodes (src/graph/connect.cc:460).
+
+        Before 2.28 never fewer than NVLS has; Hopper's fast rings first, Blackwell's since 2.25.
+        """
         most = 2 * MOST_CHANNELS if self.version >= (2, 25, 0) else MOST_CHANNELS
-        count = min(most, 2 * self.graphs.ring.channels)
-        fast = self.system.compute_capability >= 90 and self.graphs.ring.bw_intra > 45 and count < 16
-        return 2 * count if fast and self.nodes > 1 else count
+        count = min(most, 2 * min(self.graphs.ring.channels, self.graphs.tree.channels))
+        hopper = self.system.compute_capability // 10 == 9
+        fast = hopper or (self.system.compute_capability >= 90 and self.version >= (2, 25, 0))
+        if fast and self.nodes > 1 and self.graphs.ring.bw_intra > 45 and count < 16:
+            count *= 2
+        return max(count, self.nvls_channels) if self.version < (2, 28, 0) and self.graphs.nvls else count
+
+    @property
+    def nvls_channels(self) -> int:
+        """Those of the switches' reduction, whatever the size of a call (src/transport/nvls.cc:203)."""
+        if self.system.compute_capability < 100 or self.version < (2, 25, 0):
+            return 16
+        if self.version < (2, 27, 0):
+            return 32
+        if self.nodes == 1:
+            return 24
+        return self._nvls_channels_between() if self.version >= (2, 30, 0) else 32
+
+    def _nvls_channels_between(self) -> int:
+        """Blackwell's, since 2.30: fewer where the NICs are the limit."""
+        nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
+        if nic < 48 or self.nodes == 2:
+            return 32
+        return 24 if nic < 96 or self.per_node <= 8 else 32
 
 
 def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> Communicator:
     """That of all ranks of `shape`."""
-    return Communicator(graphs, system, shape.ranks, len(islands(system, shape, version)), version)
+    return Communicator(graphs, system, shape.ranks, len(nvlink_domains(system, shape)), version)

@@ -1,6 +1,6 @@
 """Speeds as NCCL counts them, and the steps of its search, per version. GB/s of 1e9 bytes, one direction.
 
-Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays, v2.18.3 to v2.30.7), nccl_semantics.md §4.1
+Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays, v2.20.5 to v2.30.7), nccl_semantics.md §4.1
 and §4.2. What changed between versions is a row of a table, not a branch of the code.
 """
 
@@ -40,10 +40,9 @@ _SOCKETS: Final[Mapping[Processor, float]] = MappingProxyType(
 """Between two sockets; an unknown processor is taken as Skylake, the middle of them."""
 _SOCKETS_BEFORE: Final[tuple[tuple[NcclVersion, Mapping[Processor, float]], ...]] = (
     ((2, 26, 0), MappingProxyType({"spr": 10.0, "emr": 10.0})),
-    ((2, 19, 0), MappingProxyType({"amd": LOCAL_GBps})),
 )
-_NVLINK_BEFORE: Final[tuple[tuple[NcclVersion, int, float], ...]] = (((2, 27, 0), 100, 40.0), ((2, 20, 0), 90, 20.0))
-"""Up to this version a link of this generation counted for that."""
+_NVLINK_BEFORE: Final[tuple[tuple[NcclVersion, float], ...]] = (((2, 27, 5), 40.0), ((2, 25, 0), 20.6))
+"""Up to this version a link of Blackwell's counted for that."""
 
 
 def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
@@ -56,9 +55,9 @@ def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
 
 def nvlink_GBps(compute_capability: int, link_GBps: float, version: NcclVersion) -> float:
     """One NVLink as `version` counts it, where the newest counts `link_GBps`."""
-    for since, generation, speed in _NVLINK_BEFORE:
-        if version < since and compute_capability // 10 == generation // 10:
-            return min(link_GBps, speed)
+    for since, speed in _NVLINK_BEFORE:
+        if version < since and compute_capability // 10 == 10:
+            link_GBps = min(link_GBps, speed)
     return link_GBps
 
 
@@ -68,18 +67,19 @@ _INTER: Final[Speeds] = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2
 _INTRA_90: Final[Speeds] = (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3)
 _INTER_90: Final[Speeds] = (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
 _INTRA_100: Final[Speeds] = (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18)
-_INTER_100: Final[Speeds] = (96, 86, 80, *(48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12))
+_INTRA_100_BEFORE: Final[Speeds] = (90, 80, 70, 60, 50, 40, 30, 24, 20, 19)
+_SLOW_100: Final[Speeds] = (42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
 
 _STEPS: Final[tuple[tuple[NcclVersion, int, Speeds, Speeds], ...]] = (
-    ((2, 25, 0), 100, _INTRA_100, _INTER_100),
-    ((2, 24, 0), 90, _INTRA_90, _INTER_90),
-    ((2, 19, 0), 90, (60, 50, 40, 30, 24, 20, 15, 12, 6, 3), _INTER_90),
-    (
-        (2, 18, 0),
-        90,
-        (60, 40, 30, 24, 20, 15, 12, 6, 3),
-        (48, 45, 42, 40, 30, 24, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    ),
+    ((2, 30, 0), 100, _INTRA_100, (96, 86, 80, 48, 45.1, *_SLOW_100)),
+    ((2, 29, 7), 100, _INTRA_100, (96, 80, 48, 45.1, *_SLOW_100)),
+    ((2, 29, 0), 100, _INTRA_100, (96, 48, 45.1, *_SLOW_100)),
+    ((2, 27, 6), 100, (*_INTRA_100_BEFORE, 18), (96, 48, 45.1, *_SLOW_100)),
+    ((2, 27, 5), 100, (*_INTRA_100_BEFORE, 18), (48, 45.1, *_SLOW_100)),
+    ((2, 27, 0), 100, (*_INTRA_100_BEFORE, 18), (47.9, 45, *_SLOW_100)),
+    ((2, 25, 0), 100, _INTRA_100_BEFORE, (48, 45, *_SLOW_100)),
+    ((2, 22, 0), 90, _INTRA_90, _INTER_90),
+    ((0, 0, 0), 90, (60, 50, 40, 30, 24, 20, 15, 12, 6, 3), _INTER_90),
     ((0, 0, 0), 0, _INTRA, _INTER),
 )
 """Since which version, from which compute capability on: the speeds tried within a node, and with a network."""

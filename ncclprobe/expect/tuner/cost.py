@@ -18,7 +18,7 @@ from typing import cast
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Processor, Shape
 from ncclprobe.expect.tuner.communicator import Communicator, Function, communicator
-from ncclprobe.expect.tuner.constants import PCI_GBps
+from ncclprobe.expect.tuner.constants import MOST_NVLS, PCI_GBps
 from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
 from ncclprobe.expect.tuner.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
 from ncclprobe.model.values import Struct
@@ -92,7 +92,7 @@ def table(
     """
     found = cells(graphs, system, shape, op, version)
     comm = communicator(graphs, system, shape, version)
-    left = [cell for cell in found if cell.algbw_GBps > 0 and _wanted(cell, forced or Forced())]
+    left = [cell for cell in found if _available(cell, comm, op) and _wanted(cell, forced or Forced())]
     if not left and comm.tuning.ring_returns:
         left = [cell for cell in found if cell.algbw_GBps > 0 and cell.algorithm == "Ring"]
     return tuple(_cost(cell, comm, op, nbytes) for cell in left)
@@ -109,6 +109,13 @@ def best(
 ) -> Cost | None:
     """What NCCL chooses: the first of the shortest times. None where `forced` leaves nothing."""
     return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
+
+
+def _available(cell: Cell, comm: Communicator, op: str) -> bool:
+    """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.25."""
+    if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 25, 0) and comm.per_node > MOST_NVLS:
+        return False
+    return cell.algbw_GBps > 0
 
 
 def _wanted(cell: Cell, forced: Forced) -> bool:
@@ -157,8 +164,7 @@ def _has(comm: Communicator, function: Function, algorithm: Algorithm) -> bool:
         case "Tree":
             return function == "AllReduce"
         case "NVLS":
-            known = function == "AllReduce" or (gathers and comm.tuning.nvls_gathers != "none")
-            return known and nvls and comm.nodes == 1
+            return (function == "AllReduce" or gathers) and nvls and comm.nodes == 1
         case "NVLSTree":
             return function == "AllReduce" and nvls and comm.nodes > 1
         case "PAT":
@@ -186,7 +192,7 @@ def _algbw(comm: Communicator, function: Function, algorithm: Algorithm, protoco
     bus = _bus(comm, function, algorithm, protocol)
     gathers = function in ("AllGather", "ReduceScatter")
     if gathers and algorithm != "Ring":
-        return bus
+        return bus * (comm.tuning.gathers_ratio if algorithm == "NVLS" else 1.0)
     ratio = comm.tuning.nvls_ratio
     if algorithm in ("NVLS", "NVLSTree") and ratio is not None:
         return bus * ratio
@@ -201,7 +207,7 @@ def _bus(comm: Communicator, function: Function, algorithm: Algorithm, protocol:
         case "PAT":
             return graph.channels * _one(comm, graph) * comm.tuning.pat
         case "Ring":
-            return _ring_bus(comm, graph, protocol)
+            return _ring_bus(comm, function, graph, protocol)
         case "Tree":
             return _tree_bus(comm, graph, protocol)
 
@@ -217,10 +223,11 @@ def _ll_max(comm: Communicator) -> float:
     return comm.tuning.ll_max[row][comm.column]
 
 
-def _ring_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
+def _ring_bus(comm: Communicator, function: Function, graph: Graph, protocol: Protocol) -> float:
     bus = graph.channels * _one(comm, graph)
     if protocol == "LL":
-        return min(_ll_max(comm), bus * comm.tuning.ring_ll)
+        copies = comm.nodes == 1 and function not in ("AllReduce", "Reduce")
+        return min(_ll_max(comm), bus * (comm.tuning.ring_ll_copies if copies else comm.tuning.ring_ll))
     if protocol == "Simple":
         return bus
     kept = comm.tuning.ll128_lonely if comm.per_node < 2 else 0.92
@@ -353,8 +360,9 @@ def _plateau(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
 
 def _employed(cell: Cell, comm: Communicator, nbytes: int) -> int:
     """The channels that `nbytes` are worth: each thread must have something to do (src/enqueue.cc:2078)."""
-    graph = comm.graph(cell.algorithm)
-    count = graph.channels if cell.algorithm == "NVLS" else comm.channels
+    if cell.algorithm in ("NVLS", "NVLSTree"):
+        return comm.nvls_channels
+    count = comm.channels
     threads = _threads(cell, comm)
     least = {"LL": 8 * (comm.ranks if cell.algorithm == "Ring" else 1), "LL128": 8, "Simple": 64}[cell.protocol]
     while count > 1 and nbytes < count * threads * least:

@@ -2,7 +2,7 @@
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import LOCAL_GBps, between_sockets_GBps, nvlink_GBps
-from ncclprobe.expect.tuner.search import islands
+from ncclprobe.expect.tuner.search import nvlink_domains
 from ncclprobe.model.values import Struct
 
 _NARROW = 0.8
@@ -22,9 +22,9 @@ class RankLinks(Struct, frozen=True, kw_only=True):
 
 def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
     """The links of one rank of `shape`."""
-    largest = max(islands(system, shape, version))
+    largest = max(nvlink_domains(system, shape))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
-    slot = system.pcie_GBps or LOCAL_GBps
+    slot = system.to_nic_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8
     kind, inside = _inside(system, largest, version)
     return RankLinks(

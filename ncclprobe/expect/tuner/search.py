@@ -22,17 +22,15 @@ from ncclprobe.expect.tuner.constants import (
     MOST_NVLS,
     LOCAL_GBps,
     Speeds,
-    between_sockets_GBps,
-    nvlink_GBps,
     speeds,
 )
 from ncclprobe.expect.tuner.graphs import BALANCED_TREE, NVLS, RING, TREE, Graph, Graphs, PathWord, farther
+from ncclprobe.expect.tuner.within import Within, fit, within
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
-_MNNVL: NcclVersion = (2, 20, 0)
-_NVLS: NcclVersion = (2, 17, 0)
 _NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
+_NVLS_OF_TWO: NcclVersion = (2, 28, 7)
 _ENOUGH = 0.49
 """A speed below that share of the best is not tried any more."""
 _DUPLICATED = 25.0
@@ -40,9 +38,9 @@ _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
 
 
-def islands(system: NodeSystem, shape: Shape, version: NcclVersion) -> tuple[int, ...]:
-    """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL, since 2.20) are one."""
-    together = system.domain_gpus // system.gpus if system.gpus and version >= _MNNVL else 1
+def nvlink_domains(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
+    """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL) are one."""
+    together = system.domain_gpus // system.gpus if system.gpus else 1
     if together <= 1:
         return shape.gpus
     return tuple(sum(shape.gpus[at : at + together]) for at in range(0, len(shape.gpus), together))
@@ -57,34 +55,20 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
         return Absent("NCCL has nothing to search for fewer than two ranks")
     if max(shape.gpus) > system.gpus:
         return Absent(f"{max(shape.gpus)} ranks per node, but {system.name} has {system.gpus} GPUs")
-    parts = islands(system, shape, version)
+    parts = nvlink_domains(system, shape)
     network = len(parts) > 1
     if network and not (system.nics and system.nic_gbps > 0):
         return Absent(f"the NICs of {system.name} or their speed are not known")
-    found = [_one_island(system, gpus, network, version) for gpus in sorted(set(parts))]
+    found = [_one_domain(system, gpus, network, version) for gpus in sorted(set(parts))]
     for one in found:
         if isinstance(one, Absent):
             return one
     return _agreed([one for one in found if not isinstance(one, Absent)])
 
 
-class _Island(Struct, frozen=True, kw_only=True):
-    """The links of one node: how many channels fit at a speed, by `ring` and `chain`, within it alone.
-
-    `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try.
-    """
-
-    gpus: int
-    kind: PathWord
-    fastest: float
-    total: float
-    ring: Callable[[float], int]
-    least: int = 1
-
-
 @lru_cache(maxsize=4096)
-def _one_island(system: NodeSystem, gpus: int, network: bool, version: NcclVersion) -> Graphs | Absent:
-    inside = _inside(system, gpus, version)
+def _one_domain(system: NodeSystem, gpus: int, network: bool, version: NcclVersion) -> Graphs | Absent:
+    inside = within(system, gpus, version)
     if isinstance(inside, Absent):
         return inside
     steps = speeds(system.compute_capability, version, network=network)
@@ -92,89 +76,16 @@ def _one_island(system: NodeSystem, gpus: int, network: bool, version: NcclVersi
     ring = _ring(system, inside, nics, steps)
     if ring is None:
         return Absent(f"no channel of NCCL's speeds fits the links of {system.name}")
-    tree = _tree(ring, inside, nics, steps)
-    since = _NVLS if gpus <= system.gpus else _NVLS_BETWEEN_HOSTS
-    multicast = system.nvls and system.fabric == "nvswitch" and gpus > 1 and version >= since
-    nvls = _nvls(system, inside, nics, steps) if multicast and system.compute_capability >= 90 else None
+    tree = _tree(system, ring, inside, nics, steps)
+    nvls = _nvls(system, inside, nics, steps) if _multicast(system, gpus, version) else None
     return Graphs(ring=ring, tree=tree, nvls=nvls, source=f"search over the links of {system.name}")
 
 
-def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> _Island | Absent:
-    """The links within a node, by how they are laid."""
-    if gpus == 1:
-        return _Island(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
-    link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
-    joined = system.nvlinks and link
-    if joined and system.fabric == "nvswitch":
-        total = system.nvlinks * link
-        return _Island(gpus=gpus, kind="NVL", fastest=total, total=total, ring=lambda speed: _fit(total, speed))
-    if joined and system.fabric == "mesh":
-        return _mesh(system, gpus, link)
-    if joined and system.fabric == "cube-mesh":
-        return _cube(system, gpus, link)
-    if joined and system.fabric == "pairs" and gpus == 2:
-        total = system.nvlinks * link
-        return _Island(gpus=2, kind="NVL", fastest=total, total=total, ring=lambda speed: _fit(total, speed))
-    if not system.pcie_GBps:
-        return Absent(f"the speed of the slots of {system.name} is not known")
-    return _slots(system, gpus, version, link if joined else 0.0)
-
-
-def _fit(capacity: float, speed: float) -> int:
-    """How many channels of `speed` a link carries; NCCL rounds what is left to thousandths."""
-    return math.floor(round(capacity / speed, 6))
-
-
-def _mesh(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
-    others = system.gpus - 1
-    if system.nvlinks % others:
-        return _uneven(system, gpus, link)
-    pair = system.nvlinks // others * link
-
-    def ring(speed: float) -> int:
-        shared = _fit(pair, speed)
-        return (gpus - 1) * shared - (1 if gpus == 4 and shared % 2 else 0)
-
-    return _Island(gpus=gpus, kind="NVL", fastest=pair, total=pair * (gpus - 1), ring=ring)
-
-
-def _uneven(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """Four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some ring."""
-    if (system.gpus, system.nvlinks) != (4, 4):
-        return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
-    if gpus not in (2, 4):
-        return Absent(f"which {gpus} of the 4 GPUs take part decides over their NVLinks")
-    total = system.nvlinks * link if gpus == 4 else link
-    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: _fit(total, speed))
-
-
-def _cube(system: NodeSystem, gpus: int, link: float) -> _Island | Absent:
-    """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular."""
-    if system.gpus != 8 or gpus not in (4, 8):
-        return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
-    links = system.nvlinks if gpus == 8 else min(4, system.nvlinks)
-    total = links * link
-    return _Island(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: links * _fit(link, speed))
-
-
-def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Island:
-    """GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
-    crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
-    between = between_sockets_GBps(system.processor, version) if crosses else math.inf
-    through_root = not crosses and not system.p2p
-    overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
-    path = min(system.pcie_GBps, between)
-    bridged = system.nvlinks * link
-    kind: PathWord = "SYS" if crosses else "PHB" if through_root else "PXB"
-
-    def ring(speed: float) -> int:
-        return min(_fit(system.pcie_GBps, speed * overhead), _fit(between, speed) if crosses else MOST_CHANNELS)
-
-    split = 2 if bridged and gpus == 4 else 1
-    return _Island(
-        gpus=gpus, kind=kind, fastest=max(path, bridged), total=max(system.pcie_GBps, bridged), ring=ring, least=split
-    )
+def _multicast(system: NodeSystem, gpus: int, version: NcclVersion) -> bool:
+    """Whether NCCL has its switches reduce: not over hosts before 2.21, nor for two GPUs before 2.28.7."""
+    if not system.nvls or system.fabric != "nvswitch" or system.compute_capability < 90 or gpus < 2:
+        return False
+    return version >= (_NVLS_BETWEEN_HOSTS if gpus > system.gpus else _NVLS_OF_TWO if gpus == 2 else (0, 0, 0))
 
 
 class _Nics(Struct, frozen=True, kw_only=True):
@@ -192,12 +103,13 @@ class _Nics(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
-        charged = path == "PHB" and system.processor in INTEL
+        charged = (path == "PHB" or not system.gdr) and system.processor in INTEL
+        twice = 2 if not system.gdr and path != "PHB" else 1  # a switch's way to the processor carries GPU and NIC
         return cls(
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
             speed=system.nic_gbps / 8,
-            slot=(system.pcie_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0),
+            slot=(system.to_nic_GBps or LOCAL_GBps) / (INTEL_OVERHEAD if charged else 1.0) / twice,
             kind=path if system.gdr else farther(path, "PHB"),
         )
 
@@ -208,8 +120,8 @@ class _Nics(Struct, frozen=True, kw_only=True):
 
     def channels(self, speed: float) -> int:
         """How many fit: a NIC reserves whole GB/s and is crossed by each channel once per direction."""
-        one = min(_fit(self.speed, speed), _fit(self.speed, int(speed)) if speed >= 1 else MOST_CHANNELS)
-        slots = _fit(self.slot, speed)
+        one = min(fit(self.speed, speed), fit(self.speed, int(speed)) if speed >= 1 else MOST_CHANNELS)
+        slots = fit(self.slot, speed)
         near = min(self.count, self.gpus)
         return min(one * self.count, slots * near)
 
@@ -219,43 +131,55 @@ class _Best(Struct, frozen=True):
     speed: float
 
 
-def _ring(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     fits = _ring_fits(inside, nics)
     fastest = nics.fastest if nics else inside.fastest
-    best = _descend(fits, steps, fastest, inside.total, inside.least)
-    if best is None:
+    first = _descend(fits, steps, fastest, inside.total, inside.least)
+    if first is None:
         return None
-    best = _duplicated(best, system.compute_capability)
+    best = _duplicated(first, system.compute_capability)
     best = _raised(best, fits, steps)
+    between = nics is not None
     return Graph(
         pattern=RING,
         channels=best.channels,
         bw_intra=best.speed,
         bw_inter=best.speed,
         type_intra=inside.kind,
-        type_inter=nics.kind if nics else "PIX",
-        same_channels=nics is None or nics.count == 1,
+        type_inter=_to_nic(system, inside, nics, first) if nics else "PIX",
+        same_channels=_one_way(inside, nics, best)
+        if between
+        else inside.same(best.channels, best.speed, first.channels),
     )
 
 
-def _ring_fits(inside: _Island, nics: _Nics | None) -> Callable[[float], int]:
-    """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks."""
+def _one_way(inside: Within, nics: "_Nics | None", best: "_Best") -> bool:
+    return best.channels == 1 or inside.gpus == 1 or (nics is not None and nics.count == 1)
+
+
+def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
+    """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
+    if inside.kind in ("PHB", "SYS"):
+        return farther(nics.kind, inside.kind)
+    lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
+    closed = first.channels <= inside.ring(first.speed)
+    return farther(nics.kind, "PXN") if lone and closed and inside.kind == "NVL" else nics.kind
+
+
+def _ring_fits(inside: Within, nics: "_Nics | None") -> Callable[[float], int]:
+    """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks.
+
+    NCCL looks first for rings that come back to their NIC, and for no more where these fill the links.
+    """
 
     def fits(speed: float) -> int:
         if nics is None:
             return min(MOST_CHANNELS, inside.ring(speed))
-        spared = _spared(inside, speed)
-        return min(MOST_CHANNELS, spared, nics.channels(speed))
+        most = min(MOST_CHANNELS, nics.channels(speed))
+        closed = min(most, inside.ring(speed))
+        return closed if closed * speed >= inside.total else min(most, inside.leaving(speed))
 
     return fits
-
-
-def _spared(inside: _Island, speed: float) -> int:
-    if inside.gpus == 1:
-        return MOST_CHANNELS
-    if inside.kind != "NVL":
-        return inside.ring(speed)
-    return max(inside.ring(speed), _fit(inside.total * inside.gpus / (inside.gpus - 1), speed))
 
 
 def _descend(
@@ -293,32 +217,63 @@ def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
     return best
 
 
-def _tree(ring: Graph, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph:
+def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph:
     """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
-    speed = ring.bw_intra
-    for step in reversed([step for step in steps if nics and step > ring.bw_inter]):
-        if speed >= 2 * ring.bw_inter or _spared(inside, step) < ring.channels:
-            break
-        speed = step
+    if nics is None:
+        return _tree_inside(ring, inside, steps)
+    intra, inter = _tree_speeds(system, ring, inside, steps)
     return Graph(
-        pattern=BALANCED_TREE if inside.gpus > 1 else TREE,
+        pattern=BALANCED_TREE if inside.gpus > 1 and _pairs_share(system, inside, nics) else TREE,
         channels=ring.channels,
-        bw_intra=speed,
-        bw_inter=ring.bw_inter,
+        bw_intra=intra,
+        bw_inter=inter,
         type_intra=ring.type_intra,
-        type_inter=ring.type_inter,
+        type_inter=farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind,
         same_channels=ring.same_channels,
     )
 
 
-def _nvls(system: NodeSystem, inside: _Island, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _tree_speeds(system: NodeSystem, ring: Graph, inside: Within, steps: Speeds) -> tuple[float, float]:
+    """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too."""
+    if inside.gpus > 1 and inside.kind != "NVL" and inside.least == 1:
+        slots = system.pcie_GBps / (ring.channels + 0.5)
+        speed = next((step for step in steps if step <= min(ring.bw_inter, slots)), ring.bw_inter)
+        return speed, speed
+    speed = ring.bw_intra
+    for step in reversed([step for step in steps if step > ring.bw_inter]):
+        if speed >= 2 * ring.bw_inter or inside.leaving(step) < ring.channels:
+            break
+        speed = step
+    return speed, ring.bw_inter
+
+
+def _pairs_share(system: NodeSystem, inside: Within, nics: "_Nics") -> bool:
+    """Whether two GPUs can each carry half of a NIC: before Hopper over any path, since then as neighbours only."""
+    return system.compute_capability < 90 or nics.count < inside.gpus
+
+
+def _tree_inside(ring: Graph, inside: Within, steps: Speeds) -> Graph:
+    chains = (step for step in steps if step <= inside.fastest and inside.chains(step) >= ring.channels)
+    speed = next(chains, ring.bw_intra)
+    return Graph(
+        pattern=BALANCED_TREE,
+        channels=ring.channels,
+        bw_intra=speed,
+        bw_inter=speed,
+        type_intra=ring.type_intra,
+        type_inter=ring.type_inter,
+        same_channels=inside.same(ring.channels, speed, ring.channels),
+    )
+
+
+def _nvls(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     """One channel per GPU that pulls; its own links carry it twice, those of the others once."""
     most = min(MOST_NVLS, inside.gpus)
     heads = most if nics is None else min(most, nics.count)
 
     def fits(speed: float) -> int:
         # Past the heads' own, each link carries every channel once and its own a second time.
-        return min(heads, _fit(inside.total, speed) - 1, nics.channels(speed) if nics else heads)
+        return min(heads, fit(inside.total, speed) - 1, nics.channels(speed) if nics else heads)
 
     fastest = nics.fastest if nics else inside.fastest
     least = heads if nics is None else 1

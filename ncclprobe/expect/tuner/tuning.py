@@ -1,8 +1,9 @@
 """The constants of NCCL's cost model and how they changed from version to version: data.
 
-Source: src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.18.3 to v2.30.7; nccl_semantics.md §4.3
+Source: src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to v2.30.7; nccl_semantics.md §4.3
 and §4.4. Latencies are microseconds, bandwidths GB/s. The newest stand in :class:`Tuning`'s defaults, and
-:data:`BEFORE` says what each release replaced. A version older than 2.18 is taken as 2.18.
+:data:`BEFORE` says what each release replaced. A version older than 2.20 is
+taken as 2.20: no torch that is supported comes with one.
 """
 
 from collections.abc import Mapping
@@ -82,11 +83,13 @@ def _row(limits: Limits, row: int, *values: float) -> Limits:
 class Tuning(Struct, frozen=True, kw_only=True):
     """One version's constants. The defaults are those of 2.30.
 
-    `ring_ll` is the share of the bus that LL has. `nvls_ratio` is what NVLS kept of its bandwidth before it had an
-    efficiency per generation (None: it has). `corrected` is how many steps of the trees' correction there are, and
-    `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added to the 2(M - 1) steps
-    of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta. `ll128_lonely`: what
-    LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network as a tree does.
+    `ring_ll` is the share of the bus that LL has, `ring_ll_copies` that of an operation within a node that reduces
+    nothing. `gathers_ratio` is what NVLS keeps where it gathers or scatters. `nvls_ratio` is what NVLS kept of its
+    bandwidth before it had an efficiency per generation (None: it has). `corrected` is how many steps of the trees'
+    correction there are, and `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added
+    to the 2(M - 1) steps of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta.
+    `ll128_lonely`: what LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network
+    as a tree does.
     """
 
     base: Latencies = field(default_factory=lambda: _BASE)
@@ -100,8 +103,10 @@ class Tuning(Struct, frozen=True, kw_only=True):
     nvls_tree: Limits | None = _NVLS_TREE
     nvls_efficiency: tuple[float, float, float, float] = (0.0, 0.0, 0.85, 0.74)
     nvls_ratio: float | None = None
-    nvls_gathers: Literal["none", "whole", "share"] = "share"
+    nvls_gathers: Literal["whole", "share"] = "share"
+    gathers_ratio: float = 1.0
     ring_ll: float = 0.5
+    ring_ll_copies: float = 0.5
     pat: float = 0.75
     corrected: int = 23
     nvls_tree_corrected: bool = True
@@ -119,15 +124,9 @@ class Tuning(Struct, frozen=True, kw_only=True):
 BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
     ((2, 30, 0), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
     ((2, 29, 7), {"ring_ll128": _row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
-    (
-        (2, 29, 0),
-        {
-            "ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4),
-            "nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1),
-            "net": _simple(_NET, {"NVLSTree": 14.0}),
-            "nvls_tree_corrected": False,
-        },
-    ),
+    ((2, 29, 0), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 34.6, 73.4), "nvls_tree_corrected": False}),
+    ((2, 28, 9), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1), "net": _simple(_NET, {"NVLSTree": 14.0})}),
+    ((2, 28, 7), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4)}),
     (
         (2, 28, 0),
         {
@@ -153,6 +152,7 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
         (2, 23, 0),
         {
             "pat": 0.0,
+            "gathers_ratio": 5 / 6,
             "base": _simple(_BASE, {"Tree": 0.0}),
             "nvlink": _simple(_NVLINK, {"Tree": 28.0}),
             "pci": _simple(_PCI, {"Tree": 28.0}),
@@ -166,18 +166,9 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
         (2, 21, 0),
         {
             "ring_ll": 0.25,
+            "ring_ll_copies": 1 / 3,
             "nvlink": _simple(_NVLINK, {"Tree": 28.0, "NVLS": 23.0, "NVLSTree": 23.0}),
             "ll_max": (*_LL_MAX[:2], _LL_MAX[1], _LL_MAX[1]),
-        },
-    ),
-    (
-        (2, 19, 0),
-        {
-            "base": _simple(_BASE, {"Tree": 0.0, "NVLS": 23.0, "NVLSTree": 23.0}),
-            "nvlink": _simple(_NVLINK, {"Tree": 4.0, "NVLS": 0.0, "NVLSTree": 0.0}),
-            "pci": _simple(_PCI, {"Tree": 6.0}),
-            "net": _simple(_NET, {"Tree": 14.0, "NVLSTree": 19.0}),
-            "nvls_gathers": "none",
         },
     ),
 )

@@ -74,7 +74,7 @@ def skipped(host: Host) -> Skipped:
 
 
 class Notes(Struct, frozen=True):
-    """What the reader must know of the run beside its verdicts, in the order in which it was found out."""
+    """Notes on the run for its reader, in addition to the verdicts, in the order in which they arose."""
 
     texts: tuple[str, ...] = field(default=())
 

@@ -14,7 +14,8 @@ class Participants(Struct, frozen=True):
     """Who measures, and with what.
 
     `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
-    torch and the library; `fallback`: why another backend than NCCL was measured though none was named, empty: not so.
+    torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
+    named, ranks that share a GPU), empty: they are.
     `gpus`: of each rank the index of its GPU on its node, empty with gloo.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, plural, printable, rate
-from ncclprobe.report.pairs import said
+from ncclprobe.report.pairs import description
 from ncclprobe.units import size
 
 MOST_ENDS = 64
@@ -65,8 +65,8 @@ def words(found: Localisation) -> Iterator[Words]:
         yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
     elif not found.culprits:
         yield Words("pass", "none", f"No node, NIC or pair is confirmed as slow ({tests}).")
-    yield from (Words("fail", "confirmed", said(each)) for each in found.culprits)
-    yield from (Words("warn", "suspected", said(each)) for each in found.suspects if each.confidence > 0.5)
+    yield from (Words("fail", "confirmed", description(each)) for each in found.culprits)
+    yield from (Words("warn", "suspected", description(each)) for each in found.suspects if each.confidence > 0.5)
     for each in found.intra_node[:WORST]:
         text = (
             f"{each.where}: {100 * each.ratio:.0f} % of the usual {each.usual_GBps:.3g} GB/s, in each of {each.tests}"

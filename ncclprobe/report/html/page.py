@@ -189,7 +189,7 @@ def _measured(report: Report) -> dict[str, Any]:
         "ways": sum(not row.step for row in report.pairs),
         "figures": legible.data(figures),
         "tables": tables.tables(report),
-        "asides": tables.asides(report),
+        "pair_notes": tables.pair_notes(report),
         "fingerprint": tables.fingerprint(report),
     }
 

@@ -10,7 +10,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, plural
-from ncclprobe.report.pairs import said
+from ncclprobe.report.pairs import description
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
 """Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
@@ -137,7 +137,11 @@ def _absent(report: Report) -> Step:
 def _culprit(blamed: Blamed) -> Step:
     """Where nothing but the pairs themselves says who is slow."""
     return Step(
-        "fail", "", f"Slow: {blamed.where}", said(blamed), "look at its cable, port and switch; then measure again."
+        "fail",
+        "",
+        f"Slow: {blamed.where}",
+        description(blamed),
+        "look at its cable, port and switch; then measure again.",
     )
 
 

@@ -126,12 +126,12 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
     return [*told, ("topology", mark.topology)] if mark.topology else told
 
 
-def asides(report: Report) -> list[str]:
+def pair_notes(report: Report) -> list[str]:
     """What spoils or limits the pairs' verdict, in words."""
     found = report.localisation
     if found is None:
         return []
-    said = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
-    said += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
-    said += [] if found.complete else ["not all pairs that were planned were tried"]
-    return said[:20] + ([found.intra_node_note] if found.intra_node_note else [])
+    notes = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
+    notes += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
+    notes += [] if found.complete else ["not all pairs that were planned were tried"]
+    return notes[:20] + ([found.intra_node_note] if found.intra_node_note else [])

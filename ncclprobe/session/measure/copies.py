@@ -177,9 +177,9 @@ class Copies:
 def expectations(snapshot: Snapshot) -> Expected:
     """Return the expected bandwidth of copies between host and GPU and between GPUs, as far as it is known."""
     from ncclprobe.expect import copies
-    from ncclprobe.expect.context import situation
+    from ncclprobe.expect.context import expectation_context
 
-    system = situation(snapshot.facts).system
+    system = expectation_context(snapshot.facts).system
     if isinstance(system, Absent):
         return {}
     place = copies.slot(system.pcie_GBps)

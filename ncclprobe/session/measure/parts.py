@@ -1,12 +1,12 @@
 """The parts of a run, one after the other: first calls, collectives, pairs, copies, affinity, training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ncclprobe.facts.run.asked import What
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.values import Struct
 from ncclprobe.session.measure import intra_node, training
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.nic_traffic import TransportDetection
@@ -32,8 +32,7 @@ def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
     return SkippedRow(part, None, "time", why)
 
 
-@dataclass(frozen=True, slots=True)
-class RankContext:
+class RankContext(Struct, frozen=True):
     """One rank that has met the others, and what it measures with.
 
     `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty where the

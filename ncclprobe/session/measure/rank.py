@@ -291,7 +291,9 @@ class Rank:
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
         falsifying = interference.falsifying(backend, os.environ)
-        return RankInfo(self._hostname, self._plan_digest(), versions, backend, self._gpu, note, "", index, falsifying)
+        host_id = os.environ.get("NCCL_HOSTID", "")
+        own = (self._hostname, self._plan_digest(), versions, backend, self._gpu, note, "", index, falsifying, host_id)
+        return RankInfo(*own)
 
     def _plan_digest(self) -> int:
         """Digest the options that all ranks must share: with different ones they would wait for each other for ever."""

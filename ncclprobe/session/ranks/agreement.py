@@ -12,6 +12,7 @@ class RankInfo(Struct, frozen=True):
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
     `gpu_index` its number on the node, `backend` what it would measure with, and `note` what the reader must know of
     that; without a `backend`, `error` says why. `falsifying` are environment variables that change what is timed.
+    `host_id` is NCCL_HOSTID, by which NCCL tells nodes apart; empty: not set.
     """
 
     host: str
@@ -23,6 +24,7 @@ class RankInfo(Struct, frozen=True):
     error: str = ""
     gpu_index: int | None = None
     falsifying: dict[str, str] = field(default_factory=dict)
+    host_id: str = ""
 
 
 class RunConfig(Struct, frozen=True):
@@ -40,7 +42,8 @@ def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
     """
     first = infos[0]
     error = next((info.error for info in infos if info.error), "") or _disagreement(infos)
-    return RunConfig(first.backend or "gloo", max(nnodes, len({info.host for info in infos})), first.note, error)
+    nodes = max(nnodes, len({info.host for info in infos}))
+    return RunConfig(first.backend or "gloo", nodes, first.note or _shared_gpu(infos), error)
 
 
 def _disagreement(infos: Sequence[RankInfo]) -> str:
@@ -54,10 +57,21 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
         if info.plan != first.plan:
             other = f"rank {rank} on {info.host} was started with other options than rank 0"
             return f"{other}; give every rank the same options"
-        same_gpu = rank if info.gpu is None else seen.setdefault((info.host, info.gpu), rank)
+        same_gpu = rank if info.gpu is None else seen.setdefault((info.host_id or info.host, info.gpu), rank)
         if same_gpu != rank:
             return (
                 f"ranks {same_gpu} and {rank} on {info.host} have the same GPU; start one rank per GPU "
                 "(--nproc-per-node=gpu), or ask for --backend gloo"
             )
+    return ""
+
+
+def _shared_gpu(infos: Sequence[RankInfo]) -> str:
+    """Say which ranks share a GPU: NCCL allows it where NCCL_HOSTID makes nodes of them (src/init.cc); else empty."""
+    seen = dict[str, int]()
+    for rank, info in enumerate(infos):
+        first = rank if info.gpu is None else seen.setdefault(f"{info.host} {info.gpu}", rank)
+        if first != rank:
+            whose = f"ranks {first} and {rank} on {info.host} share a GPU, as NCCL_HOSTID makes two nodes of them"
+            return f"{whose}: their kernels take turns, so the times say nothing about any link"
     return ""

@@ -4,18 +4,17 @@ import contextlib
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from typing import NoReturn
 
 from ncclprobe.facts.run.ranks import Arrivals, Attendance
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.values import Struct
 
 _REPORTING_S = 10.0
 """For writing the report: a file system that hangs must not keep the ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """Why a run ends before its last row. `why` is empty where the facts tell it.
 
     `code` is for ranks that must leave without rank 0's exit code: FAIL, because a rank is lost, unless set.

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""The first hour on a machine with one GPU: everything that no other machine can tell, in stages of under ten minutes.
+
+    scripts/gpu_hour.py OUT [--stage N[,N]] [--pack FOLDER] [--wheels DIR] [--nccl-tests-src DIR]
+    scripts/gpu_hour.py OUT --rehearse
+
+Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. Before you go there, put beside the
+checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
+
+    pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
+    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests
+
+On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
+per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
+
+    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 1,3 --pack BACK         does it run; the machine
+    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 2 --pack BACK           real failures, recorded
+    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 4 --nccl-tests-src carry/nccl-tests --pack BACK
+    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 5,6 --pack BACK         estimates; deadlines
+    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 7 --pack BACK           NCCL's choices
+
+Each command packs the stages that it was asked for, those finished earlier included. A stage that is finished is not
+repeated, and neither is a step of one that was cut short; delete OUT/stageN to repeat it. Every stage has a deadline of
+its own and runs in a process group that is killed then; a stage that fails does not stop the next. Results: OUT/stageN/
+steps.jsonl as they come, summary.json and summary.md of each stage and of all.
+
+--rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml, a libnccl and a nvidia-smi of our own
+in place of the driver's. Every summary says what was replaced and what was not run. Exit status: 0 every asked stage
+finished, whatever it found; 1 one did not; 2 wrong usage.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from gpu_stages import machine, packing, processes, standins, summary  # noqa: E402
+from gpu_stages.notebook import BEGUN, Hour, Notebook, read  # noqa: E402
+
+DONE, MODE = "done", "mode"
+_MARGIN_S = 10.0
+"""The stage's own steps end so long before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: what it asks, the module of gpu_stages that plays it, and how long it may take."""
+
+    title: str
+    module: str
+    deadline_s: float
+
+
+STAGES: Mapping[int, Stage] = {
+    1: Stage("Does it run at all", "running", 240.0),
+    2: Stage("Real failures, recorded", "failures", 540.0),
+    3: Stage("The machine", "hardware", 150.0),
+    4: Stage("Parity with nccl-tests", "parity", 360.0),
+    5: Stage("NCCL's own estimate", "estimates", 330.0),
+    6: Stage("Deadlines on a spinning kernel", "deadlines", 270.0),
+    7: Stage("NCCL's rules under real init", "rules", 300.0),
+}
+
+
+def main() -> int:
+    """Run the stages that were asked for, each in a process of its own, then sum up and pack."""
+    args = _arguments()
+    out: Path = args.out.resolve()
+    if args.inside:
+        return inside(args.inside, out, args)
+    if args.wheels:
+        print(f"unpacked {', '.join(machine.unpack(args.wheels, out)) or 'no wheel'}")
+    if args.rehearse:
+        standins.build(ROOT, Hour(out, True, ROOT, dict(os.environ), "").standins)
+    finished = [run_stage(number, out, args) for number in args.stage]
+    stages = [row for number in STAGES if (row := told(number, out))]
+    about = {"Python": platform.python_version(), "kernel": platform.release(), "taken": time.strftime("%Y-%m-%d")}
+    text = summary.whole_text(stages, args.rehearse, about)
+    paths = summary.write(out, {"about": about, "rehearsed": args.rehearse, "stages": stages}, text)
+    if args.pack:
+        for name in packing.pack_all([_folder(out, number) for number in args.stage], paths[1:], args.pack):
+            print(f"left out of the archives: {name}")
+    print(f"{paths[1]}")
+    return int(not all(finished))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder of all results")
+    parser.add_argument(
+        "--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)"
+    )
+    parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")
+    parser.add_argument("--nccl-tests-src", type=Path, metavar="DIR", help="the sources of nccl-tests, for stage 4")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="of each stage, in place of its own")
+    parser.add_argument("--inside", type=int, choices=STAGES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.out.resolve().is_relative_to(ROOT):
+        parser.error("OUT is inside the repository: name a folder outside")
+    if _other_mode(args.out, args.rehearse):
+        parser.error(f"{args.out} holds a {'real run' if args.rehearse else 'rehearsal'}: name another folder")
+    return args
+
+
+def _other_mode(out: Path, rehearse: bool) -> bool:
+    """Whether `out` holds results of the other kind, whose finished stages would count; else note this kind there."""
+    mode = "rehearsed" if rehearse else "real"
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / MODE).exists():
+        (out / MODE).write_text(mode)
+    return (out / MODE).read_text() != mode
+
+
+def _stages(text: str) -> list[int]:
+    try:
+        found = [int(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not set(found) <= set(STAGES):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers from {min(STAGES)} to {max(STAGES)}, as 1 or 1,3")
+    return list(dict.fromkeys(found))
+
+
+def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
+    """Play a stage in a process of its own and end all that is left of it; whether it finished by itself, ever."""
+    folder, stage = _folder(out, number), STAGES[number]
+    if (folder / DONE).exists():
+        print(f"stage {number}: finished earlier; delete {folder} to repeat it")
+        return True
+    mark, deadline_s = uuid.uuid4().hex, args.deadline or stage.deadline_s
+    print(f"stage {number}: {stage.title}, at most {deadline_s:.0f} s", flush=True)
+    command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
+    command += ["--rehearse"] if args.rehearse else []
+    command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
+    log = folder / "stage.log"
+    env = machine.variables(out, ROOT, mark)
+    ended = processes.run(command, log, env, deadline_s)
+    left = processes.clear(mark)
+    print(ended.text, end="", flush=True)
+    whole = ended.code == 0
+    why = "" if whole else f"the stage did not finish: {ended}{_in_step(folder)}"
+    conclude(number, folder, args, why, ended.seconds, left)
+    if whole:
+        (folder / DONE).touch()
+    return whole
+
+
+def _in_step(folder: Path) -> str:
+    begun = folder / BEGUN
+    return f", in step {begun.read_text()!r}" if begun.exists() else ""
+
+
+def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seconds: float, left: int) -> None:
+    """Write the summary of a stage, however it ended."""
+    if left:
+        why = f"{why}; {left} processes were left and killed".removeprefix("; ")
+    stage = STAGES[number]
+    more: dict[str, Any] = {"seconds": seconds, "deadline_s": args.deadline or stage.deadline_s, "ended": why}
+    if args.rehearse:
+        module = _module(number)
+        more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
+    told = summary.of_stage(number, stage.title, read(folder), **more)
+    summary.write(folder, told, summary.stage_text(told))
+
+
+def _module(number: int) -> ModuleType:
+    """It imports nothing of ours, nor torch, before it is played."""
+    return importlib.import_module(f"gpu_stages.{STAGES[number].module}")
+
+
+def told(number: int, out: Path) -> dict[str, Any] | None:
+    """The summary of a stage; none where it was never run."""
+    path = _folder(out, number) / f"{summary.NAME}.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def inside(number: int, out: Path, args: argparse.Namespace) -> int:
+    """In the process of its own: play the stage."""
+    variables = dict(os.environ)
+    hour = Hour(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
+    notebook = Notebook(hour, _folder(out, number), args.deadline - _MARGIN_S)
+    _module(number).play(hour, notebook)
+    return int(any(step.status == "late" for step in notebook.steps))
+
+
+def _folder(out: Path, number: int) -> Path:
+    return out / f"stage{number}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

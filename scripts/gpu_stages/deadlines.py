@@ -1,0 +1,185 @@
+"""Stage 6. Deadlines: whatever a rank, a kernel or the driver waits for, our commands end when they said they would."""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_stages import hardware, machine, processes
+from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.processes import MARK, End, Started
+
+REPLACED = (
+    "NCCL's kernel that spins on a GPU by gloo's call that waits on the host",
+    "a driver call that blocks by tests/fake_nvml.c, which sleeps in nvmlInit, and a nvidia-smi that sleeps",
+)
+NOT_RUN = (
+    "ncclCommAbort of a communicator whose kernel spins",
+    "a kernel that computes for longer than the deadline",
+    "the GPU is free afterwards",
+)
+RANKS = 3
+TIMEOUT_S = 25.0
+OVER_S = 2.0
+"""So much later than --timeout at most may a command end: its own promise."""
+_PATIENCE_S = TIMEOUT_S + 15.0
+_BEFORE_S = 40.0
+_ENDLESS = (
+    "-b",
+    "1K",
+    "-e",
+    "16M",
+    "-f",
+    "16384",
+    "-n",
+    "2000",
+    "-w",
+    "1",
+    "--batches",
+    "1",
+    "--no-transport-detection",
+)
+_TIMES = ("--timeout", f"{TIMEOUT_S:g}", "--phase-timeout", "8")
+_MARGIN_MIB = 64
+_SPIN = """
+import sys, torch
+torch.cuda.set_device(0)
+torch.cuda._sleep(1 << 62)
+print("spins", flush=True)
+torch.cuda.synchronize()
+"""
+
+
+def play(hour: Hour, notebook: Notebook) -> None:
+    """Each kind of waiting."""
+    before = gpu_memory_mib(hour)
+    notebook.step("a rank that never joins", _never_joins, least_s=_PATIENCE_S)
+    notebook.step("a rank that is stopped", _hit, signal.SIGSTOP, least_s=_PATIENCE_S)
+    notebook.step("a rank that is killed", _hit, signal.SIGKILL, least_s=_PATIENCE_S)
+    notebook.step("another process's kernel spins", _spinning, least_s=_PATIENCE_S)
+    notebook.step("NVML and nvidia-smi block", _driver_blocks, least_s=_PATIENCE_S)
+    notebook.step("the GPU is free", _free, before)
+
+
+def _never_joins(hour: Hour, folder: Path) -> Outcome:
+    """All ranks but the last one are started."""
+    programs = _start(hour, folder, RANKS - 1)
+    return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
+
+
+def _hit(hour: Hour, folder: Path, number: signal.Signals) -> Outcome:
+    """Send the last rank a signal in the middle of a row."""
+    programs = _start(hour, folder, RANKS)
+    if not processes.until(lambda: _rows(folder) > 0, TIMEOUT_S):
+        ends = processes.wait(programs, 0.0)
+        return Outcome({}, ("no row was measured before the deadline", *map(str, ends)))
+    os.kill(programs[-1].pid, number)
+    others = processes.wait(programs[:-1], _PATIENCE_S)
+    processes.end(programs[-1])
+    return _judged(hour, folder, others)
+
+
+def _spinning(hour: Hour, folder: Path) -> Outcome:
+    """A foreign kernel holds the GPU: our own ranks take turns with it, or do not get one."""
+    if hour.rehearse:
+        raise Refused("there is no GPU to spin on")
+    spinner = processes.start([sys.executable, "-c", _SPIN], folder / "spinner.log", hour.variables)
+    try:
+        if not processes.until(lambda: "spins" in spinner.log.read_text(), _BEFORE_S):
+            raise Refused(f"no kernel spins: {processes.last_line(spinner.log.read_text())}")
+        programs = _start(hour, folder, 2)
+        return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
+    finally:
+        processes.end(spinner)
+
+
+def _driver_blocks(hour: Hour, folder: Path) -> Outcome:
+    """The doctor asks NVML and nvidia-smi, neither of which ever answers."""
+    if not (hour.standins / "nvml").exists():
+        raise Refused("there is no libnvidia-ml of our own: no compiler built it")
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    env = {**hardware.looking(hour), "LD_LIBRARY_PATH": str(hour.standins / "nvml"), "FAKE_NVML_HANG": "1"}
+    env["PATH"] = os.pathsep.join((str(folder), env.get("PATH", "")))
+    command = machine.ours("doctor", "--local", "--no-config", *_TIMES[:2], "--json", folder / "report.json")
+    ended = processes.run(command, folder / "rank0.log", _marked(env, folder), _PATIENCE_S)
+    return _judged(hour, folder, [ended])
+
+
+def _start(hour: Hour, folder: Path, count: int) -> list[Started]:
+    """The first `count` of RANKS ranks, on a row that takes longer than the deadline."""
+    options = (
+        "--backend",
+        hour.backend,
+        *_ENDLESS,
+        *_TIMES,
+        "--keep",
+        folder / "kept",
+        "--json",
+        folder / "report.json",
+    )
+    port = machine.free_port()
+    return [
+        processes.start(
+            machine.ours("bandwidth", *options),
+            folder / f"rank{rank}.log",
+            {**_marked(hour.variables, folder), **machine.seat(rank, max(RANKS, count), port)},
+        )
+        for rank in range(count)
+    ]
+
+
+def _marked(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """`variables` with a mark of this step's own, by which what it leaves is found."""
+    return {**variables, MARK: f"{variables.get(MARK, '')}/{_slug(folder)}"}
+
+
+def _slug(folder: Path) -> str:
+    return re.sub(r"\W+", "-", folder.name)
+
+
+def _rows(folder: Path) -> int:
+    return sum(path.read_text().count('"row"') for path in folder.glob("kept/run.jsonl"))
+
+
+def _judged(hour: Hour, folder: Path, ends: list[End]) -> Outcome:
+    """When they ended, whether the report is whole, and what they left running."""
+    late = max(end.seconds for end in ends)
+    problems = [str(end) for end in ends if end.code not in (0, 2, 3, 4)]
+    if late > TIMEOUT_S + OVER_S:
+        problems.append(f"the last ended {late - TIMEOUT_S:.1f} s after its deadline")
+    found: dict[str, Any] = {"seconds": late, "exits": " ".join(str(end.code) for end in ends)}
+    try:
+        report = machine.report(folder / "report.json")
+        found |= {"status": report["status"], "exit": report["exit_code"]}
+    except (OSError, ValueError) as error:
+        problems.append(f"the report is not whole: {error}")
+    time.sleep(1.0)  # what was killed needs a moment to be gone
+    mark = f"{hour.mark}/{_slug(folder)}"
+    if left := processes.clear(mark):
+        problems.append(f"{left} processes were left running")
+    return Outcome(found, tuple(problems))
+
+
+def gpu_memory_mib(hour: Hour) -> int | None:
+    """What is in use of the GPU; None where nvidia-smi does not say."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        text = machine.said(hour, *command, log=hour.out / "stage6" / "memory.txt")
+        return int(text.split()[0])
+    except (Refused, ValueError, IndexError):
+        return None
+
+
+def _free(hour: Hour, folder: Path, before: int | None) -> Outcome:
+    after = gpu_memory_mib(hour)
+    if before is None or after is None:
+        raise Refused("nvidia-smi does not say how much memory of the GPU is in use")
+    more = after - before
+    return Outcome(
+        {"before MiB": before, "after MiB": after}, (f"{more} MiB are still in use",) if more > _MARGIN_MIB else ()
+    )

@@ -1,0 +1,110 @@
+"""Stage 3. The machine: what it says of itself, captured raw and redacted, and whether a replay says the same."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_stages import machine, processes, standins
+from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+
+REPLACED = (
+    "libnvidia-ml.so.1 by tests/fake_nvml.c: one GPU, no NVLink",
+    "nvidia-smi by a script that prints what tests/captures/one-gpu.jsonl recorded; -q and -x were not recorded",
+)
+NOT_RUN = (
+    "NVML above a driver",
+    "nvidia-smi -q and -q -x",
+)
+TEXTS = (("-q",), ("-q", "-x"), ("topo", "-m"), ("nvlink", "-s"), ("-L",), ())
+_DEADLINE_S = 40.0
+
+
+def play(hour: Hour, notebook: Notebook) -> None:
+    """Look, replay, compare."""
+    for words in TEXTS:
+        notebook.step(" ".join(("nvidia-smi", *words)), _text, *words)
+    notebook.step("capture", _capture)
+    notebook.step("capture, redacted", _capture, "--redact")
+    notebook.step("what NVML said", _nvml)
+    notebook.step("doctor", _doctor)
+    for name in ("capture", "capture, redacted"):
+        notebook.step(f"replay of {name}", _replay, name)
+
+
+def looking(hour: Hour) -> dict[str, str]:
+    """The environment in which a process finds the driver, or what replaces it."""
+    if not hour.rehearse:
+        return dict(hour.variables)
+    path = os.pathsep.join((str(hour.standins / "bin"), hour.variables.get("PATH", "")))
+    return {**standins.with_nvml(dict(hour.variables), hour.standins), "PATH": path}
+
+
+def _text(hour: Hour, folder: Path, *words: str) -> Outcome:
+    ended = processes.run(["nvidia-smi", *words], folder / "text.txt", looking(hour), _DEADLINE_S)
+    if ended.code != 0:
+        raise Refused(str(ended))
+    return Outcome({"lines": len(ended.text.splitlines())})
+
+
+def _capture(hour: Hour, folder: Path, *arguments: str) -> Outcome:
+    path = folder / "machine.jsonl"
+    command = machine.ours("capture", "-o", path, "--timeout", 30, *arguments)
+    ended = processes.run(command, folder / "capture.log", looking(hour), _DEADLINE_S)
+    if ended.code != 0:
+        return Outcome({}, (str(ended),))
+    return Outcome({"answers": len(path.read_text().splitlines()) - 1, "bytes": path.stat().st_size})
+
+
+def _nvml(hour: Hour, folder: Path) -> Outcome:
+    """Each question to NVML: answered, or refused and how."""
+    rows = [json.loads(line) for line in _captured(folder, "capture").read_text().splitlines()]
+    asked = [row for row in rows if row.get("ask", [""])[0] == "nvml"]
+    answers = {f"{' '.join(map(str, row['ask'][1:]))}": row.get("refused", "answered") for row in asked}
+    whys = {name: row["why"] for name, row in zip(answers, asked, strict=True) if "why" in row}
+    counts = Counter(answers.values())
+    problems = () if counts["answered"] else ("NVML answered nothing",)
+    return Outcome({**counts, "answers": answers, "why": whys}, problems)
+
+
+def _doctor(hour: Hour, folder: Path) -> Outcome:
+    """The verdict on the machine itself. A healthy machine with a GPU has nothing that fails."""
+    report = _judged(hour, folder)
+    failing = [check["id"] for check in report["checks"] if check["status"] == "fail"]
+    unknown = [check["id"] for check in report["checks"] if check["status"] == "unknown"]
+    found = {"exit": report["exit_code"], "failing": " ".join(failing), "unknown": " ".join(unknown)}
+    return Outcome({**found, **report["coverage"]}, tuple(f"{name} fails" for name in failing))
+
+
+def _captured(folder: Path, name: str) -> Path:
+    """The capture that another step has made. Raises Refused."""
+    path = folder.parent / name / "machine.jsonl"
+    if not path.exists():
+        raise Refused(f"there is no {name} to read")
+    return path
+
+
+def _replay(hour: Hour, folder: Path, name: str) -> Outcome:
+    """The same checks must come to the same, whoever looks."""
+    here = _verdicts(machine.report(folder.parent / "doctor" / "report.json"))
+    there = _verdicts(_judged(hour, folder, _captured(folder, name)))
+    unlike = [f"{name}: {here.get(name)} here, {there.get(name)} replayed" for name in sorted({*here, *there})
+              if here.get(name) != there.get(name)]  # fmt: skip
+    return Outcome({"checks": len(there)}, tuple(unlike))
+
+
+def _judged(hour: Hour, folder: Path, *captures: Path) -> dict[str, Any]:
+    path = folder / "report.json"
+    options = ["--local", "--no-config", "--timeout", 30, "--json", path]
+    ended = processes.run(
+        machine.ours("doctor", *options, *captures), folder / "doctor.log", looking(hour), _DEADLINE_S
+    )
+    if ended.code not in (0, 3, 4):
+        raise Refused(str(ended))
+    return machine.report(path)
+
+
+def _verdicts(report: Mapping[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in report["checks"]}

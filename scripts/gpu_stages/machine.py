@@ -1,0 +1,135 @@
+"""What the stages need of the machine: seats of ranks on its one GPU, free ports, NCCL's library, and how we call ours.
+
+Several ranks on one GPU: NCCL refuses them where host hash and GPU are equal, and the host hash comes from NCCL_HOSTID
+(src/init.cc since 2.5.6, misc/utils.cc). Each rank is therefore a node of its own, and bytes go over NET/Socket. From
+2.30.3 on NCCL_MULTI_RANK_GPU_ENABLE allows it outright. Times then mean nothing: the ranks' contexts take turns.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import socket
+import struct
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_stages import processes
+from gpu_stages.notebook import Hour, Refused
+from gpu_stages.processes import End, Started
+
+RAS_PORT = 28100
+"""Of rank 0; every further rank listens one higher, so that a rank that is lost takes no other's answers with it."""
+_CLONE_NEWNET = 0x40000000
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "OMPI_", "PMI", "NCCL_", "TORCH_")
+_QUESTION_S = 60.0
+
+
+def variables(out: Path, root: Path, mark: str) -> dict[str, str]:
+    """The environment of all that a stage starts: no launcher's or library's variable of the caller's gets in."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    path = [str(root), str(root / "scripts"), str(site(out)), mine.get("PYTHONPATH", "")]
+    ours = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", processes.MARK: mark, "GLOO_SOCKET_IFNAME": "lo"}
+    return {**mine, **ours, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def site(out: Path) -> Path:
+    """Where carried wheels are unpacked."""
+    return out / "site"
+
+
+def unpack(wheels: Path, out: Path) -> list[str]:
+    """Unpack the wheels of a folder for the stages to import; their names. Raises OSError, BadZipFile."""
+    found = sorted(wheels.glob("*.whl"))
+    for wheel in found:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site(out))
+    return [wheel.name for wheel in found]
+
+
+def free_port() -> int:
+    """A port that nothing listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def seat(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The variables that make a process `rank` of `ranks`, each of which is a node of its own to NCCL."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "NCCL_HOSTID": f"hour-{rank}",
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_RAS_ADDR": f"localhost:{RAS_PORT + rank}",
+    }
+
+
+def ours(command: str, *arguments: object) -> list[str]:
+    """The command line of one of our commands."""
+    return [sys.executable, "-m", "ncclprobe", command, *map(str, arguments)]
+
+
+def start_ranks(hour: Hour, folder: Path, ranks: Sequence[int], of: int, command: Sequence[object]) -> list[Started]:
+    """Start `command` as each of `ranks` in a world of `of`; rank N writes to rankN.log in `folder`."""
+    port = free_port()
+    return [
+        processes.start(command, folder / f"rank{rank}.log", {**hour.variables, **seat(rank, of, port)})
+        for rank in ranks
+    ]
+
+
+def as_ranks(hour: Hour, folder: Path, of: int, command: Sequence[object], deadline_s: float) -> list[End]:
+    """Run `command` as all ranks of a world and wait for them."""
+    return processes.wait(start_ranks(hour, folder, range(of), of, command), deadline_s)
+
+
+def said(hour: Hour, *command: object, log: Path, deadline_s: float = _QUESTION_S) -> str:
+    """What a program writes. Raises Refused where it is not there, or does not end well."""
+    if shutil.which(str(command[0]), path=hour.variables.get("PATH")) is None:
+        raise Refused(f"there is no {command[0]} here")
+    ended = processes.run(command, log, hour.variables, deadline_s)
+    if ended.code != 0:
+        raise Refused(str(ended))
+    return ended.text
+
+
+def report(path: Path) -> dict[str, Any]:
+    """A JSON report as it was written. Raises OSError, ValueError."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or "exit_code" not in found:
+        raise ValueError(f"{path.name} is no report")
+    return found
+
+
+def nccl_library(hour: Hour, log: Path) -> Path:
+    """The libnccl.so.2 that torch loads here. Raises Refused where it has none."""
+    script = (
+        "import torch; torch.cuda.nccl.version(); "
+        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'libnccl' in line})"
+    )
+    ended = processes.run([sys.executable, "-c", script], log, hour.variables, _QUESTION_S)
+    paths = [Path(word) for word in processes.last_line(ended.text).split() if "libnccl.so" in word]
+    if ended.code != 0 or not paths:
+        raise Refused(f"torch loads no libnccl: {ended}")
+    return paths[0]
+
+
+def own_network() -> bool:
+    """Take a network namespace for this process and what it starts, with lo up; False where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14x", b"lo", 0x1 | 0x40)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
+    return True

@@ -1,0 +1,151 @@
+"""Stage 1. Does it run at all: every measuring command, on one rank and on several of one GPU."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_stages import machine, processes
+from gpu_stages.notebook import Hour, Notebook, Outcome
+from gpu_stages.processes import End
+
+REPLACED = (
+    "NCCL by gloo, the GPU by host memory",
+    "ranks that share a GPU by NCCL_HOSTID: the same variables are set, gloo reads none of them",
+)
+NOT_RUN = (
+    "CUDA buffers, streams and events of ncclprobe/probes",
+    "--graph, beyond its refusal with gloo",
+    "transport detection and the untimed NCCL_DEBUG pass",
+)
+OPS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",
+)
+BOTH_PLACES = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
+VERDICTS = (0, 3, 4)
+"""Exit codes of a run that came to its end: a verdict on numbers that mean nothing here is not looked at."""
+_SMALL = ("-b", "64K", "-e", "4M", "-f", "64", "-n", "5", "-w", "1", "--batches", "1", "--timeout", "60")
+_TIMEOUT_S = 70.0
+
+
+def play(hour: Hour, notebook: Notebook) -> None:
+    """All commands once, small."""
+    notebook.step("inventory", _inventory)
+    notebook.step("one rank alone is refused", _refused)
+    notebook.step("one rank, our own loop", _one_rank)
+    for ranks in (2, 4):
+        notebook.step(f"every collective, {ranks} ranks", _every_op, ranks)
+    notebook.step("CUDA graphs, 2 ranks", _graphs)
+    notebook.step("pairs, 4 ranks", _command, "pairs", 4, "pairs", "--timeout", 60)
+    notebook.step("copies", _command, "copies", 1, "copies", "--timeout", 60)
+    training = ("ddp", "--params", "200K", "--layers", 2, "--micro-batches", 1, "--compute", 0.01, "--timeout", 60)
+    notebook.step("workload, 2 ranks", _command, "steps", 2, "workload", *training)
+
+
+def _inventory(hour: Hour, folder: Path) -> Outcome:
+    """What this machine has of all that the stages need."""
+    ended = processes.run([sys.executable, "-m", "gpu_stages.inventory"], folder / "inventory.log", hour.variables, 60)
+    found = json.loads(processes.last_line_whole(ended.text))
+    missing = [f"cannot import {name}: {why}" for name, why in found["missing"].items()]
+    if not hour.rehearse and not found["gpus"]:
+        missing.append("torch can use no GPU")
+    return Outcome(found, tuple(missing))
+
+
+def _refused(hour: Hour, folder: Path) -> Outcome:
+    """One rank moves no byte between ranks: exit 2 and a remedy."""
+    command = machine.ours("bandwidth", "--backend", hour.backend, "--nproc", 1)
+    ended = processes.run(command, folder / "bandwidth.log", hour.variables, _TIMEOUT_S)
+    return Outcome({"exit": ended.code, "said": processes.last_line(ended.text)}, _unless(ended.code == 2, str(ended)))
+
+
+def _one_rank(hour: Hour, folder: Path) -> Outcome:
+    """The loop that measures, in a process group of one rank."""
+    path = folder / "rows.json"
+    sizes = ",".join(str(8 << shift) for shift in (0, 13, 23))
+    command = [sys.executable, "-m", "gpu_stages.one_rank", hour.backend, "all_reduce", sizes, path]
+    ended = processes.run(command, folder / "rank0.log", hour.variables, _TIMEOUT_S)
+    if ended.code != 0:
+        return Outcome({}, (str(ended),))
+    rows = json.loads(path.read_text())
+    wrong = [f"{row['nbytes']} B: {row['wrong']} wrong elements" for row in rows if row["wrong"]]
+    return Outcome({"rows": len(rows), **{f"{row['nbytes']} B us": row["mean_us"] for row in rows}}, tuple(wrong))
+
+
+def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
+    ends, report = _measured(hour, folder, ranks, "bandwidth", "--op", "all", *_SMALL)
+    if report is None:
+        return Outcome({}, tuple(map(str, ends)))
+    rows = report["measurements"]
+    networks = sorted({str(row["transport"]["network"]) for row in rows})
+    found = {"rows": len(rows), "nodes": rows[0]["nodes"] if rows else 0, "networks": ", ".join(networks)}
+    versions = next(node["versions"] for node in report["environment"].values())
+    found |= {"torch": versions.get("torch"), "NCCL": versions.get("nccl"), "failing": _failing(report)}
+    return Outcome(found, tuple(_wrong_rows(rows, hour.rehearse)))
+
+
+def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[str]:
+    """What rows lack, and what they must not say."""
+    places = {(row["op"], row["place"]) for row in rows}
+    for op in OPS:
+        wanted = {"in", "out"} if op in BOTH_PLACES and not rehearse else set()
+        have = {place for name, place in places if name == op}
+        if not have or not wanted <= have:
+            yield f"{op} was measured {' and '.join(sorted(have)) or 'not at all'}"
+    yield from (f"{row['op']} of {row['nbytes']} B has {row['wrong']} wrong elements" for row in rows if row["wrong"])
+    if not rehearse:
+        strange = {str(row["transport"]["network"]) for row in rows} - {"Socket"}
+        yield from (f"transport detection says {name} where ranks of one GPU have sockets alone" for name in strange)
+
+
+def _graphs(hour: Hour, folder: Path) -> Outcome:
+    ends, report = _measured(hour, folder, 2, "bandwidth", "--graph", *_SMALL)
+    if hour.rehearse:
+        return Outcome(
+            {"exits": [end.code for end in ends]}, _unless(ends[0].code == 2, "--graph with gloo is not refused")
+        )
+    if report is None:
+        return Outcome({}, tuple(map(str, ends)))
+    modes = sorted({row["mode"] for row in report["measurements"]})
+    return Outcome({"rows": len(report["measurements"])}, _unless(modes == ["graph"], f"modes are {modes}"))
+
+
+def _command(hour: Hour, folder: Path, wants: str, ranks: int, name: str, *arguments: object) -> Outcome:
+    """A command whose report must hold rows under `wants`."""
+    ends, report = _measured(hour, folder, ranks, name, *arguments)
+    if report is None:
+        return Outcome({}, tuple(map(str, ends)))
+    rows = report.get(wants) or []
+    return Outcome({wants: len(rows), "failing": _failing(report)}, _unless(bool(rows), f"the report has no {wants}"))
+
+
+def _measured(
+    hour: Hour, folder: Path, ranks: int, name: str, *arguments: object
+) -> tuple[list[End], dict[str, Any] | None]:
+    """How the ranks of a command ended, and rank 0's report; None where one did not come to its end."""
+    path = folder / "report.json"
+    command = machine.ours(name, "--backend", hour.backend, "--json", path, *arguments)
+    if ranks == 1:
+        ends = [processes.run(command, folder / "rank0.log", hour.variables, _TIMEOUT_S)]
+    else:
+        ends = machine.as_ranks(hour, folder, ranks, command, _TIMEOUT_S)
+    whole = all(end.code in VERDICTS for end in ends) and path.exists()
+    return ends, machine.report(path) if whole else None
+
+
+def _failing(report: Mapping[str, Any]) -> str:
+    """The checks that fail; some must, as ranks of one machine that play several nodes meet on loopback."""
+    return " ".join(sorted({check["id"] for check in report["checks"] if check["status"] == "fail"})) or "none"
+
+
+def _unless(right: bool, problem: str) -> tuple[str, ...]:
+    return () if right else (problem,)

@@ -1,0 +1,48 @@
+"""What replaces a driver in a rehearsal: a libnvidia-ml and a libnccl compiled from tests/, and recorded nvidia-smi."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+LIBRARIES = {"nvml": ("fake_nvml.c", "libnvidia-ml.so.1"), "nccl": ("fake_nccl.c", "libnccl.so.2")}
+_BUILD_S = 60.0
+_RECORDED = "tests/captures/one-gpu.jsonl"
+_HEAD = """#!/bin/sh
+# Prints what nvidia-smi printed on the machine of one-gpu.jsonl; a question that was not recorded is refused.
+case "$*" in
+"""
+_TAIL = """*) echo "this is a stand-in for nvidia-smi, which was never asked: $*" >&2; exit 6;;
+esac
+"""
+
+
+def build(root: Path, folder: Path) -> None:
+    """Make them in `folder`. Without a compiler there are no libraries, and the steps that need one say so."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    script = folder / "bin" / "nvidia-smi"
+    script.write_text(_nvidia_smi(root / _RECORDED))
+    script.chmod(0o755)
+    if shutil.which("gcc") is None:
+        return
+    for name, (source, library) in LIBRARIES.items():
+        target = folder / name / library
+        target.parent.mkdir(exist_ok=True)
+        flags = ["-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", str(target)]
+        subprocess.run(["gcc", *flags, str(root / "tests" / source)], check=True, timeout=_BUILD_S)
+
+
+def _nvidia_smi(capture: Path) -> str:
+    """A shell script that gives the recorded answers."""
+    rows = [json.loads(line) for line in capture.read_text().splitlines()]
+    asked = [
+        (row["ask"], row["said"]) for row in rows if row.get("ask", [])[:2] == ["run", "nvidia-smi"] and "said" in row
+    ]
+    cases = [f"{shlex.quote(' '.join(ask[2:]))}) printf %s {shlex.quote(said)};;\n" for ask, said in asked]
+    return _HEAD + "".join(cases) + _TAIL
+
+
+def with_nvml(variables: dict[str, str], folder: Path) -> dict[str, str]:
+    """`variables` with which a process finds the libnvidia-ml of our own."""
+    return {**variables, "LD_LIBRARY_PATH": str(folder / "nvml")}

@@ -1,0 +1,121 @@
+"""Every variable of the table that says what it takes: a wrong value is found, and a right one is not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ncclprobe.checks.env.fixtures import having, nccl, setting
+from ncclprobe.checks.env.names import retired_var, unknown_var
+from ncclprobe.checks.env.numbers import bool_word, number_text, range
+from ncclprobe.checks.env.texts import debugging, unknown_text
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.values import replace
+from ncclprobe.nccl.parameters import Parameter, table
+
+LOADED = replace(nccl(2, 30, 7), packages={"torch": "2.13.0+cu130"})
+OF_LAUNCHERS = {"launch", "slurm", "mpi"}  # launch.* judges what they say of the job
+
+
+def findings(settings: Settings) -> list[Any]:
+    return [
+        *unknown_var.run(settings, LOADED),
+        *retired_var.run(settings, LOADED),
+        *bool_word.run(settings, LOADED),
+        *number_text.run(settings),
+        *range.run(settings),
+        *unknown_text.run(settings),
+        *debugging.run(settings),
+    ]
+
+
+def numbered(parameter: Parameter) -> bool:
+    return parameter.type in ("bool", "int", "size") or (parameter.type == "enum" and parameter.low is not None)
+
+
+def wrong(parameter: Parameter) -> Iterator[str]:
+    """A word that it does not know, and the numbers beside its range."""
+    if parameter.words or numbered(parameter):
+        yield "nonesuch"
+    if not parameter.words and numbered(parameter):
+        if parameter.low is not None:
+            yield str(parameter.low - 1)
+        if parameter.high is not None:
+            yield str(parameter.high + 1)
+
+
+def right(parameter: Parameter) -> Iterator[str]:
+    """Each of its words, and the ends of its range."""
+    yield from parameter.words
+    if not parameter.words and numbered(parameter):
+        yield from (str(end) for end in (parameter.low, parameter.high) if end is not None)
+
+
+ROWS = [row for row in table().values() if row.is_read and row.owner not in OF_LAUNCHERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(row.name, value) for row in ROWS for value in wrong(row)], ids=lambda text: text
+)
+def test_a_wrong_value_is_found(name: str, value: str) -> None:
+    found = {finding.severity for finding in findings(setting(name, value))}
+    plugins_words = table()[name].words and table()[name].owner not in ("nccl", "torch", "gloo")
+    assert found & ({Severity.NOTE} if plugins_words else {Severity.WARN, Severity.FAIL})
+
+
+@pytest.mark.parametrize("name", [row.name for row in ROWS if any(right(row))])
+def test_a_right_value_is_none_that_a_reader_does_not_know(name: str) -> None:
+    for value in right(table()[name]):
+        assert not list(unknown_text.run(setting(name, value)))
+        assert not list(range.run(setting(name, value)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "maybe"),
+        ("GLOO_DEVICE_TRANSPORT", "UDP"),
+    ],
+)
+def test_what_torch_and_gloo_refuse_ends_the_process(name: str, value: str) -> None:
+    (finding,) = unknown_text.run(setting(name, value))
+    assert finding.severity is Severity.FAIL
+
+
+def test_a_number_out_of_range_is_read_by_torch_and_does_not_end_it() -> None:
+    (finding,) = unknown_text.run(setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "9"))
+    assert finding.severity is Severity.WARN
+
+
+REAL = {
+    "vLLM": {"NCCL_CUMEM_ENABLE": "0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1", "NCCL_NVLS_ENABLE": "0"},
+    "DeepSpeed": {"NCCL_DEBUG": "WARN", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_SOCKET_IFNAME": "=eth0"},
+    "Megatron-LM": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1"},
+    "NeMo": {"NCCL_P2P_NET_CHUNKSIZE": "2097152", "TORCH_NCCL_HIGH_PRIORITY": "1", "NCCL_GRAPH_REGISTER": "0"},
+    "Ray Train": {"NCCL_SOCKET_IFNAME": "^lo,docker,veth", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
+    "EFA": {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "NCCL_SOCKET_IFNAME": "^docker,lo"},
+    "TCPXO": {"NCCL_FASTRAK_CTRL_DEV": "eth0", "NCCL_FASTRAK_USE_SNAP": "1", "NCCL_FASTRAK_USE_LLCM": "1"},
+    "InfiniBand": {"NCCL_IB_HCA": "mlx5", "NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_SPLIT_DATA_ON_QPS": "0"},
+    "RoCE": {"NCCL_IB_GID_INDEX": "3", "NCCL_IB_TC": "106", "NCCL_IB_SL": "3", "NCCL_IB_TIMEOUT": "22"},
+    "Slurm with UCX": {"UCX_TLS": "rc,cuda_copy", "UCX_NET_DEVICES": "mlx5_0:1", "UCX_LOG_LEVEL": "warn"},
+    "debugging": {"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+    "GB200": {"NCCL_MNNVL_ENABLE": "1", "NCCL_NET_GDR_C2C": "1", "NVSHMEM_BOOTSTRAP": "UID", "NCCL_CUMEM_ENABLE": "1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variables", REAL.values(), ids=REAL)
+def test_of_a_real_setup_nothing_worse_than_a_note_is_said(variables: dict[str, str]) -> None:
+    assert [finding for finding in findings(having(**variables)) if finding.severity is not Severity.NOTE] == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "severity"), [("2.13.0", None), ("2.15.1+cu130", Severity.WARN), (None, Severity.NOTE)]
+)
+def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
+    torch: str | None, severity: Severity | None
+) -> None:
+    software = replace(LOADED, packages={"torch": torch} if torch else {})
+    found = list(retired_var.run(setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), software))
+    assert [finding.severity for finding in found] == ([severity] if severity else [])

@@ -1,0 +1,405 @@
+"""The first hour on a GPU, as far as it can be played without one: stages end, results stay, rehearsals say so."""
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+PYTHON_PATH = {**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _scripts() -> Iterator[None]:
+    """The scripts' folder on the path, as the scripts have it."""
+    sys.path.insert(0, str(SCRIPTS))
+    yield
+    sys.path.remove(str(SCRIPTS))
+
+
+def stages(name: str) -> ModuleType:
+    return importlib.import_module(f"gpu_stages.{name}")
+
+
+def hour(*arguments: object, program: Path = SCRIPTS / "gpu_hour.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+
+DRIVER = """
+import sys
+sys.path[:0] = [{scripts!r}]
+import gpu_stages
+gpu_stages.__path__.append({folder!r})
+import gpu_hour
+gpu_hour._MARGIN_S = 0.5
+gpu_hour.STAGES = {{
+    1: gpu_hour.Stage("breaks", "breaking", 20.0),
+    2: gpu_hour.Stage("hangs", "hanging", 6.0),
+    3: gpu_hour.Stage("works", "working", 20.0),
+}}
+sys.exit(gpu_hour.main())
+"""
+HEAD = """
+import subprocess, sys, time
+from gpu_stages.notebook import Outcome, Refused
+REPLACED, NOT_RUN = ("a GPU by nothing",), ("everything",)
+def write(hour, folder, *words):
+    with (folder / "played").open("a") as stream:
+        stream.write(".")
+    return Outcome({"words": " ".join(words)})
+"""
+MODULES = {
+    "breaking": """
+def play(hour, notebook):
+    notebook.step("first", write, "a", "b")
+    sys.exit("no more of this")
+""",
+    "hanging": """
+def wait(hour, folder):
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    (folder / "pid").write_text(str(child.pid))
+    time.sleep(1000)
+def play(hour, notebook):
+    notebook.step("before", write, least_s=0.1)
+    notebook.step("for ever", wait, least_s=0.1)
+""",
+    "working": """
+def differ(hour, folder):
+    return Outcome({"seen": 7}, ("7 is not 8",))
+def refuse(hour, folder):
+    raise Refused("there is no such thing here")
+def fail(hour, folder):
+    return {}["nothing"]
+def play(hour, notebook):
+    notebook.step("differs", differ)
+    notebook.step("refuses", refuse)
+    notebook.step("fails", fail)
+    notebook.step("goes on", write)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Three stages of our own, of which one breaks and one hangs: the folder of results, and how it ended."""
+    folder = tmp_path_factory.mktemp("stages")
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(HEAD + text)
+    driver = folder / "driver.py"
+    driver.write_text(DRIVER.format(scripts=str(SCRIPTS), folder=str(folder)))
+    out = folder / "out"
+    return out, hour(out, "--rehearse", "--pack", folder / "back", program=driver)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def statuses(stage: dict[str, Any]) -> dict[str, str]:
+    return {step["name"]: step["status"] for step in stage["steps"]}
+
+
+def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path, Any]) -> None:
+    out, done = played
+    assert done.returncode == 1, done.stderr
+    one, two, three = (summary(out / f"stage{number}") for number in (1, 2, 3))
+    assert statuses(one) == {"first": "good"}
+    assert "exit 1" in one["ended"]
+    assert "no more of this" in one["ended"]
+    assert statuses(two) == {"before": "good"}
+    assert "was killed at its deadline after 6." in two["ended"]
+    assert two["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
+    assert statuses(three) == {"differs": "bad", "refuses": "refused", "fails": "failed", "goes on": "good"}
+    assert three["ended"] == ""
+
+
+def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> None:
+    pid = int((played[0] / "stage2" / "for ever" / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_finished_stage_and_a_written_step_are_not_played_again(played: tuple[Path, Any]) -> None:
+    out, _ = played
+    again = hour(out, "--rehearse", "--stage", "1,3", program=out.parent / "driver.py")
+    assert "stage 3: finished earlier" in again.stdout
+    assert (out / "stage3" / "goes on" / "played").read_text() == "."
+    assert (out / "stage1" / "first" / "played").read_text() == "."
+    assert again.returncode == 1  # stage 1 broke again
+
+
+def test_the_whole_summary_says_what_was_replaced_what_was_not_run_and_what_differs(played: tuple[Path, Any]) -> None:
+    text = (played[0] / "summary.md").read_text()
+    assert "rehearsed without a GPU" in text
+    for words in ("a GPU by nothing", "Not run here", "7 is not 8", "there is no such thing here", "KeyError"):
+        assert words in text
+    assert "| 3. works |" in text
+
+
+def test_results_come_back_as_few_files(played: tuple[Path, Any]) -> None:
+    back = played[0].parent / "back"
+    assert sorted(path.name for path in back.iterdir()) == [
+        "stage1.tar.gz", "stage2.tar.gz", "stage3.tar.gz", "summary.md",
+    ]  # fmt: skip
+    with tarfile.open(back / "stage3.tar.gz") as archive:
+        assert "stage3/steps.jsonl" in archive.getnames()
+
+
+def test_a_rehearsal_is_never_taken_for_the_real_hour(played: tuple[Path, Any]) -> None:
+    done = hour(played[0], program=played[0].parent / "driver.py")
+    assert done.returncode == 2
+    assert "holds a rehearsal" in done.stderr
+
+
+@pytest.mark.parametrize("numbers", ["9", "x", "1,9", ""])
+def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path, numbers: str) -> None:
+    done = hour(tmp_path / "out", "--stage", numbers)
+    assert done.returncode == 2
+    assert "give numbers from 1 to 7" in done.stderr
+
+
+def test_results_are_not_written_into_the_repository() -> None:
+    done = hour(SCRIPTS / "out", "--rehearse")
+    assert done.returncode == 2
+    assert not (SCRIPTS / "out").exists()
+
+
+def test_every_stage_ends_within_ten_minutes_and_says_what_a_rehearsal_leaves_out() -> None:
+    gpu_hour = importlib.import_module("gpu_hour")
+    for stage in gpu_hour.STAGES.values():
+        module = stages(stage.module)
+        assert 0 < stage.deadline_s < 600
+        assert module.REPLACED
+        assert module.NOT_RUN
+        assert callable(module.play)
+
+
+def test_the_largest_files_are_left_out_where_not_all_fit(tmp_path: Path) -> None:
+    packing = stages("packing")
+    stage = tmp_path / "stage9"
+    stage.mkdir()
+    (stage / "small").write_text("x" * 1000)
+    (stage / "large").write_bytes(os.urandom(200_000))
+    archive, left = packing.pack(stage, tmp_path / "back", most_bytes=100_000)
+    assert archive.stat().st_size <= 100_000
+    assert left == ("stage9/large (200000 bytes)",)
+    with tarfile.open(archive) as packed:
+        assert sorted(packed.getnames()) == ["stage9/left-out.txt", "stage9/small"]
+
+
+def test_more_files_than_come_back_are_refused(tmp_path: Path) -> None:
+    packing = stages("packing")
+    with pytest.raises(ValueError, match="more than 8"):
+        packing.pack_all([tmp_path] * 9, [], tmp_path / "back")
+
+
+def test_a_half_line_of_steps_is_dropped(tmp_path: Path) -> None:
+    notebook = stages("notebook")
+    line = {"name": "one", "status": "good", "seconds": 1.0, "why": [], "found": {}}
+    (tmp_path / "steps.jsonl").write_text(json.dumps(line) + '\n{"name": "tw')
+    assert [step.name for step in notebook.read(tmp_path)] == ["one"]
+
+
+def test_a_program_that_ignores_everything_is_killed_at_its_deadline(tmp_path: Path) -> None:
+    processes = stages("processes")
+    stubborn = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\ntime.sleep(99)"
+    )
+    ended = processes.run([sys.executable, "-c", stubborn], tmp_path / "log", os.environ, 1.0)
+    assert ended.code is None
+    assert "was killed at its deadline" in str(ended)
+    good = processes.run([sys.executable, "-c", "print(3)"], tmp_path / "log", os.environ, 30.0)
+    assert (good.code, good.text) == (0, "3\n")
+
+
+# What stage 2 looks at.
+
+
+class RasServer(threading.Thread):
+    """Answers as NCCL's RAS: OK to each setting, then the status, then it hangs up (src/ras/client_support.cc)."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.server = socket.create_server(("localhost", 0))
+        self.port = int(self.server.getsockname()[1])
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.server.accept()
+                with connection, connection.makefile("r") as stream:
+                    form = "text"
+                    for line in stream:
+                        words = line.split()
+                        form = words[2] if words[:2] == ["set", "format"] else form
+                        if words[-1] == "status":
+                            connection.sendall(f"status as {form}\n".encode())
+                            break
+                        connection.sendall(b"OK\n")
+
+
+def test_ras_is_asked_in_its_own_words_and_a_silent_port_is_said() -> None:
+    observing = stages("observing")
+    server = RasServer()
+    server.start()
+    answers = {kind: observing.ras(server.port, question) for kind, question in observing.QUESTIONS.items()}
+    assert answers == {"txt": b"OK\nstatus as text\n", "json": b"OK\nOK\nstatus as json\n"}
+    server.server.close()
+    assert observing.ras(1, "verbose status\n") == b"(Connection refused)\n"
+
+
+def test_a_process_without_a_handler_is_not_signalled() -> None:
+    observing = stages("observing")
+    import signal
+
+    assert not observing.takes(os.getpid(), signal.SIGUSR1)
+    assert observing.takes(os.getpid(), signal.SIGINT)
+    assert not observing.takes(2**22 + 1, signal.SIGUSR1)
+    assert observing.state(os.getpid()) == "R"
+
+
+def test_the_kernels_view_names_every_thread() -> None:
+    text = stages("observing").kernel_view(os.getpid())
+    assert f"== task {os.getpid()}\n" in text
+    assert "VmRSS" in text
+
+
+def test_a_silent_port_answers_no_caller() -> None:
+    job = stages("failure_job")
+    port = job.silent_port()
+    with socket.socket() as caller:
+        caller.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            caller.connect(("127.0.0.1", port))
+    for kept in job._silent:
+        kept.close()
+
+
+def test_a_job_whose_rank_is_killed_leaves_its_records(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-m", "gpu_stages.failure_job", "sigkill", str(tmp_path), "gloo"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    codes = json.loads((tmp_path / "end.json").read_text())["codes"]
+    assert codes == [1, -9, 1]
+    job = json.loads((tmp_path / "job.json").read_text())
+    assert (job["cause"], job["victim"], job["backend"]) == ("rank-crashed", 1, "gloo")
+    entries = json.loads((tmp_path / "rank1.before.fr.json").read_text())["entries"]
+    assert [entry["profiling_name"] for entry in entries] == ["gloo:all_reduce"] * 2
+    assert (tmp_path / "rank0.before.fr.pickle").stat().st_size > 100
+    assert "step 3: sigkill" in (tmp_path / "rank1.log").read_text()
+    assert "failure_rank.py" in (tmp_path / "rank0.stacks.txt").read_text()
+    assert not list(tmp_path.glob("*.dumped"))
+
+
+def test_every_fault_is_played_by_a_rank_or_by_the_environment() -> None:
+    faults, rank = stages("faults"), stages("failure_rank")
+    assert len(faults.BY_NAME) == len(faults.FAULTS)
+    for fault in faults.FAULTS:
+        by_rank = fault.name in rank.FAULTS
+        by_setting = bool(fault.variables or fault.everywhere or fault.network)
+        assert by_rank != (by_setting or fault.name == "healthy"), fault.name
+        assert bool(fault.cause) == (fault.name != "healthy")
+
+
+# What asks NCCL itself.
+
+
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for libnccl."""
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed: the stand-in for libnccl.so.2 cannot be built")
+    folder = tmp_path_factory.mktemp("standins")
+    stages("standins").build(SCRIPTS.parent, folder)
+    path: Path = folder / "nccl" / "libnccl.so.2"
+    return path
+
+
+def test_estimates_are_asked_with_the_sizes_that_nccl_tests_prints(nccl: Path) -> None:
+    calls = stages("nccl_calls")
+    library = calls.Nccl(nccl)
+    assert library.version() == 22907
+    comm = library.communicator(library.unique_id(), 0, 4)
+    times = {op: library.estimate_us(op, 4_000_000, 4, comm, 4096) for op in calls.OPS}
+    assert times == dict.fromkeys(calls.OPS, 410.0)  # 10 us and one for each 10,000 bytes
+    library.abort(comm)
+
+
+def test_what_nccl_refuses_is_said_with_its_code(nccl: Path) -> None:
+    calls = stages("nccl_calls")
+    library = calls.Nccl(nccl)
+    with pytest.raises(calls.NcclError, match="ncclCommInitRank returned 4"):
+        library.communicator(b"\0" * 128, 0, 1)
+
+
+def test_a_case_is_asked_as_two_ranks_in_processes_of_their_own(nccl: Path) -> None:
+    script = (
+        "import sys, json\nfrom pathlib import Path\nfrom gpu_stages.nccl_calls import Nccl\n"
+        "from gpu_stages.rules_server import ask\n"
+        "print(json.dumps(ask(Nccl(Path(sys.argv[1])), {'NCCL_XA': '1'}, {}, 2)))"
+    )
+    command = [sys.executable, "-c", script, str(nccl)]
+    done = subprocess.run(command, env=PYTHON_PATH, capture_output=True, text=True, timeout=60, check=True)
+    first, second = json.loads(done.stdout)
+    assert (first["id"], first["init"], second["id"], second["init"]) == (0, 0, None, 0)
+    assert first["environ"] == {"NCCL_XA": "1"}
+    assert "rank 1 nranks 2 - Init COMPLETE" in second["log"]
+
+
+def test_the_model_is_compared_where_both_say_something() -> None:
+    estimates = stages("estimates")
+    modelled = estimates.model(estimates._RECORDED, 2, 22907, rehearse=True)
+    ours = modelled["all_reduce", 1 << 20].time_us
+    rows = estimates.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], modelled)
+    assert [(row["op"], row["ratio"]) for row in rows] == [("all_reduce", 1.0)]
+    assert list(estimates.far({"all_reduce": [1.0, 1.01]})) == []
+    assert list(estimates.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+
+
+def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:
+    parity = stages("parity")
+    times = {
+        (8, "out", "ours"): [6.0] * 5, (8, "out", "theirs"): [5.0] * 5,
+        (64, "in", "ours"): [130.0] * 5, (64, "in", "theirs"): [100.0] * 5,
+        (512, "in", "ours"): [100.9] * 5, (512, "in", "theirs"): [100.0] * 5,
+    }  # fmt: skip
+    rows = {nbytes: parity._row(nbytes, place, times, {}) for nbytes, place in ((8, "out"), (64, "in"), (512, "in"))}
+    assert rows[8]["problem"] == ""
+    assert rows[64]["problem"] == "64 B in place: 1.300 [1.300, 1.300], +30.00 us a call"
+    assert rows[512]["problem"] == ""
+
+
+# A rehearsal.
+
+
+def test_a_rehearsal_of_the_machine_ends_well(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = hour(tmp_path / "out", "--rehearse", "--stage", "3", "--pack", tmp_path / "back")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (stage,) = json.loads((tmp_path / "out" / "summary.json").read_text())["stages"]
+    found = statuses(stage)
+    assert {found[name] for name in ("capture", "capture, redacted")} == {"good"}
+    assert found["replay of capture"] == "good", stage
+    assert stage["seconds"] <= time.monotonic() - started
+    assert "libnvidia-ml.so.1 by tests/fake_nvml.c" in (tmp_path / "back" / "summary.md").read_text()
