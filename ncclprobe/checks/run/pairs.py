@@ -168,10 +168,11 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
             remedy="measure each of the two with other nodes, and take out the one whose bytes are wrong there too",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
+    what_next = f"set aside: {aside}" if aside else "both measured on with others"
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",
-            f"nothing came through before the deadline; set aside: {aside or 'both'}",
+            f"nothing came through before the deadline; {what_next}",
             evidence=seen("pair test", why),
         )
 
