@@ -129,19 +129,19 @@ def model(log: str, nodes: int, version: int, rehearse: bool) -> dict[tuple[str,
 def here(rehearse: bool) -> Any:
     """This machine as the cost model sees it. Raises Refused."""
     import time
-    from dataclasses import replace
 
     from ncclprobe.engine import observe
-    from ncclprobe.expect.context import situation
+    from ncclprobe.expect.context import expectation_context
     from ncclprobe.expect.tables import machines
     from ncclprobe.model.registry import discover
     from ncclprobe.model.rules import Collector
     from ncclprobe.model.snapshot import Absent
+    from ncclprobe.model.values import replace
 
     if rehearse:
         return replace(machines.find("dgx-h100").system(), gpus=1, nics=1, network="sockets")
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
-    system = situation(observe.observed(collectors, time.monotonic() + 30.0)[0].facts).system
+    system = expectation_context(observe.observed(collectors, time.monotonic() + 30.0)[0].facts).system
     if isinstance(system, Absent):
         raise Refused(system.why)
     return replace(system, gpus=1)

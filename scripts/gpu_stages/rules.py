@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,8 @@ def more(draw: random.Random) -> dict[str, str]:
 
 def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[str]:
     """The lines that the server wrote, as far as it got."""
+    from ncclprobe.model.values import asdict
+
     request = {
         "library": library,
         "driver": () if hour.rehearse else _DRIVER,
@@ -212,7 +214,11 @@ class Network:
         from ncclprobe.nccl.selection import choose
 
         software = Software({}, nccl=(NcclLibrary(self._version, "loaded"),))
-        facts = {Interfaces: self._interfaces, Settings: effective(case, self._version), Software: software}
+        facts: dict[type, Any] = {
+            Interfaces: self._interfaces,
+            Settings: effective(case, self._version),
+            Software: software,
+        }
         chosen = choose(Snapshot("here", facts)).sockets.chosen
         return None if chosen is None else [each.name for each in chosen]
 

@@ -56,7 +56,9 @@ def differences(
     }
     wrong = [f"{where}: {name}" for name in cells.keys() ^ function.table.keys()]
     for name in cells.keys() & function.table.keys():
-        if any(abs(ours - theirs) > within * theirs for ours, theirs in zip(cells[name], function.table[name])):
+        if any(
+            abs(ours - theirs) > within * theirs for ours, theirs in zip(cells[name], function.table[name], strict=True)
+        ):
             wrong.append(f"{where}: {name} is {cells[name]}, NCCL's {function.table[name]}")
     for choice in function.choices:
         best = cost.best(found, each.system, each.shape, function.op, choice.nbytes, release)

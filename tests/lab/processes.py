@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -30,14 +31,14 @@ class Completed(Struct, frozen=True):
     timed_out: bool = False
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class Running:
     """A command and all that it started."""
 
     argv: Sequence[str]
     popen: "subprocess.Popen[bytes]"
     paths: tuple[Path, Path]
-    began_s: float = dataclasses.field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.monotonic)
     over: bool = False  # collected: its number may be another's by now
 
     @property
