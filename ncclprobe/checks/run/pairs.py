@@ -121,8 +121,10 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             ),
             evidence=seen(
                 f"{found.tests} pair tests",
-                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests",
+                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
+                + (_members(found) if each.kind == "uplink" else ""),
             ),
+            remedy=_UPLINKS if each.kind == "uplink" else "",
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
@@ -133,6 +135,17 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             action="retest",
             evidence=f"{found.tests} pair tests",
         )
+
+
+_UPLINKS = (
+    "compare the uplinks that are up on the switches of both leaves with those that were built; a fabric that is "
+    "oversubscribed by design gives each pair this share"
+)
+
+
+def _members(found: Localisation) -> str:
+    """Say which nodes the measured leaves have."""
+    return "".join(f"; leaf {leaf} has {', '.join(nodes)}" for leaf, nodes in found.leaves.items())
 
 
 def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
@@ -193,7 +206,10 @@ def _what(each: Blamed) -> str:
         "node": f"all that this node {moved}",
         "rail": f"all that this NIC, with its cable, {moved}",
         "leaf": "whatever touches this leaf",
-        "uplink": {"both": "what leaves or enters", "out": "what leaves", "into": "what enters"}[each.direction]
-        + " this leaf",
+        "uplink": {
+            "both": "what crosses these uplinks",
+            "out": "what leaves this leaf",
+            "into": "what enters this leaf",
+        }[each.direction],
         "plane": "this rail of all nodes",
     }[each.kind]

@@ -71,7 +71,8 @@ def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Seq
     if "pairs" in options.what:
         nbytes = options.pair_sizes[1] if len(options.pair_sizes) > 1 else USUAL_NBYTES["nccl"]
         pairs = of_run.expecting_pairs(nbytes, shape, nodes)
-    return Expecting((*collectives.bands, *pairs.bands), collectives.note or pairs.note)
+    bands = (*collectives.bands, *pairs.bands)
+    return Expecting(bands, collectives.note or pairs.note, collectives.node_bands)
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
