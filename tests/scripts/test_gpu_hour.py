@@ -49,7 +49,7 @@ import gpu_hour
 gpu_hour._MARGIN_S = 0.5
 gpu_hour.STAGES = {{
     1: gpu_hour.Stage("breaks", "breaking", 20.0),
-    2: gpu_hour.Stage("hangs", "hanging", 6.0),
+    2: gpu_hour.Stage("hangs", "hanging", 9.0),
     3: gpu_hour.Stage("works", "working", 20.0),
 }}
 sys.exit(gpu_hour.main())
@@ -123,7 +123,7 @@ def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path,
     assert "exit 1" in one["ended"]
     assert "no more of this" in one["ended"]
     assert statuses(two) == {"before": "good"}
-    assert "was killed at its deadline after 6." in two["ended"]
+    assert "was killed at its deadline after 9." in two["ended"]
     assert two["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
     assert statuses(three) == {"differs": "bad", "refuses": "refused", "fails": "failed", "goes on": "good"}
     assert three["ended"] == ""
@@ -132,6 +132,17 @@ def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path,
 def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> None:
     pid = int((played[0] / "stage2" / "for ever" / "pid").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any], tmp_path: Path) -> None:
+    command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
+    program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)
+    pid = tmp_path / "out" / "stage2" / "for ever" / "pid"
+    assert stages("processes").until(pid.exists, 30.0)
+    program.kill()
+    program.wait()
+    left = int(pid.read_text())
+    assert stages("processes").until(lambda: stages("observing").state(left) in ("", "Z"), 4.0)
 
 
 def test_a_finished_stage_and_a_written_step_are_not_played_again(played: tuple[Path, Any]) -> None:
