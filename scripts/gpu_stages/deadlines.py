@@ -28,7 +28,7 @@ OVER_S = 2.0
 """So much later than --timeout at most may a command end: its own promise."""
 _PATIENCE_S = TIMEOUT_S + 15.0
 _BEFORE_S = 40.0
-_ENDLESS = (
+_ENDLESS = [
     "-b",
     "1K",
     "-e",
@@ -42,7 +42,7 @@ _ENDLESS = (
     "--batches",
     "1",
     "--no-transport-detection",
-)
+]
 _TIMES = ("--timeout", f"{TIMEOUT_S:g}", "--phase-timeout", "8")
 _MARGIN_MIB = 64
 _SPIN = """
