@@ -55,7 +55,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_stages import keep, machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.notebook import BEGUN, STANDINS, Hour, Notebook, read  # noqa: E402
+from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read  # noqa: E402
 
 DONE, MODE = "done", "mode"
 _PR_SET_PDEATHSIG = 1
@@ -114,7 +114,7 @@ def prepare(out: Path, args: argparse.Namespace) -> None:
 
 def sum_up(out: Path, args: argparse.Namespace) -> None:
     """Write the summary of all stages that were ever run in `out`, and pack those that were asked for."""
-    stages = [row for number in STAGES if (row := told(number, out))]
+    stages = [row for number in STAGES if (row := stage_summary(number, out))]
     about = _about(stages)
     text = summary.whole_text(stages, args.rehearse, about)
     paths = summary.write(out, {"about": about, "rehearsed": args.rehearse, "stages": stages}, text)
@@ -183,12 +183,12 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
     command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
     command += ["--rehearse"] if args.rehearse else []
     command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
-    log = folder / "stage.log"
+    output = folder / "stage.log"
     env = machine.variables(out, ROOT, mark)
     try:
-        ended = processes.run(command, log, env, deadline_s)
+        ended = processes.run(command, output, env, deadline_s)
     finally:
-        left = processes.clear(mark)
+        left = processes.kill_marked(mark)
     print(ended.text, end="", flush=True)
     whole = ended.code == 0
     why = "" if whole else f"the stage did not finish: {ended}{_in_step(folder)}"
@@ -212,8 +212,8 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
     if args.rehearse:
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
-    told = summary.of_stage(number, stage.title, read(folder), **more)
-    summary.write(folder, told, summary.stage_text(told))
+    content = summary.of_stage(number, stage.title, read(folder), **more)
+    summary.write(folder, content, summary.stage_text(content))
 
 
 def _module(number: int) -> ModuleType:
@@ -221,7 +221,7 @@ def _module(number: int) -> ModuleType:
     return importlib.import_module(f"gpu_stages.{STAGES[number].module}")
 
 
-def told(number: int, out: Path) -> dict[str, Any] | None:
+def stage_summary(number: int, out: Path) -> dict[str, Any] | None:
     """The summary of a stage; none where it was never run."""
     path = _folder(out, number) / f"{summary.NAME}.json"
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
@@ -233,14 +233,14 @@ def inside(number: int, out: Path, args: argparse.Namespace) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     variables = dict(os.environ)
-    hour = Hour(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
-    notebook = Notebook(hour, _folder(out, number), args.deadline - _MARGIN_S)
+    context = Context(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
+    log = StepLog(context, _folder(out, number), args.deadline - _MARGIN_S)
     try:
-        _module(number).play(hour, notebook)
+        _module(number).run_steps(context, log)
     except KeyboardInterrupt:
-        processes.clear(hour.mark)
+        processes.kill_marked(context.mark)
         raise
-    return int(any(step.status == "late" for step in notebook.steps))
+    return int(any(step.status == "late" for step in log.recorded))
 
 
 def _folder(out: Path, number: int) -> Path:
