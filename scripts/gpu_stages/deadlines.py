@@ -28,22 +28,8 @@ OVER_S = 2.0
 """So much later than --timeout at most may a command end: its own promise."""
 _PATIENCE_S = TIMEOUT_S + 15.0
 _BEFORE_S = 40.0
-_ENDLESS = [
-    "-b",
-    "1K",
-    "-e",
-    "16M",
-    "-f",
-    "16384",
-    "-n",
-    "2000",
-    "-w",
-    "1",
-    "--batches",
-    "1",
-    "--no-transport-detection",
-]
-_TIMES = ("--timeout", f"{TIMEOUT_S:g}", "--phase-timeout", "8")
+_ROWS = ("-b", "1K", "-e", "16M", "-f", "16384", "-n", "300", "-w", "1", "--batches", "1")
+_TIMES = ("--timeout", f"{TIMEOUT_S:g}", "--phase-timeout", "10")
 _MARGIN_MIB = 64
 _SPIN = """
 import sys, torch
@@ -111,24 +97,13 @@ def _driver_blocks(context: Context, folder: Path) -> Outcome:
 
 
 def _start(context: Context, folder: Path, started: int, of: int) -> list[Started]:
-    """The first ranks of a world, on a row that takes longer than the deadline."""
-    options = (
-        "--backend",
-        context.backend,
-        *_ENDLESS,
-        *_TIMES,
-        "--keep",
-        folder / "kept",
-        "--json",
-        folder / "report.json",
-    )
+    """Start the first ranks of a world on a row of seconds and one of many more."""
+    options = [*_ROWS, *_TIMES, "--no-transport-detection", "--keep", folder / "kept", "--json", folder / "report.json"]
+    command = machine.ncclprobe("bandwidth", "--backend", context.backend, *options)
+    mine = _marked(context.variables, folder)
     port = machine.free_port()
     return [
-        processes.start(
-            machine.ncclprobe("bandwidth", *options),
-            folder / f"rank{rank}.log",
-            {**_marked(context.variables, folder), **machine.rank_variables(rank, of, port)},
-        )
+        processes.start(command, folder / f"rank{rank}.log", {**mine, **machine.rank_variables(rank, of, port)})
         for rank in range(started)
     ]
 

@@ -166,8 +166,8 @@ def _copies(context: Context, folder: Path) -> Outcome:
     if by_hand.code != 0:
         return Outcome({}, (str(by_hand),))
     theirs: dict[str, float] = json.loads(processes.last_line_whole(by_hand.text))
-    ours = {row["kind"] + (" memcpy" if "memcpy" in row["device"] else ""): row["GBps"]
-            for row in machine.report(path)["copies"] if not row["concurrent"]}  # fmt: skip
+    rows = [row for row in machine.report(path)["copies"] if not row["concurrent"] and row["near"] is not False]
+    ours = {row["kind"] + (" memcpy" if "memcpy" in row["device"] else ""): row["GBps"] for row in rows}
     shared = {name: ours[name] / theirs[name] for name in theirs if name in ours}
     problems = [f"{name}: {ratio:.2f} of the loop by hand" for name, ratio in shared.items() if not 0.9 <= ratio <= 1.1]
     return Outcome({"ours": ours, "by_hand": theirs, **shared}, () if context.rehearse else tuple(problems))
