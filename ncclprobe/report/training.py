@@ -16,7 +16,9 @@ def blocks(groups: Sequence[GroupRow], steps: Sequence[StepRow], width: int) -> 
         yield from (_wrapped("pipeline: ", text, width) for text in dict.fromkeys(_bubbles(steps)))
 
 
-_GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s", "together us", "GB/s", "slower")
+_GROUPS = tuple(
+    ["kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s", "concurrent us", "GB/s", "slower"]
+)
 _STEPS = (
     "step of",
     "overlap",
