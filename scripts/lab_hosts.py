@@ -5,7 +5,7 @@ scripts/lab up 4 --nics 2           keeps four hosts until Ctrl-C, or until `scr
 scripts/lab run n1 -- ip address    runs a command on one of them; `ctl` is the switches' side
 scripts/lab clean                   removes what killed runs left
 scripts/lab matrix --select '*MASTER*'      plays rows of the fault matrix; --all at every number of hosts
-scripts/lab matrix --all --write PATH       plays everything, beside torch too, and writes the table
+scripts/lab matrix --write PATH             plays all rows, and writes the table; with --all beside torch too
 scripts/lab torch                   plays five faults under the doctor and under torch alone
 """
 
@@ -87,7 +87,7 @@ def matrix(options: argparse.Namespace) -> int:
         print(tables.line(outcome), flush=True)
 
     if options.write:
-        options.write.write_text(tables.everything(tell, ncclprobe_version()))
+        options.write.write_text(tables.page(tell, ncclprobe_version(), options.all))
         tables.two_faults(options.write.parent)
     else:
         rows = (*tables.ROWS, *HEALTHY)
@@ -134,7 +134,7 @@ def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argpars
     verb = verbs.add_parser("matrix", help="play the fault matrix")
     verb.add_argument("--all", action="store_true", help="each row at all its numbers of hosts")
     verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
-    verb.add_argument("--write", type=Path, metavar="PATH", help="play everything, and write the table there")
+    verb.add_argument("--write", type=Path, metavar="PATH", help="play all rows, and write the table there")
     verb.set_defaults(action=matrix)
     verbs.add_parser("torch", help="five faults beside torch").set_defaults(action=torch)
     options = parser.parse_args(argv)

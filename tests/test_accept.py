@@ -35,6 +35,11 @@ def test_it_measures_three_things_within_its_minutes() -> None:
     assert parse(["--timeout", "90"]).timeout_s == 90.0
 
 
+def test_the_ladder_is_climbed_last_and_only_where_it_was_asked_for() -> None:
+    assert parse(["--ladder"]).what == ("copies", "collectives", "pairs", "ladder")
+    assert "ladder" not in parse([]).what
+
+
 @pytest.mark.parametrize("argv", [["--minutes", "0"], ["--minutes", "0.1"], ["--op", "all_gather"]])
 def test_what_does_not_apply_is_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
@@ -70,7 +75,7 @@ def test_alone_it_starts_two_ranks_of_gloo_only_where_gloo_was_asked_for(monkeyp
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> None:
-    run = lab.start(["-m", "ncclprobe", "accept", "--backend", "gloo", "--json", str(lab.report_path)])
+    run = lab.start(["-m", "ncclprobe", "accept", "--backend", "gloo", "--ladder", "--json", str(lab.report_path)])
     code = run.wait()
     report = as_json.read(str(lab.report_path))
     assert code == report.exit_code, run.err
@@ -78,5 +83,8 @@ def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> N
     assert {(row.src, row.dst) for row in report.pairs} == {(0, 1), (1, 0)}
     assert {row.kind for row in report.copies} == {"host"}
     ids = {verdict.id for verdict in report.checks}
-    assert {"run.data", "run.pairs", "run.copies", "host.affinity"} <= ids
-    assert run.out.splitlines()[-1].startswith("2 ranks, gloo: ")
+    assert {"run.data", "run.pairs", "run.copies", "run.ladder", "host.affinity"} <= ids
+    assert [(row.rung, row.ranks) for row in report.ladder] == [("rank", 1), ("pair", 2)]
+    said = run.out.splitlines()[-1]
+    assert said.startswith("2 ranks, gloo: ")
+    assert " of 1 pair within 2 %; ladder 2 ranks " in said

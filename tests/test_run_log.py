@@ -94,6 +94,18 @@ def test_a_log_goes_on_after_its_last_whole_line(
     assert again.end == "ranks were lost"
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_is_found_out_after_the_end_leaves_the_end_the_last_line(tmp_path: Path, cut: bool) -> None:
+    written(tmp_path / FILE, [("note", 1)]).close("cut short")
+    RunLog.resume(tmp_path / FILE).add("lost", {"rank": 1})
+    if cut:  # killed in the middle of writing it
+        (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
+    again = RunLog.read(tmp_path / FILE)
+    assert (of(again, "lost"), again.end) == ([{"rank": 1}], "cut short")
+    assert ends(tmp_path / FILE) is not cut
+    assert cut or list(json.loads((tmp_path / FILE).read_text().splitlines()[-1])) == ["end"]
+
+
 def test_a_whole_last_line_without_its_newline_is_kept_when_a_log_goes_on(tmp_path: Path) -> None:
     written(tmp_path / FILE, [("note", 1), ("note", 2)])
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclprobe.commands import arguments, measuring
+from ncclprobe.facts.run.asked import What
 from ncclprobe.ops import default_sizes
 from ncclprobe.session.options import LARGEST, Options
 
@@ -17,7 +18,7 @@ ticket."""
 _MORE = """\
 examples:
   ncclprobe accept
-  srun --ntasks-per-node=8 ncclprobe accept --json accept.json
+  srun --ntasks-per-node=8 ncclprobe accept --json accept.json --ladder
   torchrun --nproc-per-node=gpu -m ncclprobe.accept --minutes 5"""
 
 _LEAST_MINUTES, _MOST_MINUTES = 0.5, 24 * 60.0
@@ -47,13 +48,17 @@ def parse(argv: Sequence[str]) -> Options:
         "phase_timeout_s": seconds / _PHASE_SHARE,
         "budget_s": min(2.0, seconds / 4 / len(sizes)),
     }
-    return measuring.made("accept", argv, given, ("copies", "collectives", "pairs"), **own)
+    what: tuple[What, ...] = ("copies", "collectives", "pairs")
+    return measuring.made("accept", argv, given, (*what, "ladder") if given.ladder else what, **own)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("accept", _ABOUT, _MORE)
     parser.add_argument("--minutes", type=_minutes, default=3.0, metavar="N",
         help="End within so many minutes, even if the job hangs (default: %(default)g).")  # fmt: skip
+    parser.add_argument("--ladder", action="store_true",
+        help="Also climb from one rank to its node to all nodes (with gloo two ranks come between), and say what "
+        "speed-up a training step has on each rung.")  # fmt: skip
     parser.add_argument("--timeout", type=arguments.positive, metavar="SECONDS",
         help="End the whole run after so many seconds, if that is sooner (default: --minutes).")  # fmt: skip
     measuring.judging(parser)

@@ -57,7 +57,7 @@ class Question(Struct, frozen=True):
     """What a command was asked: which checks judge what, since when, and what a site accepts.
 
     `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
-    `pictures`: whether topology and NCCL's choices are to be in the report.
+    `pictures`: whether topology and NCCL's choices are to be in the report; the last line of accept says widths.
     """
 
     command: tuple[str, ...]
@@ -87,7 +87,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         accepted=suppressions.load(options.config, every_check),
         fail_on=options.fail_on,
         job=job,
-        pictures=bool(options.verbose or options.json or options.html),
+        pictures=bool(options.verbose or options.json or options.html) or command[:1] == ("accept",),
         started=started,
         clock=clock,
     )
@@ -125,6 +125,7 @@ def diagnose(
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
+        run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
     verdicts = judge(snapshots, question.checks, job, run)
     verdicts, suppressed = suppress(verdicts, question.ignore)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
-from ncclprobe.expect import of_run
+from ncclprobe.errors import ParseError
+from ncclprobe.expect import copies, of_run
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
@@ -20,16 +21,19 @@ from ncclprobe.facts.run.asked import Asked, Notes, Skipped
 from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
 from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
+from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
 from ncclprobe.host import Host
+from ncclprobe.localise.of_run import localise
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Measurement
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
+from ncclprobe.training.ladder import climbed
 from ncclprobe.units import size
 
 T = TypeVar("T")
@@ -41,6 +45,27 @@ _USED_SHARE = 0.1
 def run_facts(log: Host) -> Facts:
     """The facts that the samples of a run make."""
     return collect(log, discover("ncclprobe.facts", Collector, {"run"}))
+
+
+def concluded(run: Facts) -> Facts:
+    """`run` with what follows from its samples and its expectations: who is slow. Made anew for each report."""
+    measured = run.get(MeasuredPairs)
+    if not isinstance(measured, MeasuredPairs):
+        return {**run, Localised: measured or Absent("no pair was measured")}
+    if not measured.rows and not measured.lost and not measured.complete:
+        return {**run, Localised: Absent("the run ended before all pairs were measured", "NotCaptured")}
+    try:
+        return {**run, Localised: Localised(localise(measured, _expected_pair_GBps(run, measured)))}
+    except ParseError as error:
+        return {**run, Localised: Absent(str(error), "ParseError")}
+
+
+def _expected_pair_GBps(run: Facts, measured: MeasuredPairs) -> float | None:
+    """The least that is expected of a sendrecv of so many bytes as were sent between pairs."""
+    expected = run.get(Expected)
+    if not isinstance(expected, Expected) or not measured.rows:
+        return None
+    return expected.least_GBps("sendrecv", measured.rows[0].nbytes)
 
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
@@ -61,7 +86,10 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     found = of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
     told = run.get(Notes)
     texts = told.texts if isinstance(told, Notes) else ()
-    return {**run, Expected: Expected(found.bands), Notes: Notes((*texts, f"judged again: {found.note}"))}
+    by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
+    again = Notes((*texts, f"judged again: {found.note}"))
+    bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
+    return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 
 def job_of(run: Facts, job: Job) -> Job:
@@ -186,6 +214,18 @@ def rows_of(run: Facts) -> tuple[Measurement, ...]:
     return judge_rows(rows, expected if isinstance(expected, Expected) else Expected())
 
 
+def copies_of(run: Facts) -> tuple[CopyRow, ...]:
+    """The copies of a run with their verdicts; none where it measured none."""
+    expected = run.get(ExpectedCopies)
+    nodes = expected.nodes if isinstance(expected, ExpectedCopies) else {}
+    return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
+
+
+def _bands(run: Facts) -> tuple[Band, ...]:
+    expected = run.get(Expected)
+    return expected.bands if isinstance(expected, Expected) else ()
+
+
 def sections(run: Facts) -> dict[str, Any]:
     """The report's fields that hold what was measured."""
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
@@ -194,10 +234,11 @@ def sections(run: Facts) -> dict[str, Any]:
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "nic_traffic": _rows(run, NicTraffic),
-        "copies": _rows(run, Copies),
+        "copies": copies_of(run),
         "affinity": _rows(run, Affinities),
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
+        "ladder": climbed(_rows(run, Ladder), _bands(run)),
         "skipped_rows": _rows(run, Skipped),
         "first_call": first.cost if isinstance(first, FirstCalls) else None,
         "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,
@@ -219,7 +260,7 @@ def notes(run: Facts) -> Iterator[str]:
     for each in _rows(run, Skipped):
         if each.cause == "small":
             yield f"{each.op} was skipped: {each.why}"
-        if each.cause == "time":
+        if each.cause in ("time", "lost"):
             yield f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''} was left out: {each.why}"
     yield from imprecise(rows)
     if isinstance(asked, Asked):

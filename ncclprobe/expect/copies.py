@@ -3,10 +3,15 @@
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
+from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.network import Confidence
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import replace
 
 _NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth, README"
 _GTS: Mapping[int, float] = MappingProxyType({1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0})
@@ -44,6 +49,8 @@ _C2C = {
     (2, 10): (450.0, 202.0, 185.0, "two GPUs share one Grace: 193 to 211 of 450 GB/s is normal (Azure and OCI)"),
 }
 """By GPUs per Grace and major compute capability: link, value, low, source."""
+
+_WITH_C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
 
 _COPY_ENGINE = {
     8: (0.92, 0.86, "A100 276 of 300 GB/s (https://github.com/NVIDIA/nccl-tests/issues/212)"),
@@ -131,3 +138,34 @@ def generation(speed: str) -> int | None:
     """Of the kernel's words for a link's speed (``16.0 GT/s PCIe``); None where they are others."""
     found = _SPEED.match(speed)
     return next((g for g, rate in _GTS.items() if found and float(found[1]) == rate), None)
+
+
+def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
+    """What a copy between host and GPU (``host``) and one between GPUs (``d2d``) reaches on a node with these facts.
+
+    A kind of which nothing can be expected is left out.
+    """
+    system = expectation_context(facts).system
+    if isinstance(system, Absent):
+        return {}
+    place = slot(system.pcie_GBps)
+    host = host_copy(*place) if place else None
+    if _WITH_C2C.search(system.gpu):
+        host = c2c_copy(max(1, system.gpus // max(1, system.sockets)), system.compute_capability)
+    peer = nvlink_copy(system) or (p2p_pcie_copy(*place, p2p=system.p2p) if place else None)
+    return {kind: each for kind, each in (("host", host), ("d2d", peer)) if each}
+
+
+def judged(row: CopyRow, expected: Mapping[str, Expectation]) -> CopyRow:
+    """`row` with what its link carries, of the node's `expected` by kind, and with its verdict.
+
+    Nothing is published of copies both ways at once, from the far NUMA node, and of all GPUs together.
+    """
+    kind = "d2d" if row.kind == "d2d" else "host"
+    found = expected.get(kind) if row.kind in ("h2d", "d2h", "d2d") and row.near is not False else None
+    if found is None or row.concurrent:
+        return row
+    known = replace(row, expected_GBps=found.value, threshold_GBps=found.threshold, why=found.why, source=found.source)
+    if row.GBps >= found.threshold:
+        return replace(known, status="pass")
+    return replace(known, status="fail" if row.max_GBps < found.threshold else "inconclusive")

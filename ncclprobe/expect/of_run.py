@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.expect.context import expectation_context
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
-from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
-from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 _MOST_NAMED = 3
@@ -36,10 +37,14 @@ class Described(Struct, frozen=True):
 
 
 class Expecting(Struct, frozen=True):
-    """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing)."""
+    """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing).
+
+    `node_bands`: of each node by itself, for the rungs of a ladder.
+    """
 
     bands: tuple[Band, ...] = ()
     note: str = ""
+    node_bands: tuple[Band, ...] = ()
 
 
 def describe(facts: Mapping[type, Any]) -> Described:
@@ -59,7 +64,16 @@ def expecting(
         return Expecting(note=f"nothing is expected: {reason}")
     kinds = _distinct(nodes.values())
     found = tuple(_bands(ops, sizes, itemsize, shape, kinds))
-    return Expecting(found, _note(found, nodes, kinds))
+    return Expecting(found, _note(found, nodes, kinds), tuple(_node_bands(sizes, itemsize, shape, kinds)))
+
+
+def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequence[Described]) -> Iterator[Band]:
+    """Bands of an all_reduce over the ranks of one node, where there are several nodes of several ranks."""
+    if shape.nodes > 1:
+        for gpus in sorted({gpus for gpus in shape.gpus if gpus > 1}):
+            like = Conditions(gpus, 1, "float32", "sum", "in", "queued", "nccl")
+            for band in _bands(("all_reduce",), sizes, itemsize, Shape((gpus,)), kinds):
+                yield replace(band, like=like)
 
 
 def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:

@@ -62,7 +62,11 @@ class Settings(Struct, frozen=True):
 @collector
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
     """Read the environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
-    version = software.nccl_version if isinstance(software, Software) else None
+    return settings_of(host, environment, software.nccl_version if isinstance(software, Software) else None)
+
+
+def settings_of(host: Host, environment: Environment, version: Version | None) -> Settings:
+    """Return what NCCL of this version (None: the newest) reads in a process with this environment."""
     here, other = _homes(host, environment, version)
     paths = conf_paths(environment.variables, here, version)
     texts = [_text(host, path) for path in paths]

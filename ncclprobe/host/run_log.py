@@ -2,8 +2,8 @@
 
 A run log is a capture (contract.md) whose header says ``"run": 1`` instead of a node's name. Each further line is
 ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list of their
-values. ``{"end": {"why": …}}`` ends it, and only ranks that were found lost afterwards may follow: a log without it is
-of a run that was cut short, and a half last line, which a killed process leaves, is dropped.
+values. Its last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half last line,
+which a killed process leaves, is dropped. Ranks that are found lost after the end are added with the end once more.
 """
 
 import json
@@ -54,14 +54,15 @@ class RunLog:
         text = json.dumps(value, allow_nan=False)
         with self._lock:
             self._samples.setdefault(name, []).append(text)
-            self._write(f'{{"sample": {{{json.dumps(name)}: {text}}}}}')
+            sample = f'{{"sample": {{{json.dumps(name)}: {text}}}}}'
+            self._write(sample if self.end is None else f"{sample}\n{self._end_row()}")
 
     def close(self, why: str = "") -> None:
         """Append the end, unless there is one: `why` the run ended before all was measured, empty: it did not."""
         with self._lock:
             if self.end is None:
                 self.end = why
-                self._append({_END: {"why": why}})
+                self._write(self._end_row())
 
     def foresee(self, why: str) -> None:
         """Append why the run ends if this is the last line."""
@@ -77,6 +78,9 @@ class RunLog:
         if texts is None:
             raise NotCaptured(f"the run holds no {' '.join(map(str, question))}")
         return f"[{', '.join(texts)}]"
+
+    def _end_row(self) -> str:
+        return json.dumps({_END: {"why": self.end}})
 
     def _append(self, row: dict[str, Any]) -> None:
         self._write(json.dumps(row))

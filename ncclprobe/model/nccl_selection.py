@@ -92,13 +92,18 @@ class Choices(Struct, frozen=True):
 
 
 class DeviceRow(Struct, frozen=True):
-    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell."""
+    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell.
+
+    `pcie_width`: lanes of its PCIe link as read, of `pcie_max_width` that it and its slot have; null: not known.
+    """
 
     name: str
     model: str
     pci: str | None
     numa: int | None
     cpus: str | None
+    pcie_width: int | None = None
+    pcie_max_width: int | None = None
 
 
 class NumaRow(Struct, frozen=True):

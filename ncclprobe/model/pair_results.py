@@ -36,6 +36,30 @@ class PairRow(Struct, frozen=True, kw_only=True):
     mismatch: Mismatch | None = None
 
 
+class LostTransfer(Struct, frozen=True):
+    """Nothing, or not all, came from rank `src` to rank `dst` before the deadline; `step` and `inside` as of rows."""
+
+    src: int
+    dst: int
+    why: str
+    step: int = 0
+    inside: bool = False
+
+
+class Nic(Struct, frozen=True):
+    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
+
+    name: str
+    index: int
+
+
+class RankNics(Struct, frozen=True):
+    """Where pairs were measured: the host of each rank and its NIC (null: not known; empty: of none)."""
+
+    hosts: tuple[str, ...]
+    nics: tuple[Nic | None, ...] = ()
+
+
 class Blamed(Struct, frozen=True):
     """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
     ``out of n3 rail 1 (mlx5_1)``.
@@ -81,6 +105,7 @@ class OwnCollective(Struct, frozen=True):
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
+    `turn` counts from 1: where a node is slow beside the others, all of them are measured again.
     """
 
     node: str
@@ -89,6 +114,7 @@ class OwnCollective(Struct, frozen=True):
     busbw_GBps: float
     time_us: float
     samples_us: tuple[float, ...]
+    turn: int = 1
 
 
 class Inside(Struct, frozen=True):

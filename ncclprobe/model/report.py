@@ -9,7 +9,7 @@ from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
 SCHEMA = "ncclprobe.report/1"
@@ -91,6 +91,7 @@ class Report(Struct, frozen=True, kw_only=True):
     affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    ladder: tuple[LadderRow, ...] = ()
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None

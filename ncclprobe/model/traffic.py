@@ -5,7 +5,10 @@ GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and ne
 
 from typing import Literal
 
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct
+
+RungName = Literal["rank", "pair", "node", "job"]
 
 
 class NicBytes(Struct, frozen=True):
@@ -112,8 +115,9 @@ class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a training strategy, replayed with its real collectives and stand-in compute.
 
     `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the
-    step is longer than its compute; `efficiency`: compute over step. `predicted_us` is what the calls' own measured
-    times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal one, `idle` of this.
+    step is longer than its compute, 0 where it is not; `efficiency`: compute over step. `predicted_us` is what the
+    calls' own measured times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal
+    one, `idle` of this.
     """
 
     strategy: Literal["ddp", "fsdp", "zero3", "tp", "pp"]
@@ -138,3 +142,32 @@ class StepRow(Struct, frozen=True, kw_only=True):
     bubble_overhead: float | None = None
     bubble_idle: float | None = None
     idle: float | None = None
+
+
+class LadderRow(Struct, frozen=True, kw_only=True):
+    """One rung: the same step of data-parallel training in each of `groups` groups of `ranks` ranks, all at once.
+
+    `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
+    rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
+    sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group (its ranks: `slowest`).
+    `busbw_GBps` is of an `op` of `nbytes` alone (median of the slowest group; `best_GBps` its fastest); null: one rank
+    sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns, with its
+    95 % `interval` (null: too few steps); `speedup`: that times the ranks.
+    """
+
+    rung: RungName
+    ranks: int
+    groups: int
+    slowest: tuple[int, ...]
+    step_bytes: int
+    step_us: float
+    samples_us: tuple[float, ...]
+    op: Literal["all_reduce"] = "all_reduce"
+    nbytes: int
+    busbw_GBps: float | None = None
+    best_GBps: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    interval: tuple[float, float] | None = None
+    expectation: Expectation | None = None
+    status: Literal["pass", "warn", "fail", "inconclusive", "unjudged"] = "unjudged"

@@ -4,7 +4,7 @@ An all_reduce among the ranks of one node, blocking call by blocking call. Rank 
 node is slow compared with the others again, for one sample proves nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from statistics import median
 from typing import Protocol
@@ -12,16 +12,13 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from ncclprobe.localise.pairs.peers import FEWEST, Straggler, peers
+from ncclprobe.localise.pairs.peers import TURNS, slow_each_turn
 from ncclprobe.localise.pairs.samples import Rules
-from ncclprobe.model.pair_results import Inside, OwnCollective
+from ncclprobe.model.pair_results import OwnCollective
 from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.plan import Exchange, phase
 
 SAMPLES, _WARM_UPS = 7, 2
-TURNS = 3
-"""A node is named that is slow in each of so many turns."""
-_SKIPPED = "no node has two ranks, so no node has a collective of its own"
 
 
 class Turn(Protocol):
@@ -34,53 +31,37 @@ class Turn(Protocol):
 
 def measure_intra_node(
     hosts: Sequence[str], turn: Turn, exchange: Exchange, nbytes: int, rules: Rules
-) -> tuple[tuple[OwnCollective, ...], tuple[Inside, ...], str]:
-    """Measure turns until no node is slow or TURNS are over; return, on rank 0, rows, slow nodes, and a note.
+) -> tuple[OwnCollective, ...]:
+    """Measure turns until no node was slow in each of them or TURNS are over; return the rows of all on rank 0.
 
-    All ranks must call it. The rows are those of the last turn.
+    All ranks must call it. No row comes where no node has two ranks.
     """
     nodes: dict[str, list[int]] = {}
     for number, host in enumerate(hosts):
         nodes.setdefault(host, []).append(number)
     if all(len(ranks) < 2 for ranks in nodes.values()):
-        return (), (), _SKIPPED
-    rows: tuple[OwnCollective, ...] = ()
-    slow: dict[str, list[Straggler]] = {}
-    turns = 0
-    while exchange.share(not turns or (bool(slow) and turns < TURNS)):
-        by_rank = exchange.collect(list(turn()))
-        turns += 1
-        if by_rank is not None:
-            rows = tuple(_reduce_row(node, ranks, by_rank, nbytes) for node, ranks in nodes.items() if len(ranks) > 1)
-            found = peers({row.node: row.busbw_GBps for row in rows}, rules)
-            slow = {each.node: [*slow.get(each.node, ()), each] for each in found if turns == 1 or each.node in slow}
-    return rows, _slow_nodes(slow, rows, nodes), _note(rows, len(nodes))
+        return ()
+    turns: list[list[OwnCollective]] = []
+    while exchange.share(not turns or (len(turns) < TURNS and bool(_slow(turns, rules)))):
+        by_rank = exchange.collect(list(turn())) or ()
+        together = {node: ranks for node, ranks in nodes.items() if len(ranks) > 1 and by_rank}
+        number = len(turns) + 1
+        turns.append([_reduce_row(node, ranks, by_rank, nbytes, number) for node, ranks in together.items()])
+    return tuple(row for rows in turns for row in rows)
 
 
-def _reduce_row(node: str, ranks: Sequence[int], by_rank: Sequence[Sequence[float]], nbytes: int) -> OwnCollective:
+def _slow(turns: Sequence[Sequence[OwnCollective]], rules: Rules) -> Collection[str]:
+    return slow_each_turn([{row.node: row.busbw_GBps for row in rows} for rows in turns], rules)
+
+
+def _reduce_row(
+    node: str, ranks: Sequence[int], by_rank: Sequence[Sequence[float]], nbytes: int, turn: int
+) -> OwnCollective:
     per_rank = [by_rank[rank] for rank in ranks]
     samples = [sum(seconds) / len(ranks) for seconds in zip(*per_rank, strict=True)]
     middle, count = median(samples), len(ranks)
     busbw = 2 * (count - 1) / count * nbytes / middle / 1e9
-    return OwnCollective(node, count, nbytes, busbw, _us(middle), tuple(map(_us, samples)))
-
-
-def _slow_nodes(
-    slow: Mapping[str, Sequence[Straggler]], rows: Sequence[OwnCollective], nodes: Mapping[str, Sequence[int]]
-) -> tuple[Inside, ...]:
-    usual = median(row.busbw_GBps for row in rows) if rows else 0.0
-    return tuple(
-        Inside(f"inside {node}", "collective", node, tuple(nodes[node]), median(s.ratio for s in seen), usual, TURNS)
-        for node, seen in slow.items()
-    )
-
-
-def _note(rows: Sequence[OwnCollective], nodes: int) -> str:
-    if not rows:
-        return _SKIPPED
-    if len(rows) < FEWEST:
-        return f"the own collective of {len(rows)} of {nodes} nodes is not judged: that takes {FEWEST} nodes"
-    return ""
+    return OwnCollective(node, count, nbytes, busbw, _us(middle), tuple(map(_us, samples)), turn)
 
 
 def turn_of(
@@ -92,12 +73,12 @@ def turn_of(
     groups: list[dist.ProcessGroup] = []
 
     def turn() -> Sequence[float]:
-        if len(node_ranks) < 2:
-            return ()
         with phase(rank, set_phase, "own collective of each node"):
             if not groups:
                 wait = timedelta(seconds=timeout_s)
                 groups.append(dist.new_group(node_ranks, timeout=wait, use_local_synchronization=True))
+            if len(node_ranks) < 2:  # it has opened a group all the same: torch names groups by how many there are
+                return ()
             buffer = torch.zeros(max(1, nbytes // 4), device=device)
             seconds = []
             for _ in range(_WARM_UPS + SAMPLES):

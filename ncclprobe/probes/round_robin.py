@@ -18,25 +18,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
-from ncclprobe.localise.pairs import intra_node, search, suspects
+from ncclprobe.localise.of_run import inner_name
+from ncclprobe.localise.pairs import intra_node, search
+from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
 from ncclprobe.localise.pairs.rails import Placement
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.rounds import AT_ONCE, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
-from ncclprobe.model.pair_results import Aside, Inside, Localisation, PairRow, WrongBytes
+from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow
 from ncclprobe.model.values import Struct, field
-from ncclprobe.probes.localisation import to_report
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Bytes of the bandwidth's messages by default, by backend: where pairs are no longer bound by latency."""
-Keep = Callable[[PairRow], None]
+Kept = PairRow | LostTransfer | Aside
+Keep = Callable[[Kept], None]
 _PATIENCE = 1.5
 """Wait for an answer, in deadlines of a step: a rank uses one for all of its transfers, then reports that it ran out.
 """
-_RETESTS = 2
-"""How often a rank that is slow inside a node is measured again."""
 
 
 class Steps(Exchange, Protocol):
@@ -81,7 +81,7 @@ def run_worker(context: PairContext) -> bool:
 
 
 class RoundRobin(Struct):
-    """Rank 0's record of the rounds. `dropped` is called with the ranks that do not answer any more, as they go."""
+    """Rank 0's part. `keep` gets what was measured as it comes, `dropped` the ranks that do not answer any more."""
 
     context: PairContext
     placement: Placement
@@ -94,47 +94,26 @@ class RoundRobin(Struct):
     _names: dict[End, str] = field(default_factory=dict)
     _latency_s: dict[tuple[End, End], float] = field(default_factory=dict)
     _excluded: dict[int, Aside] = field(default_factory=dict)
-    _results: list[Result] = field(default_factory=list)
-    _lost_intra_node: list[Lost] = field(default_factory=list)
-    _intra_node: tuple[Inside, ...] = ()
-    _intra_node_GBps: dict[str, float] = field(default_factory=dict)
-    _wrong: list[WrongBytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Give every rank its end, and another name for when it measures inside its node."""
-        for rank, (end, host) in enumerate(zip(self.placement.ends, self.placement.hosts, strict=True)):
-            within = f"rank {rank}" + ("" if self.placement.single else f" on {host}")
-            self._rank_of |= {_inner_end(rank): rank, end: rank}
-            self._names |= {_inner_end(rank): within, end: self.placement.names[end]}
+        for rank, end in enumerate(self.placement.ends):
+            self._rank_of |= {inner_end(rank): rank, end: rank}
+            self._names |= {inner_end(rank): inner_name(rank, self.placement), end: self.placement.names[end]}
 
-    def run(self, count: int | None = None) -> Localisation:
-        """Measure inside nodes, between them, and retest suspects. All other ranks must be in run_worker()."""
+    def run(self, count: int | None = None) -> bool:
+        """Measure inside nodes, between them, and retest suspects; return whether all ranks played to the end.
+
+        All other ranks must be in run_worker().
+        """
         if not self.placement.single:
             self._measure_intra_node(count)
-        found = search.localise_slowness(
+        search.localise_slowness(
             self.placement.rails, self._between, self.placement.layout, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
         self.context.exchange.share({"over": not self._excluded})
-        return self._report(found)
-
-    def so_far(self) -> Localisation:
-        """Localise from the results so far, for a round-robin that ends early; from any thread."""
-        results = tuple(self._results)
-        return self._report(
-            suspects.verdict(results, self.placement.layout, self.rules, self.expected_GBps), complete=False
-        )
-
-    def _report(self, found: suspects.Localisation, complete: bool = True) -> Localisation:
-        return to_report(
-            found, self.placement, self._names, self.rules,
-            lost_intra_node=tuple(self._lost_intra_node),
-            intra_node_GBps=dict(self._intra_node_GBps),
-            intra_node=self._intra_node,
-            excluded_ranks=tuple(self._excluded[rank] for rank in sorted(self._excluded)),
-            wrong=tuple(self._wrong),
-            complete=complete,
-        )  # fmt: skip
+        return not self._excluded
 
     def _excluded_ends(self, _results: Sequence[Result]) -> frozenset[End]:
         """Return the ends that are no longer measured."""
@@ -144,10 +123,7 @@ class RoundRobin(Struct):
         """Measure one round of nodes, in chunks of at most AT_ONCE pairs of them."""
         found: list[Result] = []
         for chunk in _chunks(pairs):
-            remaining = self._remaining(chunk)
-            results = self._measure_pairs(remaining, step)
-            self._results += results
-            found += results
+            found += self._measure_pairs(self._remaining(chunk), step)
         return found
 
     def _remaining(self, pairs: Sequence[tuple[End, End]]) -> list[tuple[End, End]]:
@@ -156,29 +132,20 @@ class RoundRobin(Struct):
 
     def _measure_intra_node(self, count: int | None) -> None:
         """Measure each node's ranks among themselves, all nodes at once, and retest those that are slow."""
-        nodes, rates = self.placement.nodes, dict[intra_node.Way, float]()
+        nodes = self.placement.nodes
         rounds = intra_node.plan(nodes, count)
-        for matches in rounds:
-            rates |= self._one_way(self._within_nodes(matches, 0))
-        ratios = intra_node.suspects(rates, nodes, self.rules)
-        for step in range(1, _RETESTS + 1):
-            retest_rates = dict[intra_node.Way, float]()
-            for matches in intra_node.retest_rounds(rounds, ratios) if ratios else ():
-                retest_rates |= self._one_way(self._within_nodes(matches, step))
-            slow = intra_node.suspects(retest_rates, nodes, self.rules)
-            ratios = {way: max(ratio, slow[way]) for way, ratio in ratios.items() if way in slow}
-        self._intra_node = tuple(
-            Inside(_where(each), each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + _RETESTS)
-            for each in intra_node.name_slow(ratios, rates, nodes)
-        )
-        if rates:
-            self._intra_node_GBps = {"inside a node, one way": round(median(rates.values()), 6)}
+        rates = [self._rates(rounds, 0)]
+        for step in range(1, RETESTS + 1):
+            slow = intra_node.slow_each_time(rates, nodes, self.rules)
+            rates.append(self._rates(intra_node.retest_rounds(rounds, slow) if slow else (), step))
 
-    def _within_nodes(self, matches: Round, step: int) -> list[Result]:
-        pairs = [(_inner_end(match.first), _inner_end(match.second)) for match in matches]
-        results = self._measure_pairs(self._remaining(pairs), step)
-        self._lost_intra_node += [each for each in results if isinstance(each, Lost)]
-        return results
+    def _rates(self, rounds: Sequence[Round], step: int) -> dict[intra_node.Way, float]:
+        """Measure `rounds` within nodes; return the rates, one way."""
+        rates: dict[intra_node.Way, float] = {}
+        for matches in rounds:
+            pairs = [(inner_end(match.first), inner_end(match.second)) for match in matches]
+            rates |= self._one_way(self._measure_pairs(self._remaining(pairs), step))
+        return rates
 
     def _one_way(self, results: Sequence[Result]) -> Mapping[intra_node.Way, float]:
         samples = (each for each in results if isinstance(each, Sample) and not each.both)
@@ -216,17 +183,28 @@ class RoundRobin(Struct):
     def _exclude(self, rank: int, why: str, gone: bool = False) -> None:
         before = self._excluded.get(rank)
         self._excluded[rank] = Aside(rank, self._names[self.placement.ends[rank]], before.why if before else why, gone)
+        self.keep(self._excluded[rank])
 
     def _read(self, kind: Kind, pair: tuple[End, End], rows: Mapping[int, PairTiming], step: int) -> list[Result]:
         first, second = pair
         ways = {"forth": [(first, second)], "back": [(second, first)]}.get(kind, [(first, second), (second, first)])
         why = self._why_lost(pair, rows)
         if why:
-            return [Lost(src, dst, why, step) for src, dst in ways]
+            return [self._lose(way, why, step) for way in ways]
         if kind == "latency":
             [self._latency_s[pair]] = rows[self._rank_of[first]].seconds
             return []
         return [self._row(pair, way, kind == "both", step, rows) for way in ways]
+
+    def _lose(self, way: tuple[End, End], why: str, step: int) -> Lost:
+        src, dst = way
+        inside = self._inside(src)
+        self.keep(LostTransfer(self._rank_of[src], self._rank_of[dst], why, step, inside))
+        return Lost(src, dst, why, step)
+
+    def _inside(self, end: End) -> bool:
+        """Return whether `end` is that of a rank which measures inside its node."""
+        return not self.placement.single and end == inner_end(self._rank_of[end])
 
     def _why_lost(self, pair: tuple[End, End], rows: Mapping[int, PairTiming]) -> str:
         """Return why `pair` brought nothing; exclude its ranks, but for one whose peer alone is gone."""
@@ -266,27 +244,12 @@ class RoundRobin(Struct):
             samples_us=tuple(map(_us, net)),
             both=both,
             step=step,
-            inside=not self.placement.single and src == _inner_end(self._rank_of[src]),
+            inside=self._inside(src),
             wrong=receiver.wrong,
             mismatch=receiver.mismatch,
         )
-        if receiver.wrong and receiver.mismatch:
-            self._wrong.append(
-                WrongBytes(row.src, row.dst, row.src_end, row.dst_end, receiver.wrong, receiver.mismatch)
-            )
         self.keep(row)
         return Sample(src, dst, row.GBps, both, step)
-
-
-def _inner_end(rank: int) -> End:
-    """Return the end of a rank when it measures inside its node."""
-    return End(f"rank {rank}")
-
-
-def _where(slow: intra_node.Slow) -> str:
-    if slow.kind == "node":
-        return f"inside {slow.node}"
-    return " with ".join(f"rank {rank}" for rank in slow.ranks) + f" inside {slow.node}"
 
 
 def _chunks(pairs: PairRound) -> Iterator[list[tuple[End, End]]]:

@@ -123,14 +123,14 @@ def _compute_s(runner: StepRunner, asked: Asked) -> float:
 def _flat(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
     plan, items = runner.plan, workload.step(asked.strategy, asked.model)
     calls = [item for item in items if isinstance(item, Call)]
-    views = _views(plan, calls)
+    views = views_of(plan, calls)
     alone = {key: _alone(runner, key, view) for key, view in views.items()}
     chunks = runner.work.chunks(_compute_s(runner, asked))
     bare = tuple(item for item in items if isinstance(item, Compute))
     plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: _play(bare, views, runner.work, chunks, True),
-        _APART: lambda: _play(items, views, runner.work, chunks, False),
-        _OVERLAPPED: lambda: _play(items, views, runner.work, chunks, True),
+        _COMPUTE: lambda: play_step(bare, views, runner.work, chunks, True),
+        _APART: lambda: play_step(items, views, runner.work, chunks, False),
+        _OVERLAPPED: lambda: play_step(items, views, runner.work, chunks, True),
     }
     took = _in_turn(runner, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
@@ -140,20 +140,26 @@ def _flat(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
                    calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
 
 
-def _views(plan: Plan, calls: Sequence[Call]) -> dict[tuple[str, int], BufferView]:
-    """Return the buffers of each kind of call: all share two. Raises UsageError for what cannot be shared."""
+def views_of(
+    plan: Plan, calls: Sequence[Call], group: dist.ProcessGroup | None = None
+) -> dict[tuple[str, int], BufferView]:
+    """Return the buffers of each kind of call over `group` (null: all ranks): all share two.
+
+    Raises UsageError for what cannot be shared.
+    """
     itemsize = DTYPES[plan.dtype]
-    shapes = {(call.op, call.nbytes): OPS[call.op].shape(call.nbytes, plan.ranks, itemsize) for call in calls}
+    rank, ranks = (plan.rank, plan.ranks) if group is None else (group.rank(), group.size())
+    shapes = {(call.op, call.nbytes): OPS[call.op].shape(call.nbytes, ranks, itemsize) for call in calls}
     for (name, nbytes), shape in shapes.items():
         if not shape.nbytes:
-            raise UsageError(f"a step's {name} of {units.size(nbytes)} is too little for {plan.ranks} ranks to share")
+            raise UsageError(f"a step's {name} of {units.size(nbytes)} is too little for {ranks} ranks to share")
     largest = max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values())
     buffers: Buffers = allocate(-(-largest // 512) * 512, getattr(torch, plan.dtype), torch.device(plan.device))
     found = {}
     for key, shape in shapes.items():
         place = OPS[key[0]].places[0]
-        send, recv = next(buffers.views(shape, place, plan.rank, 1))
-        found[key] = BufferView(send, recv, plan.rank, plan.ranks, dist.ReduceOp.SUM)
+        send, recv = next(buffers.views(shape, place, rank, 1))
+        found[key] = BufferView(send, recv, rank, ranks, dist.ReduceOp.SUM, group)
     return found
 
 
@@ -163,7 +169,9 @@ def _alone(runner: StepRunner, key: tuple[str, int], view: BufferView) -> float:
     return median([runner.timed(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
 
 
-def _play(items: Step, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool) -> None:
+def play_step(
+    items: Step, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool
+) -> None:
     """Run one step. With overlap a call is waited for where its result is needed, without it at once."""
     pending: list[tuple[int, Waitable]] = []
     for place, item in enumerate(items):
@@ -244,7 +252,7 @@ def _row(
         step_max_us=_us(step[2]),
         compute_us=_us(compute_s),
         calls_us=_us(calls_s),
-        exposed_us=_us(step[0] - compute_s if exposed_s is None else exposed_s),
+        exposed_us=_us(max(0.0, step[0] - compute_s if exposed_s is None else exposed_s)),
         efficiency=compute_s / step[0],
         predicted_us=_us(predicted_s),
         bubble_overhead=pipeline.bubble_overhead(plan.ranks, model.micro_batches) if piped else None,

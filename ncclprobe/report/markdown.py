@@ -96,8 +96,10 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_header())  # fmt: skip
-    tables = [line for block in training.blocks(report.groups, report.steps, 120) for line in (*block, "")]
-    yield Section("Groups and steps of training", [f"    {printable(line)}" for line in tables], folded=True)
+    tables = [
+        line for block in training.blocks(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
+    ]
+    yield Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)
@@ -165,7 +167,7 @@ def _row(row: Measurement) -> str:
         row.op if row.redop in (None, "sum") else f"{row.op} {row.redop}",
         size(row.nbytes),
         row.place,
-        f"{row.time_us.mean:.2f}",
+        f"{row.time_us.typical:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
         f"{row.expectation.threshold:.4g}" if row.expectation and row.status != "unjudged" else "",

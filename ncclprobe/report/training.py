@@ -1,19 +1,25 @@
-"""Groups and steps of training as a person reads them: a table each, and what an ideal pipeline would idle."""
+"""Groups, steps and the ladder as a person reads them: a table each, and what an ideal pipeline would idle."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.model.traffic import GroupRow, StepRow
+from ncclprobe.model.traffic import GroupRow, LadderRow, StepRow
 from ncclprobe.units import size
 
 
-def blocks(groups: Sequence[GroupRow], steps: Sequence[StepRow], width: int) -> Iterator[list[str]]:
-    """The table of groups, then that of steps with what an ideal pipeline would idle."""
+def blocks(
+    groups: Sequence[GroupRow], steps: Sequence[StepRow], rungs: Sequence[LadderRow], width: int
+) -> Iterator[list[str]]:
+    """The table of groups, that of steps with what an ideal pipeline would idle, and that of the ladder."""
     if groups:
         yield _table(_GROUPS, [_group(row) for row in groups])
     if steps:
         yield _table(_STEPS, [_step(row) for row in steps])
         yield from (_wrapped("pipeline: ", text, width) for text in dict.fromkeys(_bubbles(steps)))
+    if rungs:
+        step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
+        said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
+        yield [*_table(_LADDER, [_rung(row) for row in rungs]), *_wrapped("ladder: ", said, width)]
 
 
 _GROUPS = tuple(
@@ -31,6 +37,25 @@ _STEPS = (
     "exposed",
     "efficiency",
 )
+
+
+_LADDER = ("rung", "ranks", "groups", "step ms", "speed-up", "efficiency", "between", "GB/s", "expected", "status")
+_RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
+
+
+def _rung(row: LadderRow) -> tuple[str, ...]:
+    return (
+        _RUNGS[row.rung],
+        str(row.ranks),
+        str(row.groups),
+        _ms(row.step_us),
+        "-" if row.speedup is None else f"{row.speedup:.2f} x",
+        "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        f"{row.interval[0]:.0%} to {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "-",
+        "-" if row.busbw_GBps is None else f"{row.busbw_GBps:#.3g}",
+        f"{row.expectation.value:#.3g}" if row.expectation else "-",
+        row.status,
+    )
 
 
 def _group(row: GroupRow) -> tuple[str, ...]:

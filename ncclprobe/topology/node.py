@@ -10,9 +10,10 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.pci import Pci, normal
+from ncclprobe.facts.pci import Pci, PcieLink, normal
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.topology.paths import Topology, of_devices, of_machine
 
 T = TypeVar("T")
@@ -43,7 +44,11 @@ def _fact(snapshot: Snapshot, kind: type[T]) -> T | Absent:
 
 def _gpus(gpus: Gpus, pci: Pci | Absent) -> Iterator[DeviceRow]:
     for gpu in gpus.all:
-        yield _row(f"GPU{gpu.index}", gpu.name, _address(gpu), pci)
+        row = _row(f"GPU{gpu.index}", gpu.name, _address(gpu), pci)
+        width, most = gpu.pcie_width, gpu.pcie_max_width
+        if isinstance(width, int) and isinstance(most, int):
+            row = replace(row, pcie_width=width, pcie_max_width=most)
+        yield row
 
 
 def _address(gpu: Gpu) -> str | None:
@@ -73,7 +78,8 @@ def _row(name: str, model: str, address: str | None, pci: Pci | Absent) -> Devic
     device = pci.devices.get(address) if isinstance(pci, Pci) and address else None
     numa = device.numa_node if device and isinstance(device.numa_node, int) else None
     cpus = ranges(device.local_cpus) if device and not isinstance(device.local_cpus, Absent) else None
-    return DeviceRow(name, model, address, numa, cpus)
+    link = device.link if device and isinstance(device.link, PcieLink) else None
+    return DeviceRow(name, model, address, numa, cpus, link.width if link else None, link.max_width if link else None)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from ncclprobe.checks.run.groups import _WITHIN
-from ncclprobe.checks.run.pairs import _NONE
+from ncclprobe.checks.run.ladder import _NODE, _ONE
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.checks.run.traffic import _PINNED, _RIGHT, _SLOW_COPY
+from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _RIGHT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.asked import Asked, Ending, Notes, Skipped
-from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
+from ncclprobe.facts.run.pairs import MeasuredPairs
 from ncclprobe.facts.run.ranks import (
     Arrivals,
     Attendance,
@@ -22,10 +22,10 @@ from ncclprobe.facts.run.ranks import (
     Participants,
 )
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, Groups, NicTraffic, Steps
+from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
 from ncclprobe.host.run_log import CUT_SHORT, RunLog
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow
-from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
@@ -43,6 +43,10 @@ BANDS = (Band("all_reduce", 1, 2, BAND), Band("all_reduce", 3, 4, BAND))
 BUSY = Disturbance("processors busy", 0.5)
 PAIR = PairRow(src=0, dst=1, src_end="a", dst_end="b", nbytes=4, latency_nbytes=8, latency_us=1.5, GBps=2.0,
                time_us=1.0, min_us=0.5, max_us=2.0, samples_us=(1.0,))  # fmt: skip
+TWO = RankNics(("n0", "n1"), (Nic("mlx5_0", 0), None))
+GONE = LostTransfer(0, 1, "timed out", 1, True)
+ASIDE = Aside(1, "n1", "timed out", True)
+OWN = OwnCollective("n0", 2, 4, 1.5, 1.0, (1.0,), 2)
 STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1, bucket_bytes=None,
                overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
                compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
@@ -51,8 +55,9 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("asked", ASKED)], ASKED),
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
-    ([("pair", PAIR), ("pair", PAIR)], MeasuredPairs((PAIR, PAIR))),
-    ([("localisation", replace(_NONE, complete=False)), ("localisation", _NONE)], Localised(_NONE)),
+    ([("pair_ranks", TWO), ("pair", PAIR), ("pair", PAIR)], MeasuredPairs(TWO, (PAIR, PAIR))),
+    ([("pair_ranks", TWO), ("lost_transfer", GONE), ("excluded", ASIDE), ("node_all_reduce", OWN),
+      ("pairs_complete", True)], MeasuredPairs(TWO, (), (GONE,), (OWN,), (ASIDE,), True)),
     ([("participants", Participants("single", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
     ([("arrivals", Arrivals(2))], Attendance(2)),
@@ -66,6 +71,8 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("nic_traffic", [_RIGHT])], NicTraffic((_RIGHT,))),
     ([("nic_traffic", [])], NicTraffic(())),
     ([("copies", [_SLOW_COPY])], Copies((_SLOW_COPY,))),
+    ([("expected_copies", _BY_SLOT)], _BY_SLOT),
+    ([("rung", _ONE), ("rung", _NODE)], Ladder((_ONE, _NODE))),
     ([("affinity", [_PINNED])], Affinities((_PINNED,))),
     ([("affinity", [])], Affinities(())),
     ([("group", _WITHIN), ("group", _WITHIN)], Groups((_WITHIN, _WITHIN))),
@@ -94,7 +101,8 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
     ("fact", "said"),
     [
         (Asked, "the run holds no sample asked"),
-        (Localised, "the run ended before all pairs were measured"),
+        (MeasuredPairs, "no pair was measured"),
+        (Ladder, "no rung of the ladder was measured"),
         (Participants, "the run holds no sample participants"),
         (Arrivals, f"the ranks had not met when the run ended: {CUT_SHORT}"),
         (Attendance, f"the ranks had not met when the run ended: {CUT_SHORT}"),
@@ -114,13 +122,17 @@ def test_what_was_not_measured_is_absent_and_a_sentence_says_so(fact: type, said
 
 
 @pytest.mark.parametrize(
-    "fact", [Skipped(), Notes(), MeasuredPairs(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
+    "fact", [Skipped(), Notes(), ExpectedCopies(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
 )
 def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
     assert run_facts(RunLog())[type(fact)] == fact
 
 
-FITS = {"[": {Ending, NicTraffic, Affinities, Copies}, "{": {Ending, Asked, MeasuredOn}, '"': {Ending, Notes}}
+FITS = {
+    "[": {Ending, NicTraffic, Affinities, Copies},
+    "{": {Ending, Asked, MeasuredOn, ExpectedCopies},
+    '"': {Ending, Notes},
+}
 """Of which facts a value that begins with this is one: rows may be none, and fields left out."""
 
 

@@ -133,19 +133,24 @@ def two_faults(folder: Path, count: int = 8) -> None:
             (folder / f"eight-hosts-two-faults.{suffix}").write_text(clean)
 
 
-def everything(tell: Callable[[Outcome], None], version: str) -> str:
-    """The whole report."""
+def page(tell: Callable[[Outcome], None], version: str, every: bool) -> str:
+    """The report of all rows: with `every` at all their numbers of hosts and beside torch, else at the smallest."""
     began = time.monotonic()
-    bad = played(chosen(ROWS, "*", True), tell)
-    well = played(chosen(HEALTHY, "*", True), tell)
+    bad = played(chosen(ROWS, "*", every), tell)
+    well = played(chosen(HEALTHY, "*", every), tell)
+    torch = [
+        "\n## Beside torch's init_process_group and one all_reduce (gloo, timeout 60 s)\n",
+        f"{matrix_torch.HOSTS} hosts; torch's seconds are without its import.\n", beside_torch(),
+    ] if every else []  # fmt: skip
     parts = [
         "# The fault matrix\n",
         f"ncclprobe {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {machine()}. "
-        "Written by `scripts/lab matrix --all --write PATH`; rows are in tests/lab/matrix_*.py.\n",
+        f"Written by `scripts/lab matrix {'--all ' if every else ''}--write PATH`; rows are in tests/lab/matrix_*.py"
+        + (".\n" if every else ", here each at its smallest number of hosts.\n"),
         "## Faults\n", table(bad), "\n## The healthy lab: seconds from the first start to the last end\n",
-        healthy_table(well), "\n## Beside torch's init_process_group and one all_reduce (gloo, timeout 60 s)\n",
-        f"{matrix_torch.HOSTS} hosts; torch's seconds are without its import.\n", beside_torch(),
-        "\n## Files opened (open, openat, openat2 under strace, by hand)\n", opened_table(),
+        healthy_table(well), *torch,
+        "\n## Files opened (open, openat, openat2 under strace, by hand)\n",
+        opened_table(HAND_COUNTS if every else HAND_COUNTS[:1]),
         f"\nAll of it took {(time.monotonic() - began) / 60:.0f} minutes.\n",
     ]  # fmt: skip
     return "\n".join(parts)

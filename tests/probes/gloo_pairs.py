@@ -11,10 +11,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from fake_pairs import measured
 
+from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
-from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
@@ -62,19 +63,16 @@ def main() -> None:
     if PLANTED == "flip":
         pairs.pattern = flipped
     turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
-    own, slow, note = measure_intra_node(HOSTS, turn, exchange, SIZES[1], Rules())
+    own = measure_intra_node(HOSTS, turn, exchange, SIZES[1], Rules())
     context = round_robin.PairContext(RANK, endpoint, exchange, lambda phase: None, SIZES, DEADLINE_S)
-    instruction: dict[str, object] = {
-        "own": [asdict(row) for row in own],
-        "slow": [each.node for each in slow],
-        "note": note,
-    }
+    instruction: dict[str, object] = {}
     if RANK:
         round_robin.run_worker(context)
     else:
-        rows: list[PairRow] = []
-        found = round_robin.RoundRobin(context, place_ranks(HOSTS), rows.append).run()
-        instruction |= {"rows": [asdict(row) for row in rows], "found": asdict(found)}
+        kept: list[round_robin.Kept] = []
+        round_robin.RoundRobin(context, place_ranks(HOSTS), kept.append).run()
+        pairs_of_run = measured(HOSTS, kept, own)
+        instruction = {"rows": [asdict(row) for row in pairs_of_run.rows], "found": asdict(localise(pairs_of_run))}
     print(json.dumps({**instruction, "lost": endpoint.lost}))
     exchange.collect(None)
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from fake_pairs import measured
 
+from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.samples import Rules
 
 pytest.importorskip("torch")
@@ -54,11 +56,14 @@ def test_a_node_is_named_that_is_slow_alone_every_time(
     hosts: str, seconds: Callable[[str, int], float], turns: int, named: list[str]
 ) -> None:
     fleet = Fleet(list(hosts), seconds)
-    rows, slow, note = measure_intra_node(list(hosts), lambda: [1.0], fleet, NBYTES, Rules())
+    rows = measure_intra_node(list(hosts), lambda: [1.0], fleet, NBYTES, Rules())
+    found = localise(measured(list(hosts), [], rows))
+    slow = found.intra_node
     assert fleet.turns == turns
     assert [each.node for each in slow] == named
-    assert [row.node for row in rows] == (sorted({*hosts}) if turns else [])
-    assert bool(note) is (hosts in ("aabb", "abcd"))
+    assert [(row.node, row.turn) for row in rows] == [(h, 1 + n) for n in range(turns) for h in sorted({*hosts})]
+    assert [row.turn for row in found.intra_node_all_reduce] == [turns] * (len({*hosts}) if turns else 0)
+    assert bool(found.intra_node_note) is (hosts in ("aabb", "abcd"))
     if named:
         assert (slow[0].kind, slow[0].where, slow[0].ranks, slow[0].tests) == ("collective", "inside c", (4, 5), 3)
         assert slow[0].ratio == pytest.approx(0.25)
@@ -66,6 +71,6 @@ def test_a_node_is_named_that_is_slow_alone_every_time(
 
 def test_a_row_is_the_bus_bandwidth_of_the_nodes_own_ranks() -> None:
     hosts = ["a", "a", "a", "a", "b", "b", "c"]
-    rows, _, _ = measure_intra_node(hosts, lambda: [1.0], Fleet(hosts, lambda host, turn: 1e-3), NBYTES, Rules())
+    rows = measure_intra_node(hosts, lambda: [1.0], Fleet(hosts, lambda host, turn: 1e-3), NBYTES, Rules())
     assert [(row.node, row.ranks, row.time_us) for row in rows] == [("a", 4, 1000.0), ("b", 2, 1000.0)]
     assert [row.busbw_GBps for row in rows] == pytest.approx([1.5 * NBYTES / 1e6, NBYTES / 1e6])

@@ -1,48 +1,19 @@
 """Pairs on real ranks: two that never get through, which ends no other rank's part; wrong bytes; own collectives."""
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.localise.pairs.samples import End
+from probes.gloo_ranks import printed
 
-DEADLINE_S = 60
 RANKS, SILENT, DEAF = 5, 2, 1
-ROOT = Path(__file__).parents[2]
 
 
 def played(store: Path, hosts: str, planted: str, one: int, other: int) -> list[dict[str, Any]]:
     """What every rank printed, by rank."""
-    count = len(hosts.split(","))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    program = Path(__file__).with_name("gloo_pairs.py")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), hosts, store, planted, str(one), str(other)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * count, "\n".join(err for _, err in answers)
-    return [json.loads(out) for out, _ in answers]
+    return printed("gloo_pairs.py", len(hosts.split(",")), hosts, store, planted, one, other)
 
 
 def test_a_pair_that_hangs_is_named_and_set_aside_and_the_others_play_on(tmp_path: Path) -> None:
@@ -61,11 +32,11 @@ def test_a_pair_that_hangs_is_named_and_set_aside_and_the_others_play_on(tmp_pat
 def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
     said = played(tmp_path / "store", "a,a,b,b,c,c", "flip", 0, 4)
     found, rows = said[0]["found"], said[0]["rows"]
-    assert [(row["node"], row["ranks"], row["nbytes"]) for row in said[0]["own"]] == [
+    assert [(row["node"], row["ranks"], row["nbytes"]) for row in found["intra_node_all_reduce"]] == [
         ("a", 2, 65536), ("b", 2, 65536), ("c", 2, 65536)
     ]  # fmt: skip
-    assert all(row["busbw_GBps"] > 0 and len(row["samples_us"]) == 7 for row in said[0]["own"])
-    assert said[0]["note"] == ""
+    assert all(row["busbw_GBps"] > 0 and len(row["samples_us"]) == 7 for row in found["intra_node_all_reduce"])
+    assert found["intra_node_note"] == ""
     first = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and row["inside"]]
     assert sorted(first) == [(rank, rank ^ 1) for rank in range(6)]
     across = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and not row["inside"]]

@@ -18,10 +18,12 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from fake_pairs import Kept, measured
 
-from ncclprobe.localise.pairs.rails import Nic, place_ranks
+from ncclprobe.localise.of_run import localise
+from ncclprobe.localise.pairs.rails import place_ranks
 from ncclprobe.model.measurement import Mismatch
-from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.pair_results import Localisation, Nic, PairRow
 
 pytest.importorskip("torch")
 
@@ -29,6 +31,7 @@ from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.probes.round_robin import RoundRobin
 
 HOSTS = ["a", "a", "b", "b", "c", "c", "d", "d"]
+NICS = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(HOSTS))]
 NBYTES = 1 << 20
 Answer = Callable[[str, int, int], dict[int, PairTiming]]
 FLIPPED = Mismatch(4, 17, 0, "7", "6", "0x07", "0x06")
@@ -71,19 +74,22 @@ class Fleet:
             rows |= self.answer(said["kind"], first, second)
         return {rank: row for rank, row in rows.items() if len(self.rank_result) < self.gone.get(rank, 10**9)}
 
-    def round_robin(self, rows: list[PairRow], dropped: list[int], hosts: Sequence[str] = HOSTS) -> RoundRobin:
-        nics = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(hosts))]
-
+    def round_robin(self, kept: list[Kept], dropped: list[int]) -> RoundRobin:
         def note(ranks: Collection[int]) -> None:
             dropped.extend(ranks)
 
-        return RoundRobin(self, place_ranks(hosts, nics), rows.append, None, note)  # type: ignore[arg-type]
+        return RoundRobin(self, place_ranks(HOSTS, NICS), kept.append, None, note)  # type: ignore[arg-type]
 
 
 def played(fleet: Fleet) -> tuple[Localisation, list[PairRow], list[int]]:
-    rows: list[PairRow] = []
+    kept: list[Kept] = []
     dropped: list[int] = []
-    return fleet.round_robin(rows, dropped).run(), rows, dropped
+    fleet.round_robin(kept, dropped).run()
+    return localised(kept), [each for each in kept if isinstance(each, PairRow)], dropped
+
+
+def localised(kept: Sequence[Kept], complete: bool = True) -> Localisation:
+    return localise(measured(HOSTS, kept, nics=NICS, complete=complete))
 
 
 def one_way(rows: list[PairRow], inside: bool) -> list[tuple[int, int]]:
@@ -212,12 +218,10 @@ def test_a_byte_flipped_on_the_way_is_named_by_source_target_offset_and_bits() -
 
 
 def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all() -> None:
-    rows: list[PairRow] = []
-    round_robin = Fleet(stop_after=10).round_robin(rows, [])
-    assert not round_robin.so_far().complete
+    kept: list[Kept] = []
     with pytest.raises(RuntimeError, match="the run ends"):
-        round_robin.run()
-    found = round_robin.so_far()
+        Fleet(stop_after=10).round_robin(kept, []).run()
+    found = localised(kept, complete=False)
     assert not found.complete
     assert found.tests > 0
     assert found.culprits == ()

@@ -3,9 +3,10 @@
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
-from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.accepted import line
 
@@ -37,10 +38,18 @@ def report(ranks: int = 8, nodes: int = 1, **more: object) -> Report:
     return Report(**(own | more))  # type: ignore[arg-type]
 
 
-def pairs(slow: int, both: int = 3) -> tuple[PairRow, ...]:
-    """56 directions, so many of them slow, and rows that are none of the tournament's one-way rows."""
-    rows = [replace(PAIR, GBps=10.0 if number < slow else 20.0) for number in range(56)]
+def pairs(slow: int = 0, both: int = 3) -> tuple[PairRow, ...]:
+    """28 pairs of 8 ranks, so many of them slow one way, and rows that are none of the one-way rows."""
+    ways = [(src, dst) for src in range(8) for dst in range(8) if src != dst]
+    slow_ways = {(0, dst) for dst in range(1, 1 + slow)}
+    rows = [replace(PAIR, src=s, dst=d, GBps=10.0 if (s, d) in slow_ways else 20.0) for s, d in ways]
     return (*rows, *[replace(PAIR, both=True, GBps=1.0)] * both, replace(PAIR, step=1, GBps=1.0))
+
+
+def built(*widths: int | None, most: int = 16) -> dict[str, NodeTopology]:
+    """A node whose GPUs have links of these widths."""
+    gpus = [DeviceRow(f"GPU{n}", "H100", None, 0, None, width, most) for n, width in enumerate(widths)]
+    return {"n0": NodeTopology(gpus=tuple(gpus), nics=(), numa=(), paths=None)}
 
 
 def copies(slow: int = 0) -> tuple[CopyRow, ...]:
@@ -52,13 +61,33 @@ def copies(slow: int = 0) -> tuple[CopyRow, ...]:
 
 
 def test_a_good_node_is_one_line() -> None:
-    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=0), copies=copies()))
-    assert said == ("8 × H100: 98 GB/s, 98 % of expected (bands.toml); 56 of 56 pairs within 2 %; PCIe 8 of 8 x16")
+    said = line(report(measurements=(JUDGED,), pairs=pairs(), copies=copies(), topology=built(*[16] * 8)))
+    assert said == "8 × H100: 98 GB/s, 98 % of expected (bands.toml); 28 of 28 pairs within 2 %; PCIe 8 of 8 x16"
 
 
 def test_what_is_slow_is_counted_and_slow_pairs_are_below_the_usual_one() -> None:
-    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=2), copies=copies(slow=1)))
-    assert "54 of 56 pairs within 2 %; PCIe 7 of 8 x16" in said
+    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=2), copies=copies(slow=1), topology=built(*[16] * 8)))
+    assert said.endswith("26 of 28 pairs within 2 %; PCIe 8 of 8 x16; 1 of 8 GPUs slow to copy")
+
+
+def test_a_pair_that_is_slow_both_ways_is_one_pair() -> None:
+    rows = [replace(row, GBps=10.0) if {row.src, row.dst} == {0, 1} else row for row in pairs()]
+    assert "27 of 28 pairs" in line(report(pairs=tuple(rows)))
+
+
+def test_widths_are_those_that_were_read_and_not_what_copies_passed() -> None:
+    assert line(report(copies=copies(), topology=built(8, *[16] * 7))).endswith("PCIe 7 of 8 x16 (1 x8)")
+    assert line(report(copies=copies())).endswith("PCIe widths not known")
+    assert line(report(copies=copies(), topology=built(None, *[16] * 7))).endswith("PCIe widths not known")
+    two = tuple(row for row in copies() if row.device in ("GPU6", "GPU7"))
+    assert line(report(ranks=2, copies=two, topology=built(8, *[16] * 7))).endswith("PCIe 2 of 2 x16")
+
+
+def test_the_ladder_says_what_more_ranks_bring() -> None:
+    one = LadderRow(rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=1, step_us=1.0,
+                    samples_us=(1.0,) * 9, nbytes=1, speedup=1.0, efficiency=1.0)  # fmt: skip
+    node = replace(one, rung="node", ranks=8, speedup=7.9, efficiency=0.9875)
+    assert "; ladder 8 ranks 7.9 x (99 %); PCIe" in line(report(pairs=pairs(), ladder=(one, node)))
 
 
 def test_the_largest_judged_row_speaks_and_not_the_fastest_or_the_unjudged() -> None:
@@ -71,13 +100,13 @@ def test_of_gloo_nothing_is_said_of_gpus() -> None:
     row = replace(ROW, nbytes=4 << 20, busbw_GBps=1.23)
     host = replace(COPY, kind="host", device="cpu", status="unjudged")
     said = line(report(ranks=2, fingerprint=GLOO, measurements=(row,), pairs=(PAIR,), copies=(host,)))
-    assert said == "2 ranks, gloo: 1.23 GB/s at 4 MiB, not judged; 1 of 1 pairs within 2 %"
+    assert said == "2 ranks, gloo: 1.23 GB/s at 4 MiB, not judged; 1 of 1 pair within 2 %"
 
 
 def test_what_was_not_measured_is_said() -> None:
     assert line(report(ranks=4, fingerprint=None)) == "4 ranks: no collective measured; no pair measured"
     several = line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
-    assert several == "16 × H100 on 2 nodes: no collective measured; no pair measured; copies not judged"
+    assert several == "16 × H100 on 2 nodes: no collective measured; no pair measured; PCIe widths not known"
 
 
 def test_a_model_is_known_by_its_short_name() -> None:

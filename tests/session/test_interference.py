@@ -1,11 +1,13 @@
 """What else was going on: how much of a slowdown it may explain, and what is nobody's interference."""
 
 import pytest
+from conftest import answers
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.bandwidth import parse as options
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import notes, rows_of
+from ncclprobe.errors import Missing
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
@@ -83,7 +85,31 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
 def test_a_setting_that_changes_what_is_timed_is_known_by_its_backend(
     backend: str, variables: dict[str, str], names: list[str]
 ) -> None:
-    assert list(falsifying(backend, variables)) == names
+    assert list(falsifying(backend, variables, answers({}))) == names
+
+
+DEBUG = "# of the site\nNCCL_DEBUG=TRACE\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "files", "found"),
+    [
+        ({}, {"/etc/nccl.conf": DEBUG}, {"NCCL_DEBUG": "TRACE (/etc/nccl.conf:2)"}),
+        ({"NCCL_DEBUG": "WARN"}, {"/etc/nccl.conf": DEBUG}, {}),
+        ({"NCCL_DEBUG": ""}, {"/etc/nccl.conf": DEBUG}, {}),
+        ({"NCCL_CONF_FILE": "/job.conf"}, {"/job.conf": "NCCL_DEBUG=WARN\n", "/etc/nccl.conf": DEBUG}, {}),
+        ({"NCCL_DEBUG_SUBSYS": "ALL"}, {"/etc/nccl.conf": "NCCL_DEBUG=INFO\n"}, {"NCCL_DEBUG_SUBSYS": "ALL"}),
+        ({}, {"/etc/nccl.conf": "TORCH_DISTRIBUTED_DEBUG=DETAIL\nCUDA_LAUNCH_BLOCKING=1\n"}, {}),
+        ({}, {"/etc/nccl.conf": "NCCL_DEBUG=trace \n"}, {}),
+    ],
+)
+def test_a_setting_of_nccls_own_files_counts_as_nccl_would_take_it(
+    variables: dict[str, str], files: dict[str, str], found: dict[str, str]
+) -> None:
+    known = {path: Missing("") for path in ("/etc/nccl.conf", "/root/.nccl.conf")} | files
+    host = answers({("home",): Missing(""), **{("conf", path): text for path, text in known.items()}})
+    assert falsifying("nccl", variables, host, (2, 28, 9)) == found
+    assert falsifying("gloo", variables, host) == {}
 
 
 def test_each_setting_is_named_once_with_its_ranks() -> None:

@@ -14,14 +14,17 @@ from ncclprobe.commands import affinity as affinity_command
 from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.copies import host_copy
+from ncclprobe.expect.copies import host_copy, judged
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
 from ncclprobe.session.measure import affinity, copies, numa
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import RankIdentity
 
-GEN5 = {"host": host_copy(5, 16)}
+_SLOT = host_copy(5, 16)
+assert _SLOT
+GEN5: dict[str, Expectation] = {"host": _SLOT}
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -38,7 +41,7 @@ def copy(median: float, low: float, high: float, **more: Any) -> CopyRow:
 
 
 def test_a_slot_at_half_its_width_fails_under_load() -> None:
-    row = copies.judge(copy(26.9, 26.8, 27.0), GEN5)
+    row = judged(copy(26.9, 26.8, 27.0), GEN5)
     assert row.status == "fail"
     assert "Gen5 x16" in row.why
 
@@ -46,12 +49,12 @@ def test_a_slot_at_half_its_width_fails_under_load() -> None:
 @pytest.mark.parametrize("case", [{"near": False}, {"concurrent": True}, {"kind": "bidirectional"}, {"kind": "d2d"}])
 def test_of_the_far_node_of_all_together_and_of_both_ways_nothing_is_expected(case: dict[str, Any]) -> None:
     row = copy(27.0, 26.0, 28.0, **case)
-    assert copies.judge(row, GEN5) == row
+    assert judged(row, GEN5) == row
 
 
 def test_a_copy_that_is_now_fast_now_slow_is_noise_and_one_hiccup_is_none() -> None:
-    assert copies.judge(copy(48.0, 40.0, 54.0), GEN5).status == "inconclusive"
-    assert copies.judge(copy(53.0, 31.0, 54.0), GEN5).status == "pass"
+    assert judged(copy(48.0, 40.0, 54.0), GEN5).status == "inconclusive"
+    assert judged(copy(53.0, 31.0, 54.0), GEN5).status == "pass"
 
 
 class Together:
@@ -80,7 +83,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
         probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "bidirectional"))
     )
     monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
-    monkeypatch.setattr(copies, "expectations", lambda snapshot: GEN5)
+    monkeypatch.setattr(copies, "by_kind", lambda facts: GEN5)
     monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     measuring = copies.Copies(
@@ -89,7 +92,9 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     rows = measuring.play()
     rows = rows[: len(rows) // 2]  # the other half is the other rank's
     assert bound[:2] == [(1,), (0,)]
-    seen = [(row.kind, row.numa, row.near, row.peer, row.concurrent, row.status) for row in rows]
+    assert {row.status for row in rows} == {"unjudged"}  # a sample holds no verdict
+    verdicts = [judged(row, measuring.expected.nodes["n0"]) for row in rows]
+    seen = [(row.kind, row.numa, row.near, row.peer, row.concurrent, row.status) for row in verdicts]
     assert seen == [
         ("h2d", 1, True, "", False, "pass"),
         ("d2h", 1, True, "", False, "pass"),

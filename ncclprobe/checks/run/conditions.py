@@ -39,3 +39,9 @@ def groups_of_ranks(asked: Asked) -> bool:
 def counters_of_nics(asked: Asked, participants: Participants) -> bool:
     """where bytes were to cross nodes and NICs were to be counted."""
     return asked.nic_traffic and participants.nodes > 1
+
+
+@applies
+def rungs_of_the_ladder(asked: Asked) -> bool:
+    """where the ladder from one rank to all nodes was to be climbed."""
+    return "ladder" in asked.what

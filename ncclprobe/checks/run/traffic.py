@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
+from ncclprobe.expect.copies import judged
 from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.traffic import Affinities, Copies, NicTraffic
+from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, NicTraffic
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
@@ -87,14 +89,10 @@ _SLOW_COPY = CopyRow(
     min_GBps=12.3,
     max_GBps=12.5,
     samples=7,
-    expected_GBps=54.2,
-    threshold_GBps=49.8,
-    why="PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload",
-    source="https://github.com/Azure/AI-benchmarking-guide",
-    status="fail",
 )
-_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0, status="pass")
-_UNJUDGED = replace(_RIGHT_COPY, expected_GBps=None, threshold_GBps=None, status="unjudged")
+_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
+_SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", "…")
+_BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 _JUDGED = Asked(what=("copies",), require_judged=True)
 _KINDS = {
     "h2d": "from the host to it",
@@ -106,12 +104,15 @@ _KINDS = {
 
 
 @check(
-    bad=lambda: [(Copies((_SLOW_COPY,)), _JUDGED)],
-    good=lambda: [(Copies((_RIGHT_COPY,)), _JUDGED), (Copies((_UNJUDGED,)), Asked(what=("copies",)))],
+    bad=lambda: [(Copies((_SLOW_COPY,)), _BY_SLOT, _JUDGED)],
+    good=lambda: [
+        (Copies((_RIGHT_COPY,)), _BY_SLOT, _JUDGED),
+        (Copies((_SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",))),
+    ],
     required=True,
     applies=copies_within_nodes,
 )
-def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
+def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
     Right: Every judged copy is as fast as its link allows.
@@ -121,7 +122,8 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
     Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
     the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see `ncclprobe affinity`).
     """
-    for row in measured.rows:
+    rows = [judged(row, expected.nodes.get(row.node, {})) for row in measured.rows]
+    for row in rows:
         if row.status == "fail" and row.threshold_GBps is not None:
             yield fail(
                 row.device,
@@ -136,10 +138,10 @@ def copies(measured: Copies, asked: Asked) -> Iterator[Finding]:
                 ),
                 nodes=(row.node,),
             )
-    if asked.require_judged and all(row.status == "unjudged" for row in measured.rows):
+    if asked.require_judged and all(row.status == "unjudged" for row in rows):
         raise Unlearned("nothing is known of what copies reach on this machine")
-    noise = [row for row in measured.rows if row.status == "inconclusive"]
-    if noise and not any(row.status == "fail" for row in measured.rows):
+    noise = [row for row in rows if row.status == "inconclusive"]
+    if noise and not any(row.status == "fail" for row in rows):
         raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")
 
 

@@ -9,7 +9,7 @@ from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field
 from ncclprobe.ops import OPS
 
-What = Literal["collectives", "pairs", "copies", "affinity", "training"]
+What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,11 @@ class Expected(Struct, frozen=True):
 
     bands: tuple[Band, ...] = ()
 
+    def least_GBps(self, op: str, nbytes: int) -> float | None:
+        """The threshold of the first band that speaks of `op` at so many bytes, whatever else it asks for."""
+        found = (b.expectation.threshold for b in self.bands if b.op == op and b.low_bytes <= nbytes <= b.high_bytes)
+        return next(found, None)
+
 
 @collector
 def expected(host: Host) -> Expected:

@@ -2,9 +2,10 @@
 
 from ncclprobe.facts.run.samples import any_of, every, last
 from ncclprobe.host import Host
+from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import collector
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
-from ncclprobe.model.values import Struct
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct, field
 
 
 class NicTraffic(Struct, frozen=True):
@@ -20,7 +21,7 @@ def nic_traffic(host: Host) -> NicTraffic:
 
 
 class Copies(Struct, frozen=True):
-    """The copies within nodes that were measured. At least one."""
+    """The copies within nodes that were measured, without verdicts. At least one."""
 
     rows: tuple[CopyRow, ...]
 
@@ -29,6 +30,19 @@ class Copies(Struct, frozen=True):
 def copies(host: Host) -> Copies:
     """Read the copies."""
     return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
+
+
+class ExpectedCopies(Struct, frozen=True):
+    """What the run expected of copies, by node and kind (``host``, ``d2d``); a node that is left out: of none."""
+
+    nodes: dict[str, dict[str, Expectation]] = field(default_factory=dict)
+
+
+@collector
+def expected_copies(host: Host) -> ExpectedCopies:
+    """Read what the run expected of copies."""
+    found = any_of(host, "expected_copies", ExpectedCopies)
+    return found[-1] if found else ExpectedCopies()
 
 
 class Affinities(Struct, frozen=True):
@@ -65,3 +79,15 @@ class Steps(Struct, frozen=True):
 def steps(host: Host) -> Steps:
     """Read the steps."""
     return Steps(any_of(host, "step", StepRow))
+
+
+class Ladder(Struct, frozen=True):
+    """The rungs from one rank to the whole job, without verdicts. At least one."""
+
+    rows: tuple[LadderRow, ...]
+
+
+@collector
+def ladder(host: Host) -> Ladder:
+    """Read the rungs."""
+    return Ladder(every(host, "rung", LadderRow, "no rung of the ladder was measured"))

@@ -15,11 +15,18 @@ from typing import Literal
 from ncclprobe.localise.pairs.effects import slow
 from ncclprobe.localise.pairs.peers import FEWEST
 from ncclprobe.localise.pairs.rounds import Match, Round, round_robin
-from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.localise.pairs.samples import End, Rules
 from ncclprobe.model.values import Struct
 
 Way = tuple[int, int]
 """From which rank to which."""
+RETESTS = 2
+"""How often a pair that is slow inside a node is measured again."""
+
+
+def inner_end(rank: int) -> End:
+    """Return the end of a rank when it measures inside its node."""
+    return End(f"rank {rank}")
 
 
 class Slow(Struct, frozen=True):
@@ -57,6 +64,17 @@ def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rul
         logs = {way: math.log(rates[way] / usual) for way in group}
         found |= {way: math.exp(log) for way, log in slow(logs, rules).items()}
     return found
+
+
+def slow_each_time(
+    rates: Sequence[Mapping[Way, float]], nodes: Mapping[str, Sequence[int]], rules: Rules
+) -> dict[Way, float]:
+    """Return the ways that were slow in the round-robin, the first of `rates`, and in each of its retests."""
+    ratios = suspects(rates[0], nodes, rules)
+    for retest in rates[1:]:
+        again = suspects(retest, nodes, rules)
+        ratios = {way: max(ratio, again[way]) for way, ratio in ratios.items() if way in again}
+    return ratios
 
 
 def _peers(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]) -> list[list[Way]]:

@@ -4,7 +4,7 @@ It needs no pair and no second round, and finds what is wrong inside a node befo
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ncclprobe.localise.pairs.effects import modified_z, slow
@@ -13,6 +13,8 @@ from ncclprobe.model.values import Struct
 
 FEWEST = 3
 """Of two nodes that differ it is unknown which is wrong."""
+TURNS = 3
+"""A node is named that is slow in each of so many turns."""
 
 
 class Straggler(Struct, frozen=True):
@@ -41,3 +43,14 @@ def peers(values_by_node: Mapping[str, float], rules: Rules | None = None) -> tu
     scores = modified_z(logs, rules.mad_floor)
     found = sorted(slow(logs, rules), key=lambda node: logs[node])
     return tuple(Straggler(node, values_by_node[node], math.exp(logs[node]), scores[node]) for node in found)
+
+
+def slow_each_turn(
+    turns: Sequence[Mapping[str, float]], rules: Rules | None = None
+) -> dict[str, tuple[Straggler, ...]]:
+    """Return the nodes that were slow in each of `turns` so far, GB/s by node, with what was seen in each."""
+    slow: dict[str, tuple[Straggler, ...]] = {}
+    for number, values in enumerate(turns):
+        found = peers(values, rules)
+        slow = {each.node: (*slow.get(each.node, ()), each) for each in found if number == 0 or each.node in slow}
+    return slow

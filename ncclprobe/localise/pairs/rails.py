@@ -4,14 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ncclprobe.localise.pairs.samples import End, Layout
+from ncclprobe.model.pair_results import Nic
 from ncclprobe.model.values import Struct
-
-
-class Nic(Struct, frozen=True):
-    """The NIC of a rank: its `name` as NCCL spells it, and its `index` among those that are used on this node."""
-
-    name: str
-    index: int
 
 
 class Placement(Struct, frozen=True):

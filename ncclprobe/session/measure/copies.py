@@ -1,19 +1,18 @@
 """``ncclprobe copies``: the bandwidth of a node's own links, of one GPU and of all at once; without a GPU, its memory.
 
-The ranks of a node take turns, on all nodes at the same time; then all copy at once. A copy of one GPU from its own
-NUMA node is judged by the bandwidth of its slot or its NVLinks (:mod:`ncclprobe.expect.copies`); for the other cases
-nothing is published, and they are unjudged.
+The ranks of a node take turns, on all nodes at the same time; then all copy at once. What each node's
+slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded beside the copies; nothing is judged here.
 """
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
+from ncclprobe.expect.copies import by_kind
+from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
@@ -24,8 +23,6 @@ from ncclprobe.session.ranks.identity import RankIdentity
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
-_C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
-Expected = Mapping[str, Expectation | None]
 Rates = Sequence[float]
 
 
@@ -39,22 +36,30 @@ class Copies:
         self._node, self._device, self._look = look.node, device, look
         self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
         self.note = ""
+        self.expected = ExpectedCopies()
 
     def play(self) -> tuple[CopyRow, ...]:
-        """Make all copies; return the judged rows on rank 0, nothing elsewhere. Raises ProbeError."""
+        """Make all copies; return the rows on rank 0, nothing elsewhere. Raises ProbeError.
+
+        `expected` then holds what they should reach.
+        """
         reads = self._identity.local_rank == 0
         self._set_phase("expected bandwidth of copies")
-        expected = expectations(self._look.snapshot()) if reads and self._device != "cpu" else {}
+        expected = by_kind(self._look.snapshot().facts) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
-        received = self._exchange.collect(
-            [self._node, [asdict(row) for row in rows], {k: asdict(v) for k, v in expected.items() if v}, self.note]
-        )
+        expects = {kind: asdict(each) for kind, each in expected.items()}
+        received = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.note])
         if received is None:
             return ()
-        known = {node: {k: Expectation(**v) for k, v in found.items()} for node, _, found, _ in received if found}
+        self.expected = ExpectedCopies(
+            {
+                node: {kind: Expectation(**each) for kind, each in found.items()}
+                for node, _, found, _ in received
+                if found
+            }
+        )
         self.note = next((note for *_, note in received if note), "")
-        found = [CopyRow(**row) for _, rows, _, _ in received for row in rows]
-        return tuple(judge(row, known.get(row.node, {})) for row in found)
+        return tuple(CopyRow(**row) for _, rows, _, _ in received for row in rows)
 
     def _turns(self) -> Iterator[CopyRow]:
         """Copy on one local rank after the other, then on all at once."""
@@ -172,31 +177,3 @@ class Copies:
     def _cpus(self, node: int | None) -> Sequence[int]:
         """Return the processors of a NUMA node that this process may use; all its processors for None."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
-
-
-def expectations(snapshot: Snapshot) -> Expected:
-    """Return the expected bandwidth of copies between host and GPU and between GPUs, as far as it is known."""
-    from ncclprobe.expect import copies
-    from ncclprobe.expect.context import expectation_context
-
-    system = expectation_context(snapshot.facts).system
-    if isinstance(system, Absent):
-        return {}
-    place = copies.slot(system.pcie_GBps)
-    host = copies.host_copy(*place) if place else None
-    if _C2C.search(system.gpu):
-        host = copies.c2c_copy(max(1, system.gpus // max(1, system.sockets)), system.compute_capability)
-    peer = copies.nvlink_copy(system) or (copies.p2p_pcie_copy(*place, p2p=system.p2p) if place else None)
-    return {"host": host, "d2d": peer}
-
-
-def judge(row: CopyRow, expected: Expected) -> CopyRow:
-    """Judge `row` by its link. Bidirectional, from the far node and concurrent: nothing is expected."""
-    kind: Literal["host", "d2d"] = "d2d" if row.kind == "d2d" else "host"
-    found = expected.get(kind) if row.kind in ("h2d", "d2h", "d2d") and row.near is not False else None
-    if found is None or row.concurrent:
-        return row
-    judged = replace(row, expected_GBps=found.value, threshold_GBps=found.threshold, why=found.why, source=found.source)
-    if row.GBps >= found.threshold:
-        return replace(judged, status="pass")
-    return replace(judged, status="fail" if row.max_GBps < found.threshold else "inconclusive")

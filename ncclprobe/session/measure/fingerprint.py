@@ -1,12 +1,14 @@
 """What this run is measured on, in few words: the fingerprint that baselines are kept under. Of rank 0's node."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from ncclprobe.expect.site.fingerprint import digest
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.topology.node import layout
@@ -29,5 +31,12 @@ def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], b
     software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
     if isinstance(gpus, Gpus) and gpus.driver:
         software["driver"] = gpus.driver
-    devices = {name: value for name, value in asdict(built).items() if name != "why"}
-    return Fingerprint(machine, digest(devices) if known else None, {**software, "backend": backend})
+    return Fingerprint(machine, digest(_devices(built)) if known else None, {**software, "backend": backend})
+
+
+def _devices(built: NodeTopology) -> dict[str, Any]:
+    """What tells one topology from another. A link that came up narrower is a fault, and no other machine."""
+    found = {name: value for name, value in asdict(built).items() if name != "why"}
+    for row in (*(found["gpus"] or ()), *(found["nics"] or ())):
+        del row["pcie_width"], row["pcie_max_width"]
+    return found

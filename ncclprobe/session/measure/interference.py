@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance
@@ -111,21 +113,42 @@ _EFFECTS = {
 }
 
 
-def falsifying(backend: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in `variables` that change what is timed with `backend`, by name.
+def falsifying(
+    backend: str, variables: Mapping[str, str], host: Host, nccl: tuple[int, int, int] | None = None
+) -> dict[str, str]:
+    """Return the settings of this process that change what is timed with `backend`, by name, each with its value.
 
-    torch and NCCL take the words in any case (torch csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
+    Those of NCCL may also stand in its configuration files, as its version `nccl` (None: the newest) reads them: the
+    value is then followed by file and line. torch and NCCL take the words in any case (torch
+    csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
     """
-    level = variables.get("NCCL_DEBUG", "").upper()
-    systems = variables.get("NCCL_DEBUG_SUBSYS", "").upper().split(",")
-    nccl = backend == "nccl"
-    found = {
-        "TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
-        "CUDA_LAUNCH_BLOCKING": nccl and variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
-        "NCCL_DEBUG": nccl and level == "TRACE",
-        "NCCL_DEBUG_SUBSYS": nccl and level in ("INFO", "ABORT") and "ALL" in systems,
-    }
-    return {name: variables[name][:_MOST_CHARACTERS] for name, is_set in found.items() if is_set}
+    found = {"TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"}
+    settings = Settings()
+    if backend == "nccl":
+        settings = _settings(host, Environment(variables), nccl)
+        level, systems = ((settings.get(name) or "").upper() for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"))
+        found |= {
+            "CUDA_LAUNCH_BLOCKING": variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+            "NCCL_DEBUG": level == "TRACE",
+            "NCCL_DEBUG_SUBSYS": level in ("INFO", "ABORT") and "ALL" in systems.split(","),
+        }
+    return {name: _value(name, variables, settings) for name, is_set in found.items() if is_set}
+
+
+def _settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
+    """Return what NCCL reads; of a host that does not answer for its files, the environment alone."""
+    try:
+        return settings_of(host, environment, nccl)
+    except HostError:
+        return merge(environment, ())
+
+
+def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
+    """Return the value of a setting, with file and line where it does not come from the environment."""
+    if name in variables:
+        return variables[name][:_MOST_CHARACTERS]
+    setting = settings.effective[name]
+    return f"{(setting.value or '')[:_MOST_CHARACTERS]} ({setting.origin})"
 
 
 def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:

@@ -31,7 +31,7 @@ def play(
         found = measuring.play()
         note = measuring.note
         if recorder:
-            recorder.add_copies(found)
+            recorder.add_copies(found, measuring.expected)
     else:
         from ncclprobe.session.measure.affinity import measured
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclprobe.host import Host
-from ncclprobe.localise.pairs.rails import Nic
+from ncclprobe.model.pair_results import Nic
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.ranks.identity import Backend

@@ -1,14 +1,12 @@
 """Measure pairs: an all_reduce within each node, then the round-robin, which rank 0 coordinates."""
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
-from ncclprobe.model.pair_results import Localisation
-from ncclprobe.model.values import replace
+from ncclprobe.model.pair_results import RankNics
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint
@@ -33,7 +31,7 @@ def play(run: RankContext) -> bool:
     turn = turn_of(
         identity.rank, hosts, sizes[1], device, clock_of(device), watchdog.set_phase, options.phase_timeout_s + _SLACK_S
     )
-    rows, slow, note = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
+    own = measure_intra_node(hosts, turn, exchange, sizes[1], Rules())
     watchdog.set_phase("pairs, buffers")
     endpoint = PairEndpoint(identity.rank, device, sizes)
     context = PairContext(
@@ -43,34 +41,30 @@ def play(run: RankContext) -> bool:
     if infos is None or recorder is None:
         intact = run_worker(context)
     else:
-        intra_node = {"intra_node_all_reduce": rows, "intra_node": slow, "intra_node_note": note}
-        intact = _coordinate(
-            context, intra_node, place_ranks(hosts, nic_of_rank.nics(hosts, infos)), recorder, watchdog, options.rounds
-        )
+        nics = tuple(nic_of_rank.nics(hosts, infos))
+        recorder.add_pair(RankNics(hosts, nics))
+        for row in own:
+            recorder.add_pair(row)
+        intact = _coordinate(context, place_ranks(hosts, nics), recorder, watchdog, options.rounds)
     watchdog.tolerant = False
     return intact and not endpoint.lost
 
 
 def _coordinate(
     context: PairContext,
-    intra_node: dict[str, Any],
     placement: Placement,
     recorder: Recorder,
     watchdog: Watchdog,
     rounds: int | None,
 ) -> bool:
-    """Coordinate the round-robin, on rank 0. `intra_node` holds fields of the localisation that are known before it."""
+    """Coordinate the round-robin, on rank 0; return whether all ranks took part to its end."""
 
     def dropped(ranks: Collection[int]) -> None:
         recorder.lose(watchdog.exclude(ranks))
 
-    def whole(found: Localisation) -> Localisation:
-        return replace(found, **{**intra_node, "intra_node": (*intra_node["intra_node"], *found.intra_node)})
-
     round_robin = RoundRobin(context, placement, recorder.add_pair, recorder.expected_GBps(context.sizes[1]), dropped)
-    recorder.so_far = lambda: whole(round_robin.so_far())
-    found = whole(round_robin.run(rounds))
-    recorder.localise(found)
+    intact = round_robin.run(rounds)
+    recorder.all_pairs_tried()
     if placement.note:
         recorder.note(placement.note)
-    return not found.excluded_ranks
+    return intact

@@ -1,4 +1,4 @@
-"""The parts of a run, one after the other: first calls, collectives, pairs, copies, affinity, training."""
+"""The parts of a run, one after the other: first calls, collectives, pairs, copies, affinity, training, ladder."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +30,11 @@ def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
         return None
     why = f"{max(0.0, left_s):.0f} s were left of {whole_s:g}, and it is given {least_s:.0f} or more"
     return SkippedRow(part, None, "time", why)
+
+
+def without_all(part: What) -> SkippedRow:
+    """Return why `part` is skipped after pairs whose ranks did not all take part to the end."""
+    return SkippedRow(part, None, "lost", "it takes all ranks, and a pair before it brought nothing")
 
 
 class RankContext(Struct, frozen=True):
@@ -108,6 +113,8 @@ def measure(part: What, context: RankContext, hostname: str) -> bool:
         _train(context)
     elif part == "collectives":
         _sweep(context, context.look_at(hostname))
+    elif part == "ladder":
+        _climb(context)
     else:
         look, phase = context.look_at(hostname), context.watchdog.set_phase
         plan, identity = context.plan(), context.identity
@@ -122,6 +129,16 @@ def _train(context: RankContext) -> None:
     for row in training.play(asked, context.plan(), context.hosts, context.host, context.exchange, phase):
         if context.recorder:
             context.recorder.add_trained(row)
+
+
+def _climb(context: RankContext) -> None:
+    """Measure the rungs from one rank to the whole job."""
+    from ncclprobe.session.measure import ladder
+
+    options, phase = context.options, context.watchdog.set_phase
+    rows = ladder.play(context.plan(), context.hosts, context.host, options.timeout_s, context.exchange, phase)
+    if context.recorder:
+        context.recorder.add_ladder(rows)
 
 
 def _sweep(context: RankContext, look: Look) -> None:

@@ -65,7 +65,7 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
         except (OSError, UsageError):
             return None
     assert recorder.path
-    return Survivor(recorder.path, (options.command, *options.argv), folder=folder)
+    return Survivor(recorder.path, (options.command, *options.argv), options.timeout_s, folder=folder)
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
@@ -197,18 +197,19 @@ class Rank:
         parts.first_calls(context, group_s)
         intact = True
         for part in self._options.what:
-            if self._in_time(part, context.exchange):
+            if self._begins(part, intact, context.exchange):
                 intact = parts.measure(part, context, self._hostname) and intact
         return intact
 
-    def _in_time(self, part: What, exchange: Exchange) -> bool:
-        """Return whether `part` is measured, by rank 0's clock: of several parts, a late one is skipped."""
+    def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:
+        """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""
         if len(self._options.what) < 2:
             return True
-        late = parts.too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
-        begins = bool(exchange.share(late is None))
-        if late and self._recorder:
-            self._recorder.skip(late)
+        skipped = parts.too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        skipped = skipped if intact else parts.without_all(part)
+        begins = bool(exchange.share(skipped is None))
+        if skipped and self._recorder:
+            self._recorder.skip(skipped)
         return begins
 
     def _torch(self) -> Any:
@@ -260,7 +261,7 @@ class Rank:
             record_fingerprint(self._recorder, self._options.baseline, self._look.snapshot())
         found = expecting(self._options, config, exchange, self._identity, self._host, self._look, self._hosts())
         if self._recorder:
-            self._recorder.expect(found.bands)
+            self._recorder.expect((*found.bands, *(found.node_bands if "ladder" in self._options.what else ())))
             if found.note:
                 self._recorder.note(found.note)
         if self._options.only_judged:
@@ -290,7 +291,7 @@ class Rank:
         if backend == "nccl":
             self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
         index = gpu_index(self._device) if backend == "nccl" else None
-        falsifying = interference.falsifying(backend, os.environ)
+        falsifying = interference.falsifying(backend, os.environ, self._host, nccl)
         host_id = os.environ.get("NCCL_HOSTID", "")
         own = (self._hostname, self._plan_digest(), versions, backend, self._gpu, note, "", index, falsifying, host_id)
         return RankInfo(*own)

@@ -7,7 +7,7 @@ parent of the ranks makes the report from the log, and rank 0 only ends the log.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
-from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
@@ -35,8 +36,20 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
 from ncclprobe.session.watchdog.ending import Ending
 
-_VERDICT = ("expectation", "status", "inconclusive_why", "retest")
+_VERDICT: Mapping[type, Collection[str]] = {
+    Measurement: ("expectation", "status", "inconclusive_why", "retest"),
+    LadderRow: ("speedup", "efficiency", "interval", "expectation", "status"),
+    CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
+}
 """Fields of a row that are judged: the log holds none of them."""
+PairSample = RankNics | OwnCollective | PairRow | LostTransfer | Aside
+_PAIR_SAMPLES: Mapping[type, str] = {
+    RankNics: "pair_ranks",
+    OwnCollective: "node_all_reduce",
+    PairRow: "pair",
+    LostTransfer: "lost_transfer",
+    Aside: "excluded",
+}
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
@@ -85,14 +98,10 @@ class Recorder:
         self._rows, self._expected = Rows(()), Expected()
         self._publisher = Publisher(options)
         self._code: int | None = None
-        self._localised = False
-        self._pairs = 0
         self.snapshots: Callable[[], Sequence[Snapshot]] = tuple
         """Returns the snapshots of nodes, once the report is made."""
         self.with_transport: Callable[[Measurement], Measurement] = lambda row: row
         """Returns a row with its transport, as far as it is known."""
-        self.so_far: Callable[[], Localisation] | None = None
-        """Returns the localisation so far, for a run that ends before all pairs are measured."""
         self._log.add("asked", _plain(asked(options, participants.backend)))
         self.participants = participants
         self.take_part(participants)
@@ -166,15 +175,13 @@ class Recorder:
                 if each.falsifies:
                     self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
-    def add_pair(self, row: PairRow) -> None:
-        """Record one direction of a pair."""
-        self._pairs += 1
-        self._log.add("pair", _plain(row))
+    def add_pair(self, found: PairSample) -> None:
+        """Record something that was measured of pairs."""
+        self._log.add(_PAIR_SAMPLES[type(found)], _plain(found))
 
-    def localise(self, found: Localisation) -> None:
-        """Record what is slow, by all pairs."""
-        self._localised = True
-        self._log.add("localisation", _plain(found))
+    def all_pairs_tried(self) -> None:
+        """Record that no pair is missing but those of ranks that had gone."""
+        self._log.add("pairs_complete", True)
 
     def lose(self, ranks: Sequence[LostRank]) -> None:
         """Record the ranks that the run goes on without."""
@@ -185,14 +192,20 @@ class Recorder:
         """Record a row of groups or of a training step."""
         self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
 
+    def add_ladder(self, rows: Sequence[LadderRow]) -> None:
+        """Record the rungs of the ladder."""
+        for row in rows:
+            self._log.add("rung", _unjudged(row))
+
     def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
         """Record what the NICs have counted."""
         self._log.add("nic_traffic", _plain(tuple(rows)))
 
-    def add_copies(self, rows: Sequence[CopyRow]) -> None:
-        """Record the copies within nodes, if any."""
+    def add_copies(self, rows: Sequence[CopyRow], expected: ExpectedCopies) -> None:
+        """Record the copies within nodes, if any, and what was `expected` of them."""
         if rows:
-            self._log.add("copies", _plain(tuple(rows)))
+            self._log.add("expected_copies", _plain(expected))
+            self._log.add("copies", [_unjudged(row) for row in rows])
 
     def add_affinity(self, rows: Sequence[AffinityRow]) -> None:
         """Record the comparison of processors; without a row there was nothing to compare."""
@@ -200,12 +213,7 @@ class Recorder:
 
     def expected_GBps(self, nbytes: int) -> float | None:
         """Return the threshold of a sendrecv of so many bytes; None without an expectation."""
-        asked = (
-            b.expectation.threshold
-            for b in self._expected.bands
-            if b.op == "sendrecv" and b.low_bytes <= nbytes <= b.high_bytes
-        )
-        return next(asked, None)
+        return self._expected.least_GBps("sendrecv", nbytes)
 
     def open(self) -> None:
         """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
@@ -244,8 +252,6 @@ class Recorder:
             self._log.add("arrivals", _plain(ending.arrivals))
         if ending.attendance:
             self._log.add("attendance", _plain(ending.attendance))
-        if self._pairs and not self._localised and self.so_far:
-            self.localise(self.so_far())
         self._log.close(ending.why or ("" if ending == Ending() else "ranks were lost"))
 
     def _publish(self, ending: Ending) -> int:
@@ -279,5 +285,5 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _unjudged(row: Measurement) -> dict[str, Any]:
-    return {name: value for name, value in _plain(row).items() if name not in _VERDICT}
+def _unjudged(row: Measurement | CopyRow | LadderRow) -> dict[str, Any]:
+    return {name: value for name, value in _plain(row).items() if name not in _VERDICT[type(row)]}

@@ -71,6 +71,7 @@ def _measure(
     from ncclprobe.session.measure.copies import Copies
 
     measuring = Copies(identity, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
-    recorder.add_copies(measuring.play())
+    rows = measuring.play()
+    recorder.add_copies(rows, measuring.expected)
     if measuring.note:
         recorder.note(measuring.note)

@@ -1,14 +1,17 @@
-"""A process that makes the report where the process that should make it was killed.
+"""A process that makes the report where the process that should make it was killed, or stands still.
 
-``python -m ncclprobe.session.measure.survivor LOG WAIT_S FOLDER COMMAND OPTION…`` reads its standard input, which its
-owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is written; an end
-of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks may still be
-leaving, and the command makes the report of it. FOLDER, if any, is removed in the end. The process leads a session of
-its own, so that a signal to the owner's group does not reach it, and imports next to nothing.
+``python -m ncclprobe.session.measure.survivor LOG WAIT_S LATE_S FOLDER COMMAND OPTION…`` reads its standard input,
+which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is
+written; an end of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks
+may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and without an end of
+the log, the owner stands still: the report is made of what there is, and made again once the run ends. FOLDER, if any,
+is removed in the end. The process leads a session of its own, so that a signal to the owner's group does not reach
+it, and imports next to nothing.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -19,6 +22,8 @@ from pathlib import Path
 _DONE = b"."
 _POLL_S = 0.1
 _REPORT_S = 60.0
+_LATE_S = 10.0
+"""After --timeout, for an owner that does not stand still to end the log."""
 LOG = "NCCLPROBE_RUN_LOG"
 """The variable that names the run log to a command that makes its report and measures nothing."""
 
@@ -26,8 +31,12 @@ LOG = "NCCLPROBE_RUN_LOG"
 class Survivor:
     """The survivor, as its owner starts and dismisses it."""
 
-    def __init__(self, log: Path, command: Sequence[str], *, folder: str = "", wait_s: float = 0.0) -> None:
-        own = [sys.executable, "-m", __name__, str(log), str(wait_s), folder, *command]
+    def __init__(
+        self, log: Path, command: Sequence[str], timeout_s: float, *, folder: str = "", wait_s: float = 0.0
+    ) -> None:
+        """Start it beside a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
+        late_s = timeout_s + _LATE_S
+        own = [sys.executable, "-m", __name__, str(log), str(wait_s), str(late_s), folder, *command]
         self._process = subprocess.Popen(
             own,
             stdin=subprocess.PIPE,
@@ -42,13 +51,16 @@ class Survivor:
             os.write(self._process.stdin.fileno(), _DONE)  # type: ignore[union-attr]
 
 
-def main(log: Path, wait_s: float, folder: str, command: Sequence[str]) -> None:
+def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
+    variables = {**os.environ, LOG: str(log)}
+    if not select.select([0], [], [], late_s)[0] and not _has_end(log):
+        _report(variables, command)
     if os.read(0, 1) != _DONE:
         until = time.monotonic() + wait_s
         while time.monotonic() < until and not _has_end(log):
             time.sleep(_POLL_S)
-        _report({**os.environ, LOG: str(log)}, command)
+        _report(variables, command)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -65,4 +77,4 @@ def _report(variables: Mapping[str, str], command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5:])

@@ -28,20 +28,27 @@ def play(
     `plan` is a probes.plan.Plan whose last size is that of the groups; `hosts` are those of all ranks, on rank 0.
     Raises UsageError on every rank, ProbeError where a step fails.
     """
-    import torch
-
     from ncclprobe.probes import groups as played
     from ncclprobe.probes import steps
-    from ncclprobe.probes.buffers import free_bytes
 
     if training.grid is not None:
         grid = groups.fit(training.grid, plan.ranks)
         yield from played.run(plan, grid, exchange.share(list(hosts)), exchange, set_phase)
+    room = room_of(plan, host, exchange)
+    for strategy in training.strategies:
+        asked = steps.Asked(strategy, training.model, training.compute_s)
+        yield from steps.run(plan, asked, room, exchange, set_phase)
+
+
+def room_of(plan: Any, host: Host, exchange: Any) -> int | None:
+    """Return the bytes that the fullest rank may allocate, on every rank; None: not known. Every rank must call it."""
+    import torch
+
+    from ncclprobe.probes.buffers import free_bytes
+
     free = free_bytes(torch.device(plan.device), host)
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     received = exchange.collect(None if free is None else free // sharing)
     known = [room for room in received if room is not None] if received else []
-    room = exchange.share(min(known, default=None))
-    for strategy in training.strategies:
-        asked = steps.Asked(strategy, training.model, training.compute_s)
-        yield from steps.run(plan, asked, room, exchange, set_phase)
+    found: int | None = exchange.share(min(known, default=None))
+    return found

@@ -52,7 +52,8 @@ def launch(nproc: int, options: Options, question: Question) -> int:
     log = log_path(options, name) or Path(name, FILE)
     if options.keep:
         log.unlink(missing_ok=True)  # of an earlier run
-    survivor = Survivor(log, (options.command, *options.argv), folder=name, wait_s=_AFTER_SIGNAL_S)
+    command = (options.command, *options.argv)
+    survivor = Survivor(log, command, options.timeout_s, folder=name, wait_s=_AFTER_SIGNAL_S)
     try:
         return _run(nproc, options, question, name, log)
     finally:

@@ -1,0 +1,180 @@
+"""Find out who is slow in a run from the pairs that it measured: made anew whenever a run is judged.
+
+The run log holds rates, lost transfers and where the ranks are, and no conclusion. Live and replayed runs come here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.run.pairs import MeasuredPairs
+from ncclprobe.localise.pairs import intra_node, suspects
+from ncclprobe.localise.pairs.effects import Way
+from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
+from ncclprobe.localise.pairs.peers import FEWEST, TURNS, slow_each_turn
+from ncclprobe.localise.pairs.rails import Placement, place_ranks
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
+from ncclprobe.model.pair_results import (
+    Blamed,
+    Inside,
+    Localisation,
+    LostPair,
+    LostTransfer,
+    OwnCollective,
+    PairRow,
+    WrongBytes,
+)
+from ncclprobe.model.values import replace
+
+_SKIPPED = "no node has two ranks, so no node has a collective of its own"
+
+
+def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules: Rules | None = None) -> Localisation:
+    """Return who is slow, or nobody. `expected_GBps`: what a healthy pair reaches, null: not known.
+
+    Raises ParseError for rows that cannot be of ranks so placed: a log may come from elsewhere.
+    """
+    rules = rules or Rules()
+    try:
+        placement = place_ranks(measured.ranks.hosts, measured.ranks.nics)
+        results = list(_results(measured, placement))
+        slow_collectives = tuple(_slow_collectives(measured.node_all_reduces, placement, rules))
+    except ValueError as error:
+        raise ParseError(f"pairs: {error}") from None
+    found = suspects.verdict(results, placement.layout, rules, expected_GBps)
+    rates = _inside_rates(measured.rows)
+    levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
+    if rates[0]:
+        levels["inside a node, one way"] = round(median(rates[0].values()), 6)
+    excluded = {each.rank: each for each in measured.excluded}
+    last_turn = max((row.turn for row in measured.node_all_reduces), default=0)
+    own = tuple(row for row in measured.node_all_reduces if row.turn == last_turn)
+    return Localisation(
+        nodes=len(placement.rails),
+        kind=found.kind,
+        culprits=tuple(_blamed(each, placement) for each in found.confirmed),
+        suspects=tuple(_blamed(each, placement) for each in found.suspects),
+        cleared=tuple(map(str, found.cleared)),
+        lost=(*_lost_inside(measured.lost, placement), *(_lost_between(each, placement) for each in found.lost)),
+        level_GBps=levels,
+        all_slow=found.all_slow,
+        tests=found.tests,
+        steps=found.steps,
+        confidence=rules.confidence,
+        intra_node_all_reduce=own,
+        intra_node_note=_note(own, placement),
+        intra_node=(*slow_collectives, *_slow_pairs(rates, placement, rules)),
+        excluded_ranks=tuple(excluded[rank] for rank in sorted(excluded)),
+        wrong=tuple(_wrong(measured.rows)),
+        complete=measured.complete,
+    )
+
+
+def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
+    """The results between nodes. Raises ValueError for a rank that is not placed, and for what is no rate."""
+
+    def end(rank: int) -> End:
+        if not 0 <= rank < len(placement.ends):
+            raise ValueError(f"rank {rank} is none of {len(placement.ends)}")
+        return placement.ends[rank]
+
+    for row in measured.rows:
+        if not row.inside:
+            yield Sample(end(row.src), end(row.dst), row.GBps, row.both, row.step)
+    for lost in measured.lost:
+        if not lost.inside:
+            yield Lost(end(lost.src), end(lost.dst), lost.why, lost.step)
+
+
+def _inside_rates(rows: Sequence[PairRow]) -> list[dict[intra_node.Way, float]]:
+    """The rates within nodes, one way: those of the round-robin, then those of each round of retests."""
+    rates: list[dict[intra_node.Way, float]] = [{} for _ in range(1 + RETESTS)]
+    for row in rows:
+        if row.inside and not row.both and 0 <= row.step < len(rates) and row.GBps > 0:
+            rates[row.step][row.src, row.dst] = row.GBps
+    return rates
+
+
+def _slow_pairs(
+    rates: Sequence[Mapping[intra_node.Way, float]], placement: Placement, rules: Rules
+) -> Iterator[Inside]:
+    nodes = placement.nodes
+    ratios = intra_node.slow_each_time(rates, nodes, rules)
+    for each in intra_node.name_slow(ratios, rates[0], nodes):
+        yield Inside(_where(each), each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + RETESTS)
+
+
+def _where(slow: intra_node.Slow) -> str:
+    if slow.kind == "node":
+        return f"inside {slow.node}"
+    return " with ".join(f"rank {rank}" for rank in slow.ranks) + f" inside {slow.node}"
+
+
+def _slow_collectives(rows: Sequence[OwnCollective], placement: Placement, rules: Rules) -> Iterator[Inside]:
+    """The nodes whose own all_reduce was slow in each turn."""
+    turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        turns[row.turn][row.node] = row.busbw_GBps
+    if len(turns) < TURNS:
+        return
+    usual = median(turns[max(turns)].values())
+    for node, seen in slow_each_turn([turns[turn] for turn in sorted(turns)], rules).items():
+        ratio = median(each.ratio for each in seen)
+        ranks = tuple(placement.nodes.get(node, ()))
+        yield Inside(f"inside {node}", "collective", node, ranks, ratio, usual, TURNS)
+
+
+def _note(rows: Sequence[OwnCollective], placement: Placement) -> str:
+    """Why the nodes' own all_reduce is missing or not judged; empty: it is judged."""
+    if not rows:
+        return _SKIPPED
+    if len(rows) < FEWEST:
+        return (
+            f"the own collective of {len(rows)} of {len(placement.nodes)} nodes is not judged: that takes "
+            f"{FEWEST} nodes"
+        )
+    return ""
+
+
+def _wrong(rows: Sequence[PairRow]) -> Iterator[WrongBytes]:
+    for row in rows:
+        if row.wrong and row.mismatch:
+            yield WrongBytes(row.src, row.dst, row.src_end, row.dst_end, row.wrong, row.mismatch)
+
+
+def _lost_inside(lost: Sequence[LostTransfer], placement: Placement) -> Iterator[LostPair]:
+    for each in lost:
+        if each.inside:
+            names = [inner_name(rank, placement) for rank in (each.src, each.dst)]
+            yield LostPair(names[0], names[1], each.why, each.step)
+
+
+def _lost_between(each: Lost, placement: Placement) -> LostPair:
+    return LostPair(placement.names[each.src], placement.names[each.dst], each.why, each.step)
+
+
+def inner_name(rank: int, placement: Placement) -> str:
+    """Return how a rank is called where it measures inside its node."""
+    host = placement.hosts[rank] if 0 <= rank < len(placement.hosts) else "?"
+    return str(inner_end(rank)) + ("" if placement.single else f" on {host}")
+
+
+def _way(key: Way) -> str:
+    near, both = key
+    return ("below one leaf, " if near else "") + ("both ways at once" if both else "one way")
+
+
+def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:
+    cause = each.cause
+    rank = {end: number for number, end in enumerate(placement.ends)}
+    nodes = [placement.hosts[rank[end]] for node in cause.nodes for end in rank if end.node == node]
+    blamed = Blamed(
+        str(cause), cause.kind, cause.nodes, cause.rail, cause.direction,
+        each.ratio, each.confidence, each.slow, each.tests, each.retests, each.partners, tuple(dict.fromkeys(nodes)),
+    )  # fmt: skip
+    if cause.kind != "rail" or cause.rail is None:
+        return blamed
+    end = End(cause.nodes[0], cause.rail)
+    nic = placement.names[end].removeprefix(str(end))  # `` (mlx5_1)`` where it is known
+    return replace(blamed, where=blamed.where + nic)

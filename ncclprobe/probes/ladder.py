@@ -1,0 +1,209 @@
+"""Measure the rungs of a ladder (:mod:`ncclprobe.training.ladder`): a training step and an all_reduce in each.
+
+The groups of a rung work at the same time, and rungs take turns step by step, so that what else the machine does
+affects all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time
+on the usual rank.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.values import Struct
+from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.probes import BufferView
+from ncclprobe.probes.buffers import allocate
+from ncclprobe.probes.clock import Clock, clock_of, time_batch
+from ncclprobe.probes.collectives import all_reduce
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
+from ncclprobe.probes.steps import play_step, views_of
+from ncclprobe.probes.work import Work
+from ncclprobe.training import workload
+from ncclprobe.training.ladder import Rung
+from ncclprobe.training.workload import Call, Compute, Model, Step
+
+STEPS, _WARM_UPS = 9, 2
+_MOST_WORK_S = 0.1
+_TOKENS = 8192
+"""Of one rank's step: its work is 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
+_BATCHES, _BATCH_S, _MOST_CALLS = 7, 0.05, 200
+_LAYERS = 8
+
+
+class LadderSizes(Struct, frozen=True):
+    """Bytes of a step's gradients, of the all_reduce alone, and the seconds that all of it may take."""
+
+    step_bytes: int
+    nbytes: int
+    budget_s: float
+
+
+class _Part(Struct):
+    """This rank's part in one rung: the ranks of its group, what it plays in a step, and its all_reduce alone."""
+
+    rung: Rung
+    members: tuple[int, ...]
+    play: Callable[[], None]
+    call: Callable[[], object] | None
+
+
+class _Bench(Struct):
+    """What every part needs."""
+
+    plan: Plan
+    exchange: Exchange
+    set_phase: SetPhase
+    clock: Clock
+    work: Work
+
+    def usual(self, value: float) -> float:
+        """Return the median over the ranks, on every rank."""
+        by_rank = self.exchange.collect(value)
+        return float(self.exchange.share(median(by_rank) if by_rank else None))
+
+    def timed(self, name: str, play: Callable[[], object]) -> float:
+        """Return this rank's seconds from a common start until its own part is over."""
+        with phase(self.plan.rank, self.set_phase, name):
+            self.clock.barrier()
+            started = self.clock.now()
+            play()
+            self.clock.synchronise()
+            took = self.clock.now() - started
+        self.work.rest()
+        return took
+
+
+def run(
+    plan: Plan, rungs: Sequence[Rung], sizes: LadderSizes, timeout_s: float, exchange: Exchange, set_phase: SetPhase
+) -> tuple[LadderRow, ...]:
+    """Measure `rungs` from the lowest on; rows come on rank 0. All ranks must call it. Raises ProbeError.
+
+    `timeout_s`: torch's own deadline of the groups that are made here.
+    """
+    device = torch.device(plan.device)
+    clock = clock_of(device)
+    with phase(plan.rank, set_phase, "ladder, calibrate the work"):
+        clock.barrier()
+        bench = _Bench(plan, exchange, set_phase, clock, Work(device, clock))
+    model = Model(sizes.step_bytes // DTYPES[plan.dtype], _LAYERS, DTYPES[plan.dtype], _TOKENS)
+    chunks = _chunks(bench, model)
+    buffer = allocate(sizes.nbytes, getattr(torch, plan.dtype), device).recv
+    parts = [_open(bench, rung, model, chunks, buffer, timeout_s) for rung in rungs]
+    steps = _steps(bench, parts, sizes.budget_s / 2)
+    calls = [_calls(bench, part, sizes.budget_s / 2 / len(parts)) for part in parts]
+    set_phase("ladder, gather")
+    by_rank = exchange.collect([steps, calls])
+    if by_rank is None:
+        return ()
+    return tuple(
+        _row(part.rung, sizes, [steps[number] for steps, _ in by_rank], [calls[number] for _, calls in by_rank])
+        for number, part in enumerate(parts)
+    )
+
+
+def _chunks(bench: _Bench, model: Model) -> float:
+    """Return how many products every rank does in a step."""
+    flops = 6.0 * model.params * model.tokens
+    usual_s = bench.usual(bench.work.chunk_s)
+    return min(flops / bench.work.flops, _MOST_WORK_S / usual_s)
+
+
+def _open(bench: _Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
+    """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
+    plan, members = bench.plan, rung.of(bench.plan.rank)
+    items: Step = workload.step("ddp", model)
+    group = _group(bench, rung, members, timeout_s)
+    if len(members) < 2:
+        alone = tuple(item for item in items if isinstance(item, Compute))
+        return _Part(rung, members, lambda: play_step(alone, {}, bench.work, chunks, True), None)
+    views = views_of(plan, [item for item in items if isinstance(item, Call)], group)
+    view = BufferView(buffer, buffer, members.index(plan.rank), len(members), dist.ReduceOp.SUM, group)
+    call = all_reduce.run(view)
+    return _Part(rung, members, lambda: play_step(items, views, bench.work, chunks, True), call)
+
+
+def _group(bench: _Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
+    """Open a group; a rank that is by itself opens one as well, where others of the rung are not.
+
+    torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in
+    distributed_c10d.py): ranks with different numbers of groups would wait for each other for ever.
+    """
+    if max(map(len, rung.groups)) < 2:
+        return None
+    with phase(bench.plan.rank, bench.set_phase, f"ladder, {rung.name} group"):
+        wait = timedelta(seconds=timeout_s)
+        found: dist.ProcessGroup = dist.new_group(list(members), timeout=wait, use_local_synchronization=True)
+    return found
+
+
+def _steps(bench: _Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
+    """Return this rank's seconds of each step, by rung: as many as `budget_s` has room for, one at the least."""
+    took: list[list[float]] = [[] for _ in parts]
+    for turn in range(_WARM_UPS):
+        for part, each in zip(parts, took, strict=True):
+            each.append(bench.timed(f"ladder, {part.rung.name}, warm-up {turn + 1}", part.play))
+    slowest = bench.exchange.collect(sum(each[-1] for each in took))
+    count = int(bench.exchange.share(max(1, min(STEPS, int(budget_s / max(slowest)))) if slowest else None))
+    for turn in range(count):
+        for part, each in zip(parts, took, strict=True):
+            each.append(bench.timed(f"ladder, {part.rung.name}, step {turn + 1}", part.play))
+    return [each[_WARM_UPS:] for each in took]
+
+
+def _calls(bench: _Bench, part: _Part, budget_s: float) -> list[float]:
+    """Return this rank's seconds per all_reduce, batch by batch; none where its group has no other rank."""
+    plan, call = bench.plan, part.call
+    if max(map(len, part.rung.groups)) < 2:
+        return []
+
+    def batch(name: str, calls: int) -> float:
+        with phase(plan.rank, bench.set_phase, f"ladder, {part.rung.name}, all_reduce {name}"):
+            bench.clock.barrier()
+            return time_batch([call] * calls, plan.timing, bench.clock).seconds if call else 0.0
+
+    seen_s = bench.exchange.collect([batch(f"warm-up {turn + 1}", 1) for turn in range(_WARM_UPS)][-1])
+    slowest_s = float(bench.exchange.share(max(seen_s) if seen_s else None))
+    calls = max(1, min(_MOST_CALLS, round(_BATCH_S / slowest_s)))
+    count = max(1, min(_BATCHES, int(budget_s / (calls * slowest_s))))
+    return [batch(f"batch {number + 1}", calls) for number in range(count)]
+
+
+def _row(
+    rung: Rung, sizes: LadderSizes, steps: Sequence[Sequence[float]], calls: Sequence[Sequence[float]]
+) -> LadderRow:
+    """Reduce one rung over its groups: a group's step ends with its last rank, its call is the mean over its ranks."""
+    by_group = {group: [max(each) for each in zip(*(steps[r] for r in group), strict=True)] for group in rung.groups}
+    slowest = max(by_group, key=lambda group: median(by_group[group]))
+    took, ranks = by_group[slowest], len(slowest)
+    busbw, best = _rates(rung, sizes.nbytes, calls)
+    return LadderRow(
+        rung=rung.name,
+        ranks=ranks,
+        groups=len(rung.groups),
+        slowest=slowest,
+        step_bytes=sizes.step_bytes,
+        step_us=_us(median(took)),
+        samples_us=tuple(map(_us, took)),
+        nbytes=sizes.nbytes,
+        busbw_GBps=busbw,
+        best_GBps=best,
+    )
+
+
+def _rates(rung: Rung, nbytes: int, calls: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
+    """Return the bus bandwidth of the slowest group, by its median and by its fastest batch; null: it sends nothing."""
+    found = []
+    for group in rung.groups:
+        samples = [sum(each) / len(group) for each in zip(*(calls[r] for r in group), strict=True)]
+        if len(group) > 1 and samples:
+            factor = OPS["all_reduce"].bus_factor(len(group)) * nbytes / 1e9
+            found.append((factor / median(samples), factor / min(samples)))
+    return min(found) if found else (None, None)
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

@@ -1,0 +1,92 @@
+"""The process that makes the report in another's place, where that one is killed or stands still."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host.run_log import FILE, RunLog
+from ncclprobe.model.values import replace
+
+DEADLINE_S = 60
+WHO = Participants("environment", 2, ("h", "h"), "gloo")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> RunLog:
+    """A run of two rows, one of which was measured."""
+    found = RunLog(tmp_path / FILE)
+    asked = Asked(ops=("all_reduce",), sizes=(1 << 20, 1 << 22))
+    row = replace(ROW, ranks=2, wrong=0)
+    for name, value in (("asked", asked), ("participants", WHO), ("arrivals", {"expected": 2}), ("row", row)):
+        found.add(name, msgspec.to_builtins(value, str_keys=True))
+    return found
+
+
+def survivor(folder: Path, late_s: float) -> "subprocess.Popen[bytes]":
+    asked = ["bandwidth", "--backend", "gloo", "-b", "1M", "-e", "4M", "--json", str(folder / "report.json")]
+    own = [str(folder / FILE), "0", str(late_s), "", *asked]
+    return subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.session.measure.survivor", *own],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """What was written, once it was."""
+    until = time.monotonic() + DEADLINE_S
+    while not (folder / "report.json").exists():
+        assert time.monotonic() < until, "no report was written"
+        time.sleep(0.05)
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+def ended(process: "subprocess.Popen[bytes]", last: bytes = b"") -> None:
+    process.communicate(last, timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("log")
+def test_while_the_owner_stands_still_the_rows_are_in_the_report_once_its_time_is_over(tmp_path: Path) -> None:
+    process = survivor(tmp_path, late_s=0.0)
+    found = report(tmp_path)
+    assert [row["nbytes"] for row in found["measurements"]] == [1 << 20]
+    assert found["exit_code"] == 3
+    assert process.poll() is None
+    (tmp_path / "report.json").unlink()
+    ended(process, b".")
+    assert not (tmp_path / "report.json").exists()  # the owner has come back and written its own
+
+
+@pytest.mark.usefixtures("log")
+def test_of_an_owner_that_is_killed_after_it_stood_still_the_report_is_made_again(tmp_path: Path) -> None:
+    process = survivor(tmp_path, late_s=0.0)
+    report(tmp_path)
+    (tmp_path / "report.json").unlink()
+    ended(process)
+    assert len(report(tmp_path)["measurements"]) == 1
+
+
+def test_an_owner_that_has_ended_the_log_is_left_to_write_its_report(tmp_path: Path, log: RunLog) -> None:
+    log.close("ended by SIGTERM")
+    ended(survivor(tmp_path, late_s=0.0), b".")
+    assert not (tmp_path / "report.json").exists()
+
+
+@pytest.mark.usefixtures("log")
+def test_an_owner_in_time_is_waited_for_and_its_end_makes_the_report(tmp_path: Path) -> None:
+    process = survivor(tmp_path, late_s=DEADLINE_S)
+    assert not (tmp_path / "report.json").exists()
+    ended(process)
+    assert len(report(tmp_path)["measurements"]) == 1
