@@ -55,10 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _look_for_cycles_rarely() -> None:
     """Set the garbage collector for a short life: values hold no cycles, and searching for some was a sixth of a start.
 
-    At the end nothing is searched: the kernel takes all memory back at once.
+    At the end nothing is searched, for the kernel takes all memory back at once; but torch's objects hold more than
+    memory, and are let go.
     """
     gc.set_threshold(_OBJECTS_BEFORE_GC)
-    atexit.register(gc.freeze)
+    atexit.register(lambda: gc.freeze() if "torch" not in sys.modules else None)
 
 
 def _guarded(argv: list[str]) -> int:

@@ -50,12 +50,12 @@ def _one(ranks: int) -> float:
 
 
 def _others(ranks: int) -> float:
-    """A rank keeps its own share: only those of the others travel."""
+    """Return a rank keeps its own share: only those of the others travel."""
     return (ranks - 1) / ranks
 
 
 def _there_and_back(ranks: int) -> float:
-    """A reduction of everything is a reduce-scatter and an all-gather."""
+    """Return the bus factor of a reduction: a reduce-scatter, then an all-gather."""
     return 2 * (ranks - 1) / ranks
 
 
@@ -78,7 +78,7 @@ class Op(Struct, frozen=True):
     counted: Callable[[int], float] = _one
 
     def shape(self, nbytes: int, ranks: int, itemsize: int) -> Shape:
-        """What `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
+        """Return what `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
 
         A size too small to give every rank an aligned share becomes 0, as nccl-tests prints it.
         """
@@ -98,7 +98,7 @@ class Op(Struct, frozen=True):
         )
 
     def bandwidth(self, shape: Shape, ranks: int, seconds: float) -> tuple[float, float]:
-        """Algorithm and bus bandwidth in GB/s of one call that took `seconds`."""
+        """Return algorithm and bus bandwidth in GB/s of one call that took `seconds`."""
         algbw = shape.nbytes * self.counted(ranks) / seconds / 1e9
         return algbw, algbw * self.bus_factor(ranks)
 
@@ -124,7 +124,8 @@ HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_
 
 
 def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """The sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` itself (``-b -e -f``).
+    """Return the sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` itself (``-b -e
+    -f``).
 
     Raises UsageError where no sweep could come of it.
     """

@@ -3,11 +3,12 @@
 sample
     One batch: `iters` calls behind a common barrier, timed together on the wall clock, divided by `iters`; the mean
     over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
-mean
-    The arithmetic mean of the samples: the headline, which nccl-tests prints too. Bandwidths come from this time.
-    Rates are never averaged: a mean of rates overstates the fast samples.
 median (p50)
-    The middle sample, or the mean of the two in the middle. What verdicts go by: one hiccup does not move it.
+    The middle sample, or the mean of the two in the middle: the headline, which bandwidths come from and verdicts go
+    by, for one hiccup does not move it. Rates are never averaged: a mean of rates overstates the fast samples.
+mean
+    The arithmetic mean of the samples, which nccl-tests prints. Bandwidths come from it where there are fewer than
+    MIN_SAMPLES.
 interval
     Where the median lies: its 95 % bootstrap interval, see :func:`median_interval`. Null below MIN_SAMPLES samples.
 precision

@@ -10,7 +10,8 @@ _FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `text`: digits with an optional binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and -e.
+    """Return bytes in `text`: digits with an optional binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and
+    -e.
 
     nccl-tests has no T either (measurement.md §2.1). Raises UsageError.
     """
@@ -21,7 +22,7 @@ def parse_size(text: str) -> int:
 
 
 def size(nbytes: float) -> str:
-    """`nbytes` in the largest binary unit that keeps it exact or short: ``64 KiB``, ``1.5 GiB``."""
+    """Return `nbytes` in the largest binary unit that keeps it exact or short: ``64 KiB``, ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(nbytes) < 1024 or unit == "TiB":
             return f"{nbytes:.4g} {unit}"
@@ -30,7 +31,12 @@ def size(nbytes: float) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped: what a machine says must not steer the reader's terminal."""
+    """Return `text` with control characters escaped: what a machine says must not steer the reader's terminal."""
     if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 node``, ``2,048 nodes``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,9 +1,12 @@
 """Exchange framed, bounded, authenticated JSON between two processes of one run; each wait has a deadline.
 
-The caller sends ``ncclprobe/1 NONCE``, the answerer the same with a nonce of its own, 16 random bytes each. All that
-follows is frames: length (4 bytes, big-endian), HMAC-SHA256, body (a JSON object, deflated). The HMAC is keyed with the
-run's token and covers the speaker, both nonces and the number of the frame, so that no frame can be forged, replayed,
-reordered or sent back. Each side proves the token before the other trusts a message. Nothing is encrypted.
+The caller sends ``ncclprobe/2 token NONCE``, the answerer the same with a nonce of its own, 16 random bytes each. All
+that follows is frames: length (4 bytes, big-endian), HMAC-SHA256, body (a JSON object, deflated). The HMAC is keyed
+with the run's key and covers the speaker, both nonces and the number of the frame, so that no frame can be forged,
+replayed, reordered or sent back. The caller proves the key with its first frame, and the answerer signs nothing before:
+a stranger that connects learns a random number. ``munge`` in place of ``token``: after the greetings the caller sends a
+credential (length, text) that holds the connection's key, and that only the same user on a node of the cluster can
+open. Nothing is encrypted but that key.
 
 A deadline is a time.monotonic(). Sizes are limited before anything is allocated, decompressed or parsed.
 """
@@ -21,7 +24,7 @@ import socket
 import time
 import zlib
 from collections.abc import Awaitable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from ncclprobe.errors import NcclprobeError
 
@@ -33,6 +36,7 @@ Kind = Literal[
     "address",
     "denied",
     "reset",
+    "hung-up",
     "silent",
     "foreign",
     "stranger",
@@ -46,10 +50,15 @@ MAX_MESSAGE_BYTES = 64 << 20
 SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
 
-_GREETING = b"ncclprobe/1 "
+SECRET_BYTES = 32
+"""Of a key that one side hands to the other: see :meth:`Wire.seal`."""
+
+_GREETING = b"ncclprobe/2 "
+_BY_TOKEN, _BY_CREDENTIAL = b"token", b"munge"
 _NONCE_BYTES = 16
-_GREETING_BYTES = len(_GREETING) + 2 * _NONCE_BYTES + 1
+_GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
+_MAX_CREDENTIAL_BYTES = 8 << 10
 _INT_DIGITS = 18  # fits 64 bits, as do all counters of the kernel that we pass on
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _STRANGERS_PATIENCE_S = 1.0  # contract, Manners: leave within a second where the answer is not ours
@@ -70,9 +79,9 @@ class WireError(NcclprobeError):
 
     refused: no process listens, or a firewall says so. filtered: no answer at all to connecting. unreachable: no route,
     or a router says so. address: this side's own address is unusable. denied: this host's own firewall or policy.
-    reset: connected, then closed by the other side. silent: connected, then nothing until the deadline. foreign:
-    something else answers. stranger: another run of ncclprobe, with another token. too-big, garbled: the message is
-    none of ours.
+    reset: closed by the other side in the middle of a conversation. hung-up: closed before it greeted, as a process
+    does that has too many callers. silent: connected, then nothing until the deadline. foreign: something else answers.
+    stranger: another run of ncclprobe, with another token. too-big, garbled: the message is none of ours.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -80,14 +89,27 @@ class WireError(NcclprobeError):
         self.kind: Kind = kind
 
 
+class Credentials(Protocol):
+    """A way to agree on a key with another process of the same user, in place of a token that both have."""
+
+    async def offer(self, deadline: float) -> tuple[bytes, bytes]:
+        """Return a credential, good for once, and the key in it. Raises WireError."""
+
+    async def key(self, credential: bytes, deadline: float) -> bytes:
+        """Return the key in the caller's `credential`. Raises WireError (stranger) where it is another user's."""
+
+
+Key = bytes | Credentials
+
+
 class Wire:
     """One authenticated connection. Not for two tasks at once in one direction."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keys: tuple[bytes, bytes], token: bytes
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, speakers: tuple[bytes, bytes], key: bytes
     ) -> None:
-        self._reader, self._writer, self._token = reader, writer, token
-        self._out, self._in = keys
+        self._reader, self._writer, self._key = reader, writer, key
+        self._out, self._in = speakers
         self._sent = self._received = 0
 
     def option(self, level: int, name: int, nbytes: int) -> bytes | None:
@@ -133,6 +155,14 @@ class Wire:
                 raise WireError("reset", "hung up within a stream")
             nbytes -= len(taken)
 
+    def seal(self, secret: bytes) -> bytes:
+        """Return `secret` (SECRET_BYTES) hidden from who has not this connection's key; of a hidden one, what it hides.
+
+        One pad for each connection: not for a second secret.
+        """
+        pad = hmac.digest(self._key, b"seal" + min(self._in, self._out), hashlib.sha256)
+        return bytes(one ^ other for one, other in zip(secret, pad, strict=True))
+
     def close(self) -> None:
         """Hang up. Never waits."""
         transport = self._writer.transport
@@ -140,27 +170,27 @@ class Wire:
             (transport.abort if transport.get_write_buffer_size() else transport.close)()
 
     def _mac(self, speaker: bytes, number: int, body: bytes) -> bytes:
-        return hmac.digest(self._token, speaker + number.to_bytes(8, "big") + body, hashlib.sha256)
+        return hmac.digest(self._key, speaker + number.to_bytes(8, "big") + body, hashlib.sha256)
 
 
-async def connect(
-    address: str, port: int, token: bytes, deadline: float, source: str = "", *, small: bool = False
-) -> Wire:
+async def connect(address: str, port: int, key: Key, deadline: float, source: str = "", *, small: bool = False) -> Wire:
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
     `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost.
     """
-    return await hail(*await _call(address, port, deadline, source, small), token, deadline)
+    return await hail(*await _call(address, port, deadline, source, small), key, deadline)
 
 
-async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, deadline: float) -> Wire:
+async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
     """Authenticate as the caller, over an open connection. On failure close it and raise WireError."""
     try:
-        nonce = secrets.token_hex(_NONCE_BYTES).encode()
-        writer.write(_GREETING + nonce + b"\n")
-        patience = min(deadline, time.monotonic() + _STRANGERS_PATIENCE_S)
-        theirs = await _greeting(reader, patience)
-        wire = _wire(reader, writer, token, nonce + theirs, calling=True)
+        mine = _greet(writer, key)
+        theirs = await _answer(reader, min(deadline, time.monotonic() + _STRANGERS_PATIENCE_S))
+        _refuse_other_way(mine, theirs)
+        if not isinstance(key, bytes):
+            credential, key = await key.offer(deadline)
+            writer.write(len(credential).to_bytes(4, "big") + credential)
+        wire = _wire(reader, writer, key, mine + theirs, calling=True)
         await wire.send({}, deadline)
         await wire.receive(deadline, limit=64)
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on
@@ -169,19 +199,60 @@ async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token
     return wire
 
 
-async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, deadline: float) -> Wire:
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
     """Authenticate as the answerer, over an accepted connection. On failure close it and raise WireError."""
     try:
         theirs = await _greeting(reader, deadline)
-        nonce = secrets.token_hex(_NONCE_BYTES).encode()
-        writer.write(_GREETING + nonce + b"\n")
-        wire = _wire(reader, writer, token, theirs + nonce, calling=False)
-        await wire.send({}, deadline)
+        mine = _greet(writer, key)
+        _refuse_other_way(mine, theirs)
+        if not isinstance(key, bytes):
+            key = await key.key(await _credential(reader, deadline), deadline)
+        wire = _wire(reader, writer, key, theirs + mine, calling=False)
         await wire.receive(deadline, limit=64)
+        await wire.send({}, deadline)
+    except WireError as error:
+        if error.kind == "stranger":
+            writer.write(bytes(4 + _MAC_BYTES))  # a frame that no key signs: the caller is to know that it is one
+            writer.transport.close()
+        else:
+            writer.transport.abort()
+        raise
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on
         writer.transport.abort()
         raise
     return wire
+
+
+def _greet(writer: asyncio.StreamWriter, key: Key) -> bytes:
+    """Say the first line; return what of it is signed later: how this side proves itself, and its nonce."""
+    way = _BY_TOKEN if isinstance(key, bytes) else _BY_CREDENTIAL
+    said = way + b" " + secrets.token_hex(_NONCE_BYTES).encode()
+    writer.write(_GREETING + said + b"\n")
+    return said
+
+
+def _refuse_other_way(mine: bytes, theirs: bytes) -> None:
+    ways = [said.partition(b" ")[0].decode() for said in (mine, theirs)]
+    if ways[0] != ways[1]:
+        raise WireError("stranger", f"proves itself by a {ways[1]}, and this node by a {ways[0]}")
+
+
+async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
+    """Return the answerer's greeting; a connection that ends before it tells nothing of who is there."""
+    try:
+        return await _greeting(reader, deadline)
+    except WireError as error:
+        if error.kind == "reset":
+            raise WireError("hung-up", str(error)) from None
+        raise
+
+
+async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
+    head = await _by(deadline, reader.readexactly(4), "said nothing")
+    nbytes = int.from_bytes(head, "big")
+    if nbytes > _MAX_CREDENTIAL_BYTES:
+        raise WireError("too-big", f"announced a credential of {nbytes} bytes")
+    return await _by(deadline, reader.readexactly(nbytes), "stopped within its credential")
 
 
 async def _call(
@@ -218,14 +289,14 @@ def keep_small(sock: socket.socket) -> None:
 
 
 async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """Return the nonce of the other side's first line."""
+    """Return what the other side's first line says: how it proves itself, and its nonce."""
     line = b""
     while len(line) < _GREETING_BYTES and line[: len(_GREETING)] == _GREETING[: len(line)]:
         more = await _by(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
         if not more:
             break
         line += more
-    if match := re.fullmatch(_GREETING + rb"([0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
+    if match := re.fullmatch(_GREETING + rb"((?:token|munge) [0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
         return match[1]
     if not line:
         raise WireError("reset", "hung up without a word")
@@ -233,13 +304,13 @@ async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
 
 
 def _wire(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, nonces: bytes, *, calling: bool
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, greetings: bytes, *, calling: bool
 ) -> Wire:
     writer.transport.set_write_buffer_limits(0)  # what is sent has left this process, and may be hung up on
     with contextlib.suppress(OSError, AttributeError):  # a unix socket has no such option
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    caller, answerer = b"caller" + nonces, b"answerer" + nonces
-    return Wire(reader, writer, (caller, answerer) if calling else (answerer, caller), token)
+    caller, answerer = b"caller" + greetings, b"answerer" + greetings
+    return Wire(reader, writer, (caller, answerer) if calling else (answerer, caller), key)
 
 
 def _message(body: bytes, limit: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import held_out  # noqa: E402 - found in scripts/
 from accuracy import quantile  # noqa: E402
-from held_out import LARGE, PINNED, measured  # noqa: E402
+from held_out import LARGE, measured  # noqa: E402
 from published import Row, outliers, rows  # noqa: E402
 from tables import table  # noqa: E402
 
@@ -114,7 +114,7 @@ def _known(row: Row, source: str) -> Known:
     if rate:
         found.take("links", found.bus_bytes / rate / 1e3)
         found.splits["links"] = Split(1.0, found.bus_bytes / rate / 1e3)
-    forced = PINNED[row.forced[0]] if row.forced else None
+    forced = row.forced
     version = row.nccl or LATEST
     cost = modelled(row.system, row.shape, row.op, nbytes, version, only(forced))
     if cost:

@@ -8,7 +8,7 @@ Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. 
 checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
 
     pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
-    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests
+    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests    (built there; here: into its build/)
 
 On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
 per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
@@ -24,6 +24,10 @@ repeated, and neither is a step of one that was cut short; delete OUT/stageN to 
 its own and runs in a process group that is killed then; a stage that fails does not stop the next. Results: OUT/stageN/
 steps.jsonl as they come, summary.json and summary.md of each stage and of all.
 
+Back here, unpack the archives into one folder and redact what is to stay: the capture and the recorded jobs.
+
+    python3 scripts/gpu_hour.py UNPACKED --keep FOLDER
+
 --rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml, a libnccl and a nvidia-smi of our own
 in place of the driver's. Every summary says what was replaced and what was not run. Exit status: 0 every asked stage
 finished, whatever it found; 1 one did not; 2 wrong usage.
@@ -34,10 +38,11 @@ import importlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -46,8 +51,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from gpu_stages import machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.notebook import BEGUN, Hour, Notebook, read  # noqa: E402
+from gpu_stages import keep, machine, packing, processes, standins, summary  # noqa: E402
+from gpu_stages.notebook import BEGUN, STANDINS, Hour, Notebook, read  # noqa: E402
 
 DONE, MODE = "done", "mode"
 _MARGIN_S = 10.0
@@ -67,7 +72,7 @@ STAGES: Mapping[int, Stage] = {
     1: Stage("Does it run at all", "running", 240.0),
     2: Stage("Real failures, recorded", "failures", 540.0),
     3: Stage("The machine", "hardware", 150.0),
-    4: Stage("Parity with nccl-tests", "parity", 360.0),
+    4: Stage("Parity with nccl-tests", "parity", 540.0),
     5: Stage("NCCL's own estimate", "estimates", 330.0),
     6: Stage("Deadlines on a spinning kernel", "deadlines", 270.0),
     7: Stage("NCCL's rules under real init", "rules", 300.0),
@@ -80,13 +85,18 @@ def main() -> int:
     out: Path = args.out.resolve()
     if args.inside:
         return inside(args.inside, out, args)
+    if args.keep:
+        print("\n".join(f"left out: {name}" for name in keep.keep(out, args.keep)))
+        return 0
     if args.wheels:
         print(f"unpacked {', '.join(machine.unpack(args.wheels, out)) or 'no wheel'}")
-    if args.rehearse:
-        standins.build(ROOT, Hour(out, True, ROOT, dict(os.environ), "").standins)
+    try:
+        standins.build(ROOT, out / STANDINS)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"there are no stand-ins, and the steps that need one say so: {error}")
     finished = [run_stage(number, out, args) for number in args.stage]
     stages = [row for number in STAGES if (row := told(number, out))]
-    about = {"Python": platform.python_version(), "kernel": platform.release(), "taken": time.strftime("%Y-%m-%d")}
+    about = _about(stages)
     text = summary.whole_text(stages, args.rehearse, about)
     paths = summary.write(out, {"about": about, "rehearsed": args.rehearse, "stages": stages}, text)
     if args.pack:
@@ -94,6 +104,14 @@ def main() -> int:
             print(f"left out of the archives: {name}")
     print(f"{paths[1]}")
     return int(not all(finished))
+
+
+def _about(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """When and where this was; torch, NCCL and GPUs as stage 1 found them."""
+    about = {"taken": time.strftime("%Y-%m-%d"), "Python": platform.python_version(), "kernel": platform.release()}
+    steps = [step for stage in stages for step in stage["steps"] if step["name"] == "inventory"]
+    found = steps[0]["found"] if steps else {}
+    return about | {name: found[name] for name in ("torch", "nccl", "gpus", "cpus") if found.get(name)}
 
 
 def _arguments() -> argparse.Namespace:
@@ -104,6 +122,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="only redact OUT's capture and jobs into FOLDER")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")
     parser.add_argument("--nccl-tests-src", type=Path, metavar="DIR", help="the sources of nccl-tests, for stage 4")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="of each stage, in place of its own")
@@ -111,7 +130,7 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.out.resolve().is_relative_to(ROOT):
         parser.error("OUT is inside the repository: name a folder outside")
-    if _other_mode(args.out, args.rehearse):
+    if not args.keep and _other_mode(args.out, args.rehearse):
         parser.error(f"{args.out} holds a {'real run' if args.rehearse else 'rehearsal'}: name another folder")
     return args
 

@@ -1,7 +1,7 @@
 """Published runs against expectations that were made without them: what ``expect/tables/errors.csv`` is made of.
 
-A source is held back whole. What it is compared with: NCCL's model (whose few factors were fitted to some of them),
-and for the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
+A source is held back whole. What it is compared with: NCCL's model with factors that were fitted to the others, and for
+the basis *published* the numbers that other sources printed for the same GPU, shape, operation and size.
 """
 
 import csv
@@ -13,25 +13,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
+import fitting
 from published import Row
-from tables import table
 
-from ncclprobe.expect import evidence, sockets
-from ncclprobe.expect.predict import LATEST, as_expectation, combined, predict
+from ncclprobe.expect import direct, evidence, sockets
+from ncclprobe.expect.expected import as_expectation, combined
+from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
 
 LARGE = 8 << 30
-PINNED = {"ring": "Ring", "tree": "Tree", "nvlstree": "NVLSTree"}
 _SITES = {
     "google": ("google",),
     "azure": ("azure", "microsoft"),
     "oracle": ("oracle",),
     "aws": ("aws",),
+    "nvidia": ("nvidia",),
 }
-"""Several repositories of one cloud are one source."""
+"""Several repositories and documents of one cloud or vendor are one source; an issue thread is one of its own."""
 _DIGITS = 4
 _COPIES = 2
 HIGHEST = 0.9
@@ -105,32 +106,49 @@ def samples(rows: Sequence[Row]) -> list[Sample]:
     return [*_by_model(rows, named), *_by_others(rows, named)]
 
 
-def _by_model(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+def points(rows: Sequence[Row]) -> list[fitting.Point]:
+    """What the factors of the correction are fitted to: healthy rows of the collectives that NCCL's model knows."""
+    named = sources(rows)
+    own = ((row, _predicted(row)) for row in rows if row.healthy == "yes" and row.op not in direct.OPS)
+    return [_point(row, named[row.family], found) for row, found in own if found]
+
+
+def _predicted(row: Row) -> Prediction | None:
+    return predict(row.system, row.shape, row.op, row.nbytes or LARGE, row.nccl or LATEST, row.forced)
+
+
+def _point(row: Row, source: str, found: Prediction) -> fitting.Point:
+    path = evidence.path_of(row.system, row.shape, row.op)
+    seen_us = found.bus_bytes / measured(row, row.nbytes or LARGE) / 1e3
+    return fitting.Point(source, found.place, path, found.latency_us, found.bytes_us, seen_us)
+
+
+def _by_model(rows: Sequence[Row], named: Mapping[str, str]) -> Iterator[Sample]:
+    fitted = points(rows)
+    without = {source: fitting.fit([p for p in fitted if p.source != source]) for source in set(named.values())}
     for row in rows:
-        nbytes = row.nbytes or LARGE
-        expected, by_time = _modelled(row, nbytes)
+        nbytes, source, found = row.nbytes or LARGE, named[row.family], _predicted(row)
+        expected = as_expectation(found) if found else _over_tcp(row, nbytes)
+        if found and expected:
+            time_us = without[source].time_us(_point(row, source, found))
+            expected = replace(expected, value=found.bus_bytes / time_us / 1e3)
         if expected:
-            path = evidence.path_of(row.system, row.shape, row.op)
-            value = measured(row, nbytes)
-            yield Sample(row, named[row.family], expected.basis, path, nbytes, expected, value, by_time)
+            path, by_time = evidence.path_of(row.system, row.shape, row.op), bool(found and found.latency_decides)
+            yield Sample(row, source, expected.basis, path, nbytes, expected, measured(row, nbytes), by_time)
 
 
-def _modelled(row: Row, nbytes: int) -> tuple[Expectation | None, bool]:
-    pinned = PINNED[row.forced[0]] if row.forced else None
-    found = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, pinned)
-    if found:
-        return as_expectation(found), found.latency_decides
+def _over_tcp(row: Row, nbytes: int) -> Expectation | None:
     if row.system.network != "sockets" or row.shape.nodes < 2 or nbytes < sockets.LARGE_NBYTES:
-        return None, False
+        return None
     link = sockets.SocketLink(row.system.nic_gbps * max(1, row.system.nics), "the NICs of a node", "reported")
-    return sockets.nccl(row.op, link), False
+    return sockets.nccl(row.op, link)
 
 
 def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample]:
     """By what a healthy other source printed of a size within a factor of two, the best as the tables take it."""
     same: dict[object, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.nbytes and not row.forced:
+        if row.nbytes:
             same[_machine(row)].append(row)
     for own in same.values():
         best: dict[str, float] = {}
@@ -147,14 +165,15 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
 def _machine(row: Row) -> object:
     system = row.system
     links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
-    return system.gpu, row.shape, row.op, int(math.log2(row.nbytes or 1)), links
+    return system.gpu, row.shape, row.op, row.forced, int(math.log2(row.nbytes or 1)), links
 
 
 def _sample(row: Row, source: str, best: float) -> Sample:
     nbytes = row.nbytes or LARGE
     path = evidence.path_of(row.system, row.shape, row.op)
     expected = Expectation(best, 0.0, "GB/s", "published", "another source", "another source")
-    by_time = _modelled(row, nbytes)[1]
+    found = _predicted(row)
+    by_time = bool(found and found.latency_decides)
     return Sample(row, source, "published", path, nbytes, expected, measured(row, nbytes), by_time)
 
 
@@ -167,11 +186,14 @@ def without(found: Iterable[Sample], source: str) -> Cells:
     """The same without one source. What is judged with it stays judged: its mark is then what the others give."""
     groups = _groups(found)
     others = {key: {name: own[name] for name in own if name != source} for key, own in groups.items()}
-    return {
-        key: replace(_cell(key, own), mark=mark_of([min(each) for each in own.values()]))
-        for key, own in others.items()
-        if len(own) > 1 and _cell(key, groups[key]).mark is not None
-    }
+    return {key: replace(_cell(key, own), mark=_mark(own, groups[key])) for key, own in others.items() if own}
+
+
+def _mark(own: Mapping[str, Sequence[float]], whole: Mapping[str, Sequence[float]]) -> float | None:
+    """That of `own`, where the evidence is enough with the source that was left out of `whole`."""
+    rows = sum(map(len, whole.values()))
+    known = len(own) > 1 and evidence.enough(len(whole), rows)
+    return mark_of([min(each) for each in own.values()]) if known else None
 
 
 def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[float]]]:
@@ -248,7 +270,7 @@ class Judged(Struct, frozen=True):
 
 
 def nested(found: Sequence[Sample]) -> list[Judged]:
-    """Every row, judged as :func:`ncclprobe.expect.predict.expectation` judges it, its own source held back whole."""
+    """Every row, judged as :func:`ncclprobe.expect.expected.expectation` judges it, its own source held back whole."""
     marks = {source: without(found, source) for source in {each.source for each in found}}
     by_row: dict[int, dict[str, Sample]] = defaultdict(dict)
     for each in found:
@@ -270,104 +292,3 @@ def _weighed(each: Sample, marks: Cells) -> Expectation:
     return evidence.weighed(
         each.expected, row.system, row.shape, row.op, each.nbytes, by_time=each.by_time, cells=marks
     )
-
-
-def page(rows: Sequence[Row]) -> Iterator[str]:
-    """What is judged, how far off it is, and whom it blames, each source held back whole."""
-    found = nested(samples(rows))
-    healthy = [each for each in found if each.row.healthy == "yes"]
-    yield "## Each source held back whole"
-    yield ""
-    count = len({each.source for each in healthy})
-    yield (
-        f"{len(healthy)} healthy rows of {count} sources: several repositories of one cloud are one source, as are "
-        f"those who print {_COPIES} or more of the same numbers. A row is compared with what *other* sources printed "
-        "of the same machine, else with the model, and judged by thresholds of the others alone: where the basis, the "
-        f"path of the bytes and the decade of bytes have {evidence.FEWEST_SOURCES} sources and {evidence.FEWEST_ROWS} "
-        "rows; a FAIL lies below the thresholds of both. Errors count each source once; `worst` is the median of the "
-        "worst source. The share that is judged stands with every error."
-    )
-    yield ""
-    yield from _by_path(healthy)
-    yield from _by_size(healthy)
-    yield from _alarms(found)
-    yield from _incidents([each for each in found if each.row.healthy == "no"])
-
-
-def _by_path(healthy: Sequence[Judged]) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for each in healthy:
-        groups[each.path, _large(each.nbytes)].append(each)
-    head = ("path", "bytes", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
-    yield from table(head, [(*key, *_numbers(own)) for key, own in sorted(groups.items())])
-
-
-_BOUNDS = (
-    (1 << 30, "1 GiB and more"),
-    (256 << 20, "256 MiB to 1 GiB"),
-    (64 << 20, "64 to 256 MiB"),
-    (0, "below 64 MiB"),
-)
-
-
-def _large(nbytes: int) -> str:
-    return next(words for least, words in _BOUNDS if nbytes >= least)
-
-
-def _by_size(healthy: Sequence[Judged]) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
-    for each in healthy:
-        inside = each.path.split()[0] in ("nvlink", "pcie", "mnnvl")
-        groups[_large(each.nbytes), "one node or rack" if inside else "between nodes"].append(each)
-    head = ("bytes", "where", "rows", "judged", "median", "90th percentile", "worst", "FAIL", "WARN")
-    order = [words for _, words in _BOUNDS]
-    ordered = sorted(groups.items(), key=lambda item: (item[0][1], order.index(item[0][0])))
-    yield from table(head, [(*key, *_numbers(own)) for key, own in ordered])
-
-
-def _numbers(own: Sequence[Judged]) -> tuple[object, ...]:
-    """Rows, the judged share, the error over sources, and the verdicts."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    for each in own:
-        errors[each.source].append(each.error)
-    middle = [statistics.median(values) for values in errors.values()]
-    ninety = [sorted(values)[math.ceil(0.9 * len(values)) - 1] for values in errors.values()]
-    judged = sum(each.is_judged for each in own) / len(own)
-    states = [sum(each.status == word for each in own) for word in ("fail", "warn")]
-    return (len(own), f"{judged:.0%}", f"{statistics.fmean(middle):.3f}", f"{statistics.fmean(ninety):.3f}",
-            f"{max(middle):.2f}", *states)  # fmt: skip
-
-
-def _alarms(found: Sequence[Judged]) -> Iterator[str]:
-    for health, words in (("yes", "healthy"), ("unknown", "of unknown health")):
-        own = [each for each in found if each.row.healthy == health]
-        runs: dict[object, list[Judged]] = defaultdict(list)
-        for each in own:
-            runs[each.run].append(each)
-        failed, warned = ([run for run in runs.values() if any(each.status == word for each in run)]
-                          for word in ("fail", "warn"))  # fmt: skip
-        names = "; ".join(sorted({f"{run[0].row.label} ({run[0].row.family})" for run in failed}))
-        judged = sum(any(each.is_judged for each in run) for run in runs.values())
-        rows = sum(each.status == "fail" for each in own)
-        yield (
-            f"- {words}: {rows} of {len(own)} rows FAIL ({rows / len(own):.2%}), {len(failed)} of {len(runs)} runs"
-            f"{': ' + names if names else ''}; {len(warned)} runs have a WARN; {judged} runs have a judged row"
-        )
-    yield ""
-
-
-def _incidents(sick: Sequence[Judged]) -> Iterator[str]:
-    yield "## Incidents found"
-    yield ""
-    yield "One incident is one run of one sick machine, whatever the number of its rows."
-    yield ""
-    runs: dict[object, list[Judged]] = defaultdict(list)
-    for each in sick:
-        runs[each.run].append(each)
-    lines = []
-    for own in runs.values():
-        states = [each.status for each in own]
-        whole = next(word for word in ("fail", "warn", "pass", "unjudged") if word in states)
-        counts = f"{states.count('fail')} / {states.count('warn')} / {states.count('unjudged')} of {len(own)}"
-        lines.append((whole, counts, f"{min(each.reached for each in own):.2f}", own[0].row.label))
-    yield from table(("verdict", "FAIL / WARN / not judged", "lowest of expected", "incident"), sorted(lines))

@@ -2,29 +2,36 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from ncclprobe.expect.system import Network, NodeSystem, NvlinkFabric, Shape
-from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.model.values import Struct, replace
 
 OPS = {"alltoall": "all_to_all"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
 _NICS = re.compile(r"(\d+)x ?(\d+)Gb")
 _ONE_NIC = re.compile(r"(\d+)(?:GbE| Gb/s)")
-_NETWORKS: tuple[tuple[str, Network], ...] = (
-    ("TCPXO", "tcpxo"),
-    ("TCPX", "tcpx"),
-    ("IPoIB", "sockets"),
-    ("TCP", "sockets"),
-    ("sockets", "sockets"),
-    ("EFA", "efa"),
-    ("Slingshot", "slingshot"),
-    ("RoCE", "roce"),
-    ("IB ", "ib"),
-    ("EDR", "ib"),
-)
+_NETWORKS: Mapping[str, Network] = {
+    "TCPXO": "tcpxo",
+    "TCPX": "tcpx",
+    "IPoIB": "sockets",
+    "TCP": "sockets",
+    "sockets": "sockets",
+    "EFA": "efa",
+    "Slingshot": "slingshot",
+    "RoCE": "roce",
+    "Omni-Path": "opa",
+    "IB": "ib",
+    "InfiniBand": "ib",
+    "4xEDR": "ib",
+    "2xEDR": "ib",
+}
+_WORD = re.compile(r"[\w-]+")
+_FORCED = re.compile(r"(?:NCCL_ALGO=|algo |\(|^|[ ;])(Ring|NVLSTree|Tree)\b")
+"""In a row's settings alone: a note may advise what was not done."""
 _ALIASES = {
     "NVIDIA A100-SXM4 (ND A100 v4)": "NVIDIA A100-SXM4-40GB",
     "NVIDIA A100-SXM4 (40/80GB not stated)": "NVIDIA A100-SXM4-40GB",
@@ -37,7 +44,6 @@ MEANT = {
     "TCP sockets (no TCPXO)": "TCPXO 8x200Gb",
     "RoCE 1x200Gb": "RoCE 4x200Gb",
     "4x200Gb": "IB 4x200Gb",
-    "Omni-Path 4x100Gb": "IB 4x100Gb",
 }
 """What a sick run should have used: its own words are those of the fault."""
 
@@ -58,7 +64,7 @@ class Row(Struct, frozen=True):
     family: str
     settings: str
     note: str
-    forced: tuple[str, ...] = ()
+    forced: str | None = None
 
     @property
     def label(self) -> str:
@@ -94,9 +100,6 @@ def _row(cells: dict[str, str]) -> Row | None:
         return None  # a time computed from two decimals
     per_node, nodes = int(cells["gpus_per_node"]), int(cells["nodes"])
     system = _system(gpus.table()[gpu], cells, per_node)
-    settings = f"{cells['settings']} {cells['note']} {cells['fabric']}"
-    forced = tuple(a for a in ("ring", "nvlstree", "tree") if f"algo={a}" in settings.lower())[:1]
-    forced = ("ring",) if "NCCL_TREE_THRESHOLD=0" in settings else forced
     return Row(
         system,
         Shape((per_node,) * nodes),
@@ -111,17 +114,33 @@ def _row(cells: dict[str, str]) -> Row | None:
         family(cells["source_url"]),
         cells["settings"],
         cells["note"],
-        forced,
+        _forced(cells["settings"]),
     )
 
 
+def _forced(settings: str) -> str | None:
+    """The algorithm that the run was held to, or that its publisher says it took; null: NCCL's own choice."""
+    if "NCCL_TREE_THRESHOLD=0" in settings:
+        return "Ring"
+    found = _FORCED.search(settings)
+    return found[1] if found else None
+
+
 def family(url: str) -> str:
-    """Who published it: the owner and name of a repository, or the host of a page, or the text that stands there."""
+    """Who published it: the owner and name of a repository, the host of a page, or what the text says of its origin.
+
+    In one repository of MLPerf's results every submitter is another publisher.
+    """
+    if submitted := re.match(r"https://github\.com/(mlcommons/[^/]+)/blob/\w+/([^/]+)/", url):
+        return f"{submitted[1]}: {submitted[2]}"
     found = re.match(r"https?://github\.com/([^/]+/[^/]+?)(?:/(?:issues|pull)/(\d+))?(?:/|$|#)", url)
     if found:
         return f"{found[1]}#{found[2]}" if found[2] else found[1]
     host = re.match(r"https?://([^/]+)", url)
-    return host[1] if host else url.partition(" (")[0][:60]
+    if host:
+        return host[1]
+    _, _, origin = url.partition("); ")
+    return origin[:60] or url.partition(" (")[0][:60]
 
 
 def _version(text: str) -> tuple[int, int, int] | None:
@@ -147,7 +166,7 @@ def _system(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> NodeS
         nvls=joined == "nvswitch" and gpu.nvls and not any(word in text for word in NO_NVLS),
         pcie_GBps=gpu.c2c_GBps or gpu.nccl_pcie_GBps or 12.0,
         p2p=gpu.p2p is not False and "no P2P" not in text and "P2P disabled" not in text,
-        processor="amd" if "EPYC" in text else "unknown",
+        processor="arm" if gpu.c2c_GBps else "amd" if "EPYC" in text else "unknown",
         sockets=2 if "dual" in text or "across sockets" in text else 1,
         gdr=sick or "no GDR" not in text,
         source="the row itself",
@@ -177,17 +196,30 @@ def _whole(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> int:
 
 
 def _with_nics(system: NodeSystem, fabric: str, nodes: int) -> NodeSystem:
+    """`system` with the NICs that `fabric` says, else those of the machine type that the row names."""
     if nodes < 2:
         return system
-    network = next((kind for word, kind in _NETWORKS if word in f"{fabric} "), None)
+    words = _WORD.findall(fabric)
+    network = next((kind for word, kind in _NETWORKS.items() if word in words), None)
     several, one = _NICS.search(fabric), _ONE_NIC.search(fabric)
     if several:
         return replace(system, nics=int(several[1]), nic_gbps=float(several[2]), network=network)
-    if "2xEDR" in fabric or "4xEDR" in fabric:
+    if "2xEDR" in words or "4xEDR" in words:
         return replace(system, nics=int(fabric[fabric.index("x") - 1]), nic_gbps=100.0, network="ib")
     if network == "sockets":
         return replace(system, nics=1, nic_gbps=float(one[1]) if one else 100.0, network=network, gdr=False)
-    return replace(system, nics=system.gpus, nic_gbps=400.0, network="ib") if fabric == "IB NDR" else system
+    if fabric == "IB NDR":
+        return replace(system, nics=system.gpus, nic_gbps=400.0, network="ib")
+    named = _types().get(system.name)
+    if named is None or "racks" not in fabric:
+        return system
+    return replace(system, nics=named.nics, nic_gbps=named.nic_gbps, network=named.network)
+
+
+@cache
+def _types() -> Mapping[str, NodeSystem]:
+    """The machine types by their names."""
+    return {machine.name: machine.system() for machine in machines.table().values()}
 
 
 class Copied(Struct, frozen=True):

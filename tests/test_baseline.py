@@ -61,6 +61,23 @@ def test_what_the_report_itself_expected_more_of_is_refused(tmp_path: Path, caps
     assert not (tmp_path / "site.json").exists()
 
 
+def test_what_is_written_is_exit_0_though_some_rows_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = replace(report(100), measurements=(ROW, replace(ROW, nbytes=2 * ROW.nbytes, wrong=3)))
+    path = saved(tmp_path / "a.json", whole)
+    assert main(["baseline", path, "-o", str(tmp_path / "site.json")]) == 0
+    assert "3 elements were wrong" in capsys.readouterr().out
+
+
+def test_a_run_that_is_given_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, copy = saved(tmp_path / "a.json", report(100)), saved(tmp_path / "b.json", report(100))
+    assert main(["baseline", path, path, copy, "-o", str(tmp_path / "site.json")]) == 0
+    text = capsys.readouterr().out
+    assert text.count("counted once") == 2
+    assert "rows of one run written" in text
+
+
 def test_a_machine_by_name_sets_the_least(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = replace(report(1.0), measurements=(replace(ROW, nbytes=1 << 30, busbw_GBps=20.0),))
     path = saved(tmp_path / "a.json", slow)

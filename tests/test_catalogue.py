@@ -50,7 +50,7 @@ def test_an_explanation_shows_examples_that_do_what_it_says(check: Check) -> Non
 def test_an_explanation_names_facts_condition_standing_and_sources() -> None:
     check = next(check for check in CHECKS if check.id == "launch.master-loopback")
     text = " ".join(" ".join(explain.explanation(check)).split())
-    assert "Master: getaddrinfo(3) of MASTER_ADDR" in text
+    assert "Master: Resolve MASTER_ADDR by getaddrinfo(3)" in text
     assert "applies: only where MASTER_ADDR is set" in text
     assert "standing: required" in text
     assert "when launch.master-resolve fails" in text

@@ -74,10 +74,12 @@ def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:
 
 def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> None:
     job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29500"}
-    done = ncclprobe("doctor", "--backend", "gloo", "--timeout", "3", **job, MASTER_ADDR="192.0.2.1")
-    assert done.returncode == 3
-    assert "not heard of: node 1" in done.stdout
-    assert "sync.node-missing (required)" in done.stdout
+    secret = {"NCCLPROBE_TOKEN": "a secret of this test"}
+    for variables, unknown in ((secret, "sync.node-missing"), ({}, "launch.unproven")):
+        done = ncclprobe("doctor", "--backend", "gloo", "--timeout", "3", **job, **variables, MASTER_ADDR="192.0.2.1")
+        assert done.returncode == 3
+        assert "not heard of: node 1" in done.stdout
+        assert f"{unknown} (required)" in done.stdout
     assert ncclprobe("doctor", "--backend", "gloo", "--local", **job, MASTER_ADDR="192.0.2.1").returncode == 0
 
 

@@ -1,6 +1,7 @@
 """``ncclprobe expect``, as its user types it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,53 @@ def data(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
 
 
 def test_a_named_machine_of_sixteen_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "--machine", "a3-megagpu-8g", "--nodes", "16", "--op", "all_reduce")
+    text = " ".join(said(capsys, "--machine", "a3-megagpu-8g", "--nodes", "16", "--op", "all_reduce").split())
     assert "16 x 8 NVIDIA H100 80GB HBM3" in text
     assert "8 NICs x 200 Gb/s (tcpxo" in text
     assert "200 GB/s of NICs per node, of which 0.94 is normal" in text
     assert "source: " in text
     assert " NIC " in text
     assert " latency " in text
+
+
+READ = ("p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 NICs x 100 sockets")
+
+
+@pytest.mark.parametrize("nodes", ["1", "2", "20"])
+@pytest.mark.parametrize("machine", READ)
+def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], machine: str, nodes: str
+) -> None:
+    argv = ("--machine", machine, "--nodes", nodes, "--op", "all", "-f", "64")
+    lines = said(capsys, *argv).splitlines()
+    assert all(len(line) <= 80 or "http" in line for line in lines)
+    rows = [line for line in lines if re.match(r" +\d+ [KMG]?i?B +[\d.e-]+ +[\d.e-]+ ", line)]
+    assert rows
+    noted = {line.split("]")[0] + "]" for line in lines if line.startswith("[")}
+    assert all(re.findall(r"\[\d+\]$", row)[0] in noted for row in rows)
+    assert sum("Source: " in line for line in " ".join(lines).split("[")) >= len(noted)
+
+
+def test_no_ring_stands_beside_a_value_that_no_ring_reaches(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "--machine", "dgx-h100", "--nodes", "2", *LARGE)
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    assert all(row["expectation"]["value"] > 400 and row["model"]["algorithm"] == "NVLSTree" for row in rows)
+
+
+@pytest.mark.parametrize(("release", "newer"), [("99.9", True), ("2.28.9", False)])
+def test_a_release_that_is_not_known_here_is_said_so(
+    capsys: pytest.CaptureFixture[str], release: str, newer: bool
+) -> None:
+    argv = ("--machine", "dgx-h100", "--nccl", release, *LARGE)
+    assert ("is newer than 2.30.7" in said(capsys, *argv)) is newer
+    assert bool(data(capsys, *argv)["notes"]) is newer
+
+
+def test_what_is_not_known_of_nics_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "--machine", "a3-highgpu-2g", *LARGE).split())
+    assert "1 NIC of a rate that is not known" in text
+    assert "0 Gb/s" not in text
 
 
 def test_a_capture_is_recognised_and_judged_as_its_type(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,47 @@ def test_a_question_with_time_enough_that_is_not_answered_is_timed_out(tmp_path:
         LiveHost((), lambda name: False).ask("read", str(tmp_path / "pipe"))
 
 
+def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late() -> None:
+    asked_by: list[int] = []
+
+    def work() -> None:
+        asked_by.append(threading.get_ident())
+
+    late, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        work()
+        late.set()
+        go_on.wait(60)
+
+    within(10.0, work, "one")
+    with pytest.raises(TimedOut):
+        within(0.0, slow, "two")
+    assert late.wait(60)
+    within(10.0, work, "three")
+    within(10.0, work, "four")
+    one, two, three, four = asked_by
+    assert (one, three) == (two, four)
+    assert two != three
+    go_on.set()
+
+
+def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    with pytest.raises(Failed, match="its reader broke"):
+        within(10.0, lambda: [][0], "nothing")
+    assert within(10.0, lambda: "well", "something") == "well"
+    assert [each.exc_type for each in broken] == [IndexError]
+
+
+def test_a_fork_asks_on_threads_of_its_own() -> None:
+    script = "import os\nfrom ncclprobe.host.patience import within\nwithin(9.0, lambda: None, '')\n"
+    script += "pid = os.fork()\nok = within(9.0, lambda: 1, '') == 1\n"
+    script += "os._exit(not ok) if not pid else os._exit(os.waitpid(pid, 0)[1] != 0 or not ok)\n"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
 def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
     late = LiveHost((), lambda name: False, deadline=time.monotonic() - 1)
     started = threading.active_count()

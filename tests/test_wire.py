@@ -111,14 +111,14 @@ def test_another_token_is_a_stranger_to_both_sides() -> None:
     ("handler", "kind", "words"),
     [
         (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "foreign", "HTTP/1.1 400"),
-        (saying(b"ncclprobe/2 " + b"0" * 33), "foreign", "ncclprobe/2"),
-        (saying(b"ncclprobe/1 short"), "foreign", "short"),
+        (saying(b"ncclprobe/1 " + b"0" * 39), "foreign", "ncclprobe/1"),
+        (saying(b"ncclprobe/2 token short"), "foreign", "short"),
         (saying(b"\x16\x03\x01\x00\x1b[31m" * 10), "foreign", r"\x16"),
-        (saying(b""), "reset", "hung up"),
+        (saying(b""), "hung-up", "hung up"),
         (saying(b"", stay_s=3.0), "silent", "said nothing"),
-        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n", stay_s=3.0), "silent", "said nothing"),
-        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),
-        (saying(b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\0" * 100, stay_s=3.0), "stranger", "token"),
+        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n", stay_s=3.0), "silent", "said nothing"),
+        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),
+        (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\0" * 100, stay_s=3.0), "stranger", "token"),
     ],
 )
 def test_whoever_answers_is_told_apart(handler: Handler, kind: str, words: str) -> None:
@@ -204,9 +204,9 @@ def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler
     """A peer that knows the token, and sends `message` deflated and signed as frame `number`."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs = (await reader.readline())[len(b"ncclprobe/1 ") : -1]
-        nonce = b"0" * 32
-        writer.write(b"ncclprobe/1 " + nonce + b"\n")
+        theirs = (await reader.readline())[len(b"ncclprobe/2 ") : -1]
+        nonce = b"token " + b"0" * 32
+        writer.write(b"ncclprobe/2 " + nonce + b"\n")
         for index, body in ((0, zlib.compress(b"{}")), (number, zlib.compress(message))):
             signed = speaker + theirs + nonce + index.to_bytes(8, "big") + body
             mac = wire.hmac.digest(TOKEN, signed, hashlib.sha256)
@@ -261,7 +261,7 @@ def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes], greet
         async with served(ours(echo, troubles)) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             with contextlib.suppress(OSError):
-                writer.write((b"ncclprobe/1 " + b"a" * 32 + b"\n") * greet + b"".join(pieces))
+                writer.write((b"ncclprobe/2 token " + b"a" * 32 + b"\n") * greet + b"".join(pieces))
                 writer.write_eof()
                 await asyncio.wait_for(reader.read(), 5)
             writer.close()

@@ -49,7 +49,7 @@ _TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,
 
 
 def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
-    """Three healthy nodes, but for what `change` says of the path from one to another."""
+    """Return three healthy nodes, but for what `change` says of the path from one to another."""
     changed = {}
     for node, paths in HEALTHY.items():
         rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)
@@ -90,7 +90,7 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         mtus = {node: _mtu(nics.by_node.get(node), bad) for node in suspect.nodes}
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
-        known = "; ".join(filter(None, (ends, f"path MTU as the kernel knows it {min(kernel)}" if kernel else "")))
+        known = "; ".join(filter(None, (ends, f"path MTU {min(kernel)} in the kernel's route cache" if kernel else "")))
         message = f"large messages stall on {counted(suspects, bad)}; small ones pass"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         yield _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
@@ -320,7 +320,7 @@ def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:
 
 
 def _carried(path: Path) -> bool:
-    """Whether a stream went through: the few packets before it tell little of loss."""
+    """Return whether a stream went through: the few packets before it tell little of loss."""
     return path.outcome == "ok" and path.rate_gbps is not None
 
 
@@ -329,7 +329,7 @@ def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
 
 
 def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
-    """`tried` without what came through by luck: where a third of a node's paths lose, in that direction."""
+    """Return `tried` without what came through by luck: where a third of a node's paths lose, in that direction."""
     of_all = Counter(end for pair in tried for end in enumerate(pair))
     of_bad = Counter(end for pair in bad for end in enumerate(pair))
     lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}
@@ -341,7 +341,7 @@ def _rtt(path: Path) -> float:
 
 
 def _nic(found: Interfaces | Absent | None, path: Path) -> Interface | None:
-    """The interface of a node that `path` begins or ends at."""
+    """Return the interface of a node that `path` begins or ends at."""
     known = found.all if isinstance(found, Interfaces) else ()
     return next((each for each in known if each.name == path.interface), None)
 

@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError."""
+    """Return the options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     known("--dtype", given.dtype, DTYPES)
     return measuring.made("affinity", argv, given, ("affinity",), sizes=(bytes_of("-e", given.end),))

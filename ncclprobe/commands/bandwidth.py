@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError for what no sweep could be made of."""
+    """Return the options in `argv`. Raises UsageError for what no sweep could be made of."""
     given = _parser().parse_args(argv)
     for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
         if (number or 0) > _MOST_CALLS:
@@ -114,7 +114,7 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(text: str) -> float:
-    """A share of up to one half, in percent (``2%``, ``2``), for argparse."""
+    """Return a share of up to one half, in percent (``2%``, ``2``), for argparse."""
     number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
     percent = float(number[1]) if number else 0.0
     if not 0 < percent <= 50:
@@ -123,7 +123,7 @@ def _share(text: str) -> float:
 
 
 def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
-    """How often each of so many rows is measured: as a precision asks, or a fixed number of times.
+    """Return how often each of so many rows is measured: as a precision asks, or a fixed number of times.
 
     Without --budget all rows together take no more than half of --timeout.
     """
@@ -141,7 +141,7 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
 
 
 def _mode(given: argparse.Namespace) -> Mode | None:
-    """How calls are timed, as far as it was said."""
+    """Return how calls are timed, as far as it was said."""
     if given.graph and given.mode:
         raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
     if given.graph and given.backend == "gloo":
@@ -157,7 +157,9 @@ def _ops(text: str) -> tuple[str, ...]:
 
 
 def _steps(given: argparse.Namespace) -> tuple[int, ...]:
-    """The sizes in the order in which they are measured. Where the end is open it is NCCL's, and gloo's is in it."""
+    """Return the sizes in the order in which they are measured. Where the end is open it is NCCL's, and gloo's is in
+    it.
+    """
     begin = bytes_of("-b", given.begin or _BEGIN)
     end = bytes_of("-e", given.end) if given.end is not None else LARGEST["nccl"]
     if begin > end:

@@ -29,22 +29,23 @@ Refused are rows that failed, were inconclusive or carried wrong data, and rows 
 where that is known from the report or --machine: a sick machine is no baseline.
 
 exit codes:
-  0  the baseline is written
+  0  the baseline is written; the output says which rows were refused, and why
   2  wrong usage, or a file that cannot be read
-  3  some rows, or all of them, were refused: the output says which and why"""
+  3  every row was refused, and nothing is written"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Merge the runs and write the baseline. Raises UsageError."""
     options = _parser().parse_args(argv)
-    runs = [run for path in options.file for run in read_runs(path)]
+    runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
     kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
     site = _site(runs, kept, fingerprint)
     if kept.rows and options.output != "-":
         files.write(Path(options.output), baselines.render(site))
-    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else _told(site, kept, options.output))
-    return ExitCode.INCONCLUSIVE if kept.refused or not kept.rows else ExitCode.OK
+    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else
+          _told(site, kept, options.output, twice))  # fmt: skip
+    return ExitCode.OK if kept.rows else ExitCode.INCONCLUSIVE
 
 
 def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:
@@ -73,7 +74,7 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 def _by_name(machine: str) -> baselines.Allowed:
     """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
-    from ncclprobe.expect.predict import expectation
+    from ncclprobe.expect.expected import expectation
     from ncclprobe.expect.system import Shape
     from ncclprobe.expect.tables import machines
 
@@ -90,9 +91,13 @@ def _by_name(machine: str) -> baselines.Allowed:
     return allowed
 
 
-def _told(site: baselines.Site, kept: baselines.Kept, path: str) -> str:
+def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence[str]) -> str:
     """What was kept, of what, and what was refused."""
-    lines = [f"refused: {each}" for each in kept.refused] + [f"kept though low: {each}" for each in kept.flagged]
+    lines = [
+        *twice,
+        *(f"refused: {each}" for each in kept.refused),
+        *(f"kept though low: {each}" for each in kept.flagged),
+    ]
     if not kept.rows:
         return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
     mine = site.print()

@@ -23,10 +23,10 @@ def main(argv: Sequence[str]) -> int:
 def _table(checks: Sequence[Check]) -> str:
     from tabulate import tabulate
 
-    told = (((check.id, check.standing, "fails", check.title), ("", "", "passes", check.right)) for check in checks)
-    rows = [row for both in told for row in both]
-    table: str = tabulate(rows, headers=("id", "", "", "where"), tablefmt="plain")
-    return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` says more of one"
+    pairs = (((check.id, check.standing, "fails", check.title), ("", "", "passes", check.right)) for check in checks)
+    rows = [row for both in pairs for row in both]
+    table: str = tabulate(rows, headers=("id", "", "", "title"), tablefmt="plain")
+    return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` explains one"
 
 
 def _json(checks: Sequence[Check]) -> str:

@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def side(path: str) -> Side:
-    """What `path` holds. Raises UsageError."""
+    """Return what `path` holds. Raises UsageError."""
     text = files.read(Path(path), limit=MAX_BYTES)
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
@@ -126,7 +126,7 @@ def _findings(report: Report) -> Iterator[tuple[tuple[str, str, str], str]]:
 
 
 def _environment(report: Report) -> Iterator[tuple[str, str]]:
-    """Versions and settings by name; with several nodes, each under its own."""
+    """Yield versions and settings by name; with several nodes, each under its own."""
     alone = len(report.environment) == 1
     for node, environment in report.environment.items():
         prefix = "" if alone else f"{node} "
@@ -137,7 +137,7 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def compared(old: Side, new: Side, tolerance: float) -> Comparison:
-    """`old` and `new` side by side."""
+    """Return `old` and `new` side by side."""
     both = old.report and new.report
     fresh = [text for key, text in new.findings.items() if both and key not in old.findings]
     return Comparison(
@@ -154,7 +154,7 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
 
 
 def _changed(old: Side, new: Side) -> Iterator[str]:
-    """What of the environment differs; settings that only one of two reports has are set there alone."""
+    """Yield what of the environment differs; settings that only one of two reports has are set there alone."""
     if not (old.report and new.report):
         return
     for name in dict.fromkeys((*old.environment, *new.environment)):
@@ -217,7 +217,7 @@ def _row(row: RowDifference) -> str:
 
 
 def _last(found: Comparison) -> str:
-    """The comparison in one line, with the exit code."""
+    """Return the comparison in one line, with the exit code."""
     code = found.exit_code
     counts = {
         change: sum(row.change == change for row in found.rows) for change in ("slower", "unsure", "faster", "same")

@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError."""
+    """Return the options in `argv`. Raises UsageError."""
     return measuring.made("copies", argv, _parser().parse_args(argv), ("copies",))
 
 

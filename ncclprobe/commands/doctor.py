@@ -4,6 +4,8 @@ import argparse
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,8 @@ from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
+_WAIT_S = 30.0
+_MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
 exit codes:
@@ -74,16 +78,31 @@ def main(argv: Sequence[str]) -> int:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return judge([snapshot]).exit_code
     from ncclprobe.cluster.gather import Part, Times, assemble
-    from ncclprobe.cluster.rendezvous.token import run_token
+    from ncclprobe.cluster.rendezvous.token import find_token
 
     if options.keep and launch.node_rank == 0:
         _make(options.keep)
-    times = Times(question.clock, options.timeout, options.wait)
+    token = find_token(os.environ, launch, trust=options.trust_network)
+    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else _WAIT_S))
+    if token.made:
+        _print_lines(token.made, launch, options)
     whole = options.exit == "whole"
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
-    token = run_token(os.environ, launch.run_id, launch.master_port or 0)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> None:
+    """Print the command line of each other node: it holds the secret that they need."""
+    nodes = launch.nnodes or 1
+    shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
+    shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
+    for rank in range(1, min(nodes, _MOST_LINES + 1)):
+        words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
+        print(f"  NCCLPROBE_TOKEN={secret} {shlex.join(words)}", file=sys.stderr, flush=True)
+    if nodes > _MOST_LINES + 1:
+        print(f"  … and so on, up to --node-rank {nodes - 1}", file=sys.stderr, flush=True)
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
@@ -173,9 +192,13 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--wait",
         type=arguments.positive,
-        default=30.0,
         metavar="SECONDS",
-        help="for other nodes (default: %(default)g)",
+        help=f"for other nodes (default: {_WAIT_S:g}; longer where node 0 prints lines that start the others)",
+    )
+    add(
+        "--trust-network",
+        action="store_true",
+        help="let any process on this network be part of the job: no node has to prove who it is",
     )
     add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import elsewhere, rendering
+from ncclprobe.expect import composed, elsewhere, rendering
 from ncclprobe.expect.context import ExpectationContext, expectation_context
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
@@ -42,6 +42,7 @@ examples:
   ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7
   ncclprobe expect --machine dgx-h100 --algo ring
   ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4
+  ncclprobe expect --machine '8 x L40S, 2 sockets, no P2P'
   ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4
 
 exit codes:
@@ -95,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("expect", _ABOUT, _MORE)
     add, count = parser.add_argument, arguments.count
     add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
-    add("--machine", metavar="NAME", help="Take a machine of this type; --list shows all types.")
+    add("--machine", metavar="NAME",
+        help=f"Take a machine of this type (--list shows all), or one of parts: '{composed.EXAMPLE}'.")  # fmt: skip
     add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
     add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",
@@ -147,6 +149,9 @@ def _context(options: argparse.Namespace) -> ExpectationContext:
     """The machine that was named, captured, or is this one. Raises UsageError."""
     if options.machine and options.file:
         raise UsageError(f"{options.file} and --machine {options.machine[:40]!r}: give one")
+    if options.machine and composed.is_composed(options.machine):
+        box = composed.composed(options.machine)
+        return ExpectationContext(box, None, f"composed of its parts: {options.machine}")
     if options.machine:
         machine = machines.find(options.machine)
         return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")

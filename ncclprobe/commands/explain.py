@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def variable(parameter: Parameter) -> Iterator[str]:
-    """The lines on one variable of NCCL's table."""
+    """Yield the lines on one variable of NCCL's table."""
     bounds = tuple("" if bound is None else str(bound) for bound in (parameter.low, parameter.high))
     values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
     since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
@@ -80,7 +80,7 @@ def _named(wanted: str) -> Check:
 
 
 def explanation(check: Check) -> Iterator[str]:
-    """The lines of the whole text."""
+    """Yield the lines of the whole text."""
     yield f"{check.id}  {check.title}"
     yield ""
     yield from _wrapped("passes:   ", f"{check.right}.")
@@ -113,20 +113,20 @@ def _decision(check: Check) -> Iterator[str]:
 
 
 def _origin(need: Need, collectors: Mapping[type, Collector]) -> str:
-    """A fact, and where it comes from: the first sentence of its collector."""
+    """Return a fact, and where it comes from: the first sentence of its collector."""
     made = collectors.get(need.fact)
-    doc = (made.run.__doc__ or "").strip().partition("\n")[0] if made else (need.fact.__doc__ or "").partition("\n")[0]
+    doc = " ".join(((made.run if made else need.fact).__doc__ or "").strip().partition("\n\n")[0].split())
     copes = " (or without it)" if need.accepts_absent else ""
     return f"{need.fact.__name__}{copes}: {doc}"
 
 
 def _nearest(bad: tuple[Any, ...], good: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The example that has most in common with `bad`: what differs is what matters."""
+    """Return the example that has most in common with `bad`: what differs is what matters."""
     return max(good, key=lambda example: sum(one == other for one, other in zip(example, bad, strict=True)))
 
 
 def _example(word: str, check: Check, example: tuple[Any, ...], but: tuple[Any, ...] = ()) -> Iterator[str]:
-    """The arguments, without those that are as in `but`, and what the check says of them."""
+    """Yield the arguments, without those that are as in `but`, and what the check says of them."""
     yield f"example that {word}:"
     same = [need.name for need, value, old in zip(check.needs, example, but, strict=False) if value == old]
     for need, value in zip(check.needs, example, strict=True):
@@ -146,7 +146,7 @@ def _said(finding: Finding) -> str:
 
 
 def shown(value: Any) -> str:
-    """A fact as a person reads it: of every value only the fields that differ from their defaults."""
+    """Return a fact as a person reads it: of every value only the fields that differ from their defaults."""
     if isinstance(value, Absent):
         return f"not known ({value.why})"
     if isinstance(value, Enum):
@@ -169,7 +169,7 @@ def _told(value: Any, field: FieldInfo) -> bool:
 
 
 def _listed(values: Any) -> str:
-    """Elements in brackets; a run of whole numbers as its ends, and more than a few by their number."""
+    """Return elements in brackets; a run of whole numbers as its ends, and more than a few by their number."""
     items = sorted(values) if isinstance(values, (set, frozenset)) else list(values)
     whole = len(items) > 4 and all(type(item) is int for item in items)
     if whole and items == list(range(items[0], items[-1] + 1)):

@@ -52,7 +52,7 @@ _BY_HAND = "environment"
 
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
-    """A measuring command's parser with the options that all of them have but the limits of time."""
+    """Return a measuring command's parser with the options that all of them have but the limits of time."""
     found = arguments.Parser(command, about, f"{more}\n\n{EXIT_CODES}" if more else EXIT_CODES)
     add = found.add_argument
     add("--backend", choices=("nccl", "gloo"),
@@ -93,7 +93,7 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 
 
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
-    """The options of `command`: those in `given` by their names, and its `own`."""
+    """Return the options of `command`: those in `given` by their names, and its `own`."""
     ours = {**own, "select": tuple(given.select), "ignore": tuple(given.ignore)}
     named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
@@ -109,7 +109,7 @@ def known(option: str, given: str, names: Collection[str]) -> None:
 
 
 def bytes_of(option: str, text: str) -> int:
-    """The bytes that a size says. Raises UsageError."""
+    """Return the bytes that a size says. Raises UsageError."""
     if len(text) > _MOST_CHARACTERS:
         raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is too long for a size, such as 64M")
     return parse_size(text)
@@ -162,7 +162,7 @@ def _readable(baseline: str | None) -> None:
 
 
 def _report_on(path: Path, options: Options, question: Question) -> int:
-    """The report of a run log whose rank 0 is gone."""
+    """Return the report of a run log whose rank 0 is gone."""
     return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
 
 
@@ -197,7 +197,7 @@ def _say(text: str) -> None:
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
-    """One rank moves no byte between GPUs: start a rank per GPU, or measure copies, or say how to be more.
+    """Start a rank per GPU, or measure copies, or say how to start more: one rank moves no byte between GPUs.
 
     Raises UsageError.
     """
@@ -216,7 +216,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
 
 
 def _how_to_be_more(command: str, backend: Backend, gpus: int) -> str:
-    """What to type instead, on a node with so many GPUs."""
+    """Return what to type instead, on a node with so many GPUs."""
     if backend == "gloo":
         return f"start several: ncclprobe {command} --backend gloo --nproc 2"
     if gpus == 0:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError."""
+    """Return the options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     begin = bytes_of("-b", given.begin)
     largest = bytes_of("-e", given.end) if given.end else None

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _file(text: str) -> str:
-    """A destination that is a file: of several operations each is a file of its own."""
+    """Return a destination that is a file: of several operations each is a file of its own."""
     if text == "-":
         raise argparse.ArgumentTypeError("name a file; several operations become several files next to it")
     return arguments.destination(text)

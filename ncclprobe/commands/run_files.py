@@ -15,7 +15,7 @@ _MAX_EXPECT_BYTES = 1 << 20
 
 
 def read_runs(path: str) -> tuple[Run, ...]:
-    """The runs in a report of ours, or in JSON or text of nccl-tests. Raises UsageError."""
+    """Return the runs in a report of ours, or in JSON or text of nccl-tests. Raises UsageError."""
     text = files.read(Path(path), limit=MAX_BYTES)
     if not text.lstrip().startswith("{"):
         return parse_text(text, path)
@@ -28,7 +28,7 @@ def read_runs(path: str) -> tuple[Run, ...]:
 
 
 def schema_of(text: str, path: str) -> str:
-    """Which JSON this is: its schema, or ``nccl-tests``; empty: neither. Raises UsageError."""
+    """Return which JSON this is: its schema, or ``nccl-tests``; empty: neither. Raises UsageError."""
     import msgspec
 
     class Head(msgspec.Struct):
@@ -43,12 +43,12 @@ def schema_of(text: str, path: str) -> str:
 
 
 def printable_lines(lines: Sequence[str]) -> str:
-    """`lines` with whatever a file may have smuggled into them escaped."""
+    """Return `lines` with whatever a file may have smuggled into them escaped."""
     return "\n".join(map(printable, lines))
 
 
 def expected_bands(path: str | None, tolerance: float = bands.TOLERANCE) -> tuple[Band, ...]:
-    """What the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
+    """Return what the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
     if path is None:
         return ()
     text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)

@@ -84,7 +84,7 @@ def _shown(matrix: Matrix) -> Iterator[str]:
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:
-    """The NICs that are nearest to a GPU, with the path to them; empty without NICs or without the GPU's row."""
+    """Return the NICs that are nearest to a GPU, with the path to them; empty without NICs or without the GPU's row."""
     near = {nic: link for nic, link in matrix.links.get(gpu, {}).items() if nic in matrix.nics}
     best = next((link for link in NEAREST_FIRST if link in near.values()), "")
     return best and f"{best}: {' '.join(nic for nic, link in near.items() if link == best)}"

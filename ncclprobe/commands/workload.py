@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`. Raises UsageError for what no replay could be made of."""
+    """Return the options in `argv`. Raises UsageError for what no replay could be made of."""
     given = _parser().parse_args(argv)
     known("--dtype", given.dtype, DTYPES)
     nbytes = bytes_of("-e", given.end)
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _training(given: argparse.Namespace) -> Training:
-    """What `given` asks for. Raises UsageError for what no replay could be made of."""
+    """Return what `given` asks for. Raises UsageError for what no replay could be made of."""
     if given.layers > _MOST_LAYERS or given.micro_batches > _MOST_MICRO_BATCHES:
         raise UsageError(
             f"--layers {given.layers} --micro-batches {given.micro_batches}: at most {_MOST_LAYERS} and "
@@ -94,7 +94,7 @@ def _strategies(text: str) -> tuple[Strategy, ...]:
 
 
 def _count(text: str) -> int:
-    """A number of parameters, with a decimal suffix, for argparse."""
+    """Return a number of parameters, with a decimal suffix, for argparse."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMBGT]?)", text, re.ASCII)
     number = round(float(found[1]) * _DECIMAL[found[2]]) if found else 0
     if not 0 < number <= 10**15:

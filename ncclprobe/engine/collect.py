@@ -51,9 +51,14 @@ def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collecto
     def work(collector: Collector) -> None:
         learned[collector.produces] = learn(collector)
 
-    threads = [threading.Thread(target=work, args=(c,), daemon=True) for c in collectors]
-    for thread in threads:
-        thread.start()
+    threads = []
+    for each in collectors:
+        thread = threading.Thread(target=work, args=(each,), daemon=True)
+        try:
+            thread.start()
+            threads.append(thread)
+        except RuntimeError:  # no thread is left to this process: one after the other, then
+            work(each)
     for thread in threads:
         thread.join()
     return [learned[c.produces] for c in collectors]

@@ -25,7 +25,7 @@ _MOST_DIFFERENT = 256
 
 
 def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
-    """The argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
+    """Return the argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
     if need.fact is Job:
         return job
     if need.of == "run":
@@ -40,7 +40,8 @@ def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> 
 def judge(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
 ) -> tuple[Verdict, ...]:
-    """What every check says of every node, in the order of `checks`, node by node; then what the comparisons say.
+    """Return what every check says of every node, in the order of `checks`, node by node; then what the comparisons
+    say.
 
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
@@ -59,7 +60,7 @@ class Judged:
         self._said: dict[str, dict[tuple[Any, ...], tuple[Sequence[Any], Verdict]]] = {}
 
     def judge(self, check: Check, node: str, look: Callable[[Need], Any]) -> Verdict:
-        """What `check` says of `node`, whose facts `look` finds."""
+        """Return what `check` says of `node`, whose facts `look` finds."""
         needs = (*check.applies.needs, *check.needs) if check.applies else check.needs
         facts = [look(need) for need in needs]
         key = tuple([fact if isinstance(fact, Absent) else id(fact) for fact in facts])
@@ -72,7 +73,7 @@ class Judged:
 
 
 def _said_of(node: str, verdict: Verdict) -> Verdict:
-    """`verdict` on `node`; spelled out, because `replace` takes four times as long."""
+    """Return `verdict` on `node`; spelled out, because `replace` takes four times as long."""
     v = verdict
     return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings)
 
@@ -80,7 +81,7 @@ def _said_of(node: str, verdict: Verdict) -> Verdict:
 def judge_node(
     snapshot: Snapshot, checks: Sequence[Check], job: Job, known: Judged | None = None
 ) -> tuple[Verdict, ...]:
-    """What the checks that need no other node say of this one. `known`: what they said of others."""
+    """Return what the checks that need no other node say of this one. `known`: what they said of others."""
     look, known = partial(of_node, {**snapshot.facts, Job: job}), known or Judged()
     own = [c for c in checks if not c.compares]
     first = {c.id: known.judge(c, snapshot.node, look) for c in own}
@@ -90,7 +91,7 @@ def judge_node(
 def compare(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
 ) -> tuple[Verdict, ...]:
-    """What the checks over :class:`Every` node and over the run say, each judged once.
+    """Return what the checks over :class:`Every` node and over the run say, each judged once.
 
     `snapshots` need hold no more than the facts these take.
     """
@@ -100,7 +101,7 @@ def compare(
 
 
 def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
-    """One comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
+    """Judge one comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
     verdict = _judge_one(check, None, partial(_of_all, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
     gaps: dict[Absent, list[str]] = {}
@@ -164,7 +165,7 @@ def _worst(findings: Iterable[Finding]) -> Status:
 
 
 def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
-    """`check`'s verdict, or SKIP where the check that it requires has failed and so explains it."""
+    """Return `check`'s verdict, or SKIP where the check that it requires has failed and so explains it."""
     verdict, cause = verdicts[check.id], verdicts.get(check.requires)
     if cause and cause.status is Status.FAIL and verdict.status in (Status.WARN, Status.FAIL, Status.UNKNOWN):
         return replace(verdict, status=Status.SKIP, why=f"explained by {check.requires}", findings=())
@@ -172,7 +173,7 @@ def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
 
 
 def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The checks whose id matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
+    """Return the checks whose id matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
     whole = [pattern for pattern in ignore if "=" not in pattern]
     return tuple(
         c
@@ -183,7 +184,7 @@ def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequen
 
 
 def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
-    """`verdicts` without the findings that ``id=subject`` patterns name, and the list of what was left out."""
+    """Return `verdicts` without the findings that ``id=subject`` patterns name, and the list of what was left out."""
     pairs = [tuple(pattern.split("=", 1)) for pattern in ignore if "=" in pattern]
     kept, left_out = [], []
     for verdict in verdicts:
@@ -201,7 +202,7 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
 
 
 def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
-    """`verdict` of no more than these of its findings. A pass by suppression alone says so."""
+    """Return `verdict` of no more than these of its findings. A pass by suppression alone says so."""
     status = _worst(findings)
     passes = status is Status.PASS and verdict.status is not Status.PASS
     return replace(
@@ -210,7 +211,7 @@ def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
-    """The status of a run and the exit code a gate should see (contract, Exit codes).
+    """Return the status of a run and the exit code a gate should see (contract, Exit codes).
 
     `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
     nothing judges.
@@ -284,6 +285,6 @@ def _share(
 
 
 def coverage(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """How many verdicts have each status; every status is there, also at zero."""
+    """Return how many verdicts have each status; every status is there, also at zero."""
     counts = Counter(verdict.status for verdict in verdicts)
     return {status.value: counts[status] for status in Status}

@@ -18,7 +18,7 @@ Heard = dict[Question, str | HostError]
 
 
 def recordable() -> set[str]:
-    """The variables whose value may be recorded: those of the table, and those that a module of facts READS."""
+    """Return the variables whose value may be recorded: those of the table, and those that a module of facts READS."""
     from ncclprobe.nccl.parameters import table
 
     read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts", {"machine"})))
@@ -28,7 +28,7 @@ def recordable() -> set[str]:
 def observed(
     collectors: Sequence[Collector], deadline: float, given: Mapping[Question, str] | None = None
 ) -> tuple[Snapshot, Heard]:
-    """This machine's facts, and every answer that made them.
+    """Return this machine's facts, and every answer that made them.
 
     `deadline` is on time.monotonic(); `given` are samples that the command line holds.
     """
@@ -43,7 +43,7 @@ def observed(
 
 
 def heard_by_rank(collectors: Sequence[Collector], deadline: float) -> Heard:
-    """The answers that this process, a rank of its node, gets for itself; another rank speaks for the node."""
+    """Return the answers that this process, a rank of its node, gets for itself; another rank speaks for the node."""
     with_live = _Live(deadline)
     try:
         collect_rank(with_live.host, collectors)
@@ -67,7 +67,7 @@ class _Live:
 
 
 def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Snapshot]:
-    """The facts of captured machines, one per node. Raises UsageError."""
+    """Return the facts of captured machines, one per node. Raises UsageError."""
     snapshots: dict[str, Snapshot] = {}
     traces = Traces()
     for path in paths:
@@ -79,14 +79,14 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
 
 
 def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
-    """The facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes."""
+    """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes."""
     facts = collect(host, collectors, traces=traces)
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others})
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:
-    """The rank that speaks for the node is one of its ranks, if a launcher made it one."""
+    """Return the rank that speaks for the node is one of its ranks, if a launcher made it one."""
     launch = facts.get(Launch)
     if not isinstance(launch, Launch) or launch.rank is None:
         return {}

@@ -14,7 +14,7 @@ _MOST = 8
 def relate(
     verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]]
 ) -> tuple[Verdict, ...]:
-    """`verdicts`, those on the run with what may be their cause.
+    """Return `verdicts`, those on the run with what may be their cause.
 
     A cause is a finding of a check that `slows`, on a node that the symptom names or on any where it names none, and
     not only about devices that the run did not use (`unused`, by node).
@@ -48,6 +48,6 @@ def _with_cause(finding: Finding, causes: Sequence[tuple[Verdict, Finding]]) -> 
 
 
 def _same_place(symptom: Finding, verdict: Verdict, cause: Finding) -> bool:
-    """Whether both are about one node; what names no node is about all."""
+    """Return whether both are about one node; what names no node is about all."""
     nodes = {verdict.node} if verdict.node is not None else set(cause.nodes)
     return not symptom.nodes or not nodes or not nodes.isdisjoint(symptom.nodes)

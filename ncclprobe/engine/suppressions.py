@@ -54,7 +54,9 @@ class Accepted(Struct, frozen=True):
     found: str = ""
 
     def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
-        """What the report says of a file that was read unasked: which, how many entries, and what they suppressed."""
+        """Return what the report says of a file that was read unasked: which, how many entries, and what they
+        suppressed.
+        """
         if not self.found:
             return ()
         names = ", ".join(f"{each.id} on {each.subject}" for each in left_out[:_MOST_NAMED])
@@ -65,7 +67,8 @@ class Accepted(Struct, frozen=True):
 
 
 def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> Accepted:
-    """The entries of the project file: of `path`, or of ncclprobe.toml in the working directory, if there is one.
+    """Return the entries of the project file: of `path`, or of ncclprobe.toml in the working directory, if there is
+    one.
 
     NO_FILE: of none. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
     which are asked for only where there is a file; and as root for a file of the working directory that another user
@@ -98,7 +101,7 @@ def _refuse_foreign(found: os.stat_result) -> None:
 
 
 def parse(text: str, path: str) -> tuple[Ignore, ...]:
-    """The entries written in TOML. Raises UsageError."""
+    """Return the entries written in TOML. Raises UsageError."""
     if sys.version_info >= (3, 11):  # here, because most runs have no such file
         import tomllib
     else:
@@ -131,7 +134,9 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
 def suppress(
     verdicts: Sequence[Verdict], entries: Iterable[Ignore]
 ) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
-    """`verdicts` without the findings that `entries` name, and the list of what was left out, each with its reason."""
+    """Return `verdicts` without the findings that `entries` name, and the list of what was left out, each with its
+    reason.
+    """
     kept, left_out = tuple(verdicts), list[Suppression]()
     for entry in entries:
         kept, hidden = suppress_(kept, [f"{entry.check}={entry.subject}"])

@@ -45,7 +45,7 @@ class Traces:
         self._runs: dict[type, _Runs] = {}
 
     def learn(self, collector: Collector, host: Replay, given: Sequence[Any], run: Callable[["Traced"], Any]) -> Any:
-        """What `run` makes of `host`, or made of the same answers and the same facts `given` before."""
+        """Return what `run` makes of `host`, or made of the same answers and the same facts `given` before."""
         runs = self._runs.setdefault(collector.produces, _Runs())
         start = tuple(map(id, given))
         at = runs.begin.get(start)
@@ -72,13 +72,13 @@ class Traced:
         self.asked: list[tuple[Question, _Said]] = []
 
     def ask(self, *question: str | int) -> str:
-        """The replay's answer or refusal."""
+        """Return the replay's answer or refusal."""
         self.asked.append((question, _recorded(self._host, question)))
         return self._host.ask(*question)
 
 
 def _recorded(host: Replay, question: Question) -> _Said:
-    """An answer, or which refusal and why."""
+    """Return an answer, or which refusal and why."""
     answer = host.recorded(question)
     return (type(answer), str(answer)) if isinstance(answer, HostError) else answer
 

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned
-from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import MachineType
@@ -42,14 +43,14 @@ def environment(text: str) -> dict[str, str | None]:
 def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
     """Each row with its expectation and verdict; a row with wrong data fails whatever its speed.
 
-    Where no interval is known, as in nccl-tests' tables, the mean is all there is, and is taken as it stands. Baselines
+    Where no interval is known, as in nccl-tests' tables, the time is all there is, and is taken as it stands. Baselines
     and verdicts that a report carries of itself are left aside.
     """
     return tuple(_judged(row, place) for row in rows)
 
 
 def _judged(row: Measurement, place: Setup) -> Measurement:
-    interval = row.interval_us or (row.time_us.mean, row.time_us.mean)
+    interval = row.interval_us or (row.time_us.typical, row.time_us.typical)
     plain = replace(row, expectation=None, status="unjudged", inconclusive_why="", interval_us=interval)
     said = judged(plain, list(_band(row, place)))
     if row.wrong:
@@ -179,7 +180,7 @@ def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
         "place": row.place,
         "ranks": row.ranks,
         "nodes": place.nodes or row.nodes,
-        "time_us": row.time_us.mean,
+        "time_us": row.time_us.typical,
         "busbw_GBps": row.busbw_GBps,
         "wrong": row.wrong,
         "expectation": asdict(row.expectation) if row.expectation else None,

@@ -21,10 +21,10 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import size
 
-PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcp", "unknown"]
+PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcpx", "tcp", "unknown"]
 """Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
-nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot) or over TCP (sockets, TCPX, TCPXO), or over a network that is
-not known."""
+nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), over Google's GPUDirect-TCPX and TCPXO, over TCP sockets,
+or over a network that is not known."""
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
@@ -32,11 +32,12 @@ WORDS: Mapping[PathClass, str] = MappingProxyType(
         "racks": "between racks of NVLink",
         "pcie": "over PCIe in a node",
         "rdma": "over RDMA between nodes",
-        "tcp": "over TCP between nodes",
+        "tcpx": "over GPUDirect-TCPX between nodes",
+        "tcp": "over TCP sockets between nodes",
         "unknown": "over a network that is not known",
     }
 )
-_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcp", "unknown"))
+_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcpx", "tcp", "unknown"))
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
 """Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
@@ -86,7 +87,9 @@ def _path(system: NodeSystem, shape: Shape) -> PathClass:
             return "racks"
         if system.network is None:
             return "unknown"
-        return "tcp" if system.network in ("sockets", "tcpx", "tcpxo") else "rdma"
+        if system.network in ("tcpx", "tcpxo"):
+            return "tcpx"
+        return "tcp" if system.network == "sockets" else "rdma"
     if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
         return "mnnvl" if shape.nodes > 1 else "nvlink"
     return "pcie"
@@ -145,11 +148,15 @@ def unjudged(found: Expectation, why: str) -> Expectation:
 
 
 def _too_little(cell: ErrorCell | None, basis: str, where: str) -> str:
-    have = f"from {cell.sources} sources and {cell.rows} rows" if cell else "from no source"
+    have = f"from {_count(cell.sources, 'source')} and {_count(cell.rows, 'row')}" if cell else "from no source"
     return (
-        f"not judged: how far {basis} expectations {where} are off is known {have}, and it takes {FEWEST_SOURCES} and "
-        f"{FEWEST_ROWS}"
+        f"not judged: how far {basis} expectations {where} are off is known {have}; it takes {FEWEST_SOURCES} sources "
+        f"and {FEWEST_ROWS} rows"
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _words(path: str) -> str:

@@ -23,7 +23,10 @@ _PCIE_PAYLOAD = 1.1
 (https://github.com/NVIDIA/nvbandwidth, README)."""
 _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
 """Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
-_NEEDS_GDR = ("ib", "roce", "efa", "slingshot")
+_GRACE_SLOT_GBps = 56.0
+"""A Gen5 x16 slot of a Grace, whatever the NIC in it could do: one and two NICs of 800 Gb/s reach 56 and 112 GB/s
+(https://github.com/kubernetes-sigs/dranet, Azure GB300), copies over such a slot 51 to 57."""
+_NEEDS_GDR = ("ib", "roce", "efa", "slingshot", "opa")
 
 
 class Fraction(Struct, frozen=True):
@@ -59,14 +62,21 @@ FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
         "tcpx": Fraction(0.71, "medium", _TCPX),
         "tcpxo": Fraction(0.94, "high", _TCPXO),
         "slingshot": Fraction(0.92, "medium", _ALPS),
+        "opa": Fraction(0.85, "low", "as of an unknown network: no healthy run over Omni-Path is published"),
         None: Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
 """Of three nodes or more, or of any collective that is a ring. Sockets are in :mod:`ncclprobe.expect.sockets`."""
 
-SENDRECV = Fraction(0.50, "low", "https://github.com/xxrjun/nccl-tests-cluster: 15 to 26 of 50 GB/s; "
-                    "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25")  # fmt: skip
-"""Of one NIC: each rank sends to the next, and few channels carry it. The published runs differ threefold."""
+SENDRECV = Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
+"""Of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called healthy."""
+_COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
+_ORACLE_RACKS = "Oracle GB300 onboarding document; https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document"
+TWO_RACKS = Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
+MORE_RACKS = Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
+"""Of what one rack reaches alone. Of two racks each sends its sum once, of three or more most racks pass others' on, up
+and down the tree, through the same NICs."""
+RACKS_ALL_TO_ALL = Fraction(0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there")
 _ROOTED = ("gather", "scatter")
 
 
@@ -74,7 +84,7 @@ class Limit(Struct, frozen=True):
     """What the network lets a collective reach, as bus bandwidth in GB/s.
 
     `hard_GBps`: no run can exceed it, or it is not the run it is said to be. `value_GBps` is what a healthy cluster
-    reaches. `rule` is ``ring``, ``two nodes``, ``all to all`` or ``one NIC``.
+    reaches. `rule` is ``ring``, ``two nodes``, ``all to all``, ``one NIC``, ``racks`` or ``one node``.
     """
 
     hard_GBps: float
@@ -111,9 +121,14 @@ def domains(system: NodeSystem, shape: Shape) -> Domains:
 
 def _line_GBps(system: NodeSystem, gpus: int) -> float:
     """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
-    nics = system.nics * min(1.0, gpus / system.gpus)
-    line = nics * system.nic_gbps / 8
+    line = system.nics * min(1.0, gpus / system.gpus) * _nic_GBps(system)
     return min(line, gpus * system.to_nic_GBps * _PCIE_PAYLOAD) if system.gdr else line
+
+
+def _nic_GBps(system: NodeSystem) -> float:
+    """The line rate of one NIC, as far as its own slot carries it."""
+    line = system.nic_gbps / 8
+    return min(line, _GRACE_SLOT_GBps) if system.processor == "arm" else line
 
 
 def limit(
@@ -126,21 +141,29 @@ def limit(
     parts = domains(system, shape)
     if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
         return None
-    share = FRACTIONS[system.network]
+    share, racks = FRACTIONS[system.network], system.domain_gpus > system.gpus
     if op == "sendrecv":
         found = _one_nic(system, SENDRECV)
     elif op == "all_to_all" or op in _ROOTED:
-        found = _all_to_all(shape, parts, share)
+        found = _all_to_all(shape, parts, RACKS_ALL_TO_ALL if racks else share)
     elif op == "all_reduce" and parts.count == 2 and _takes_tree(system) and not ring:
         found = _two_nodes(shape, parts, share)
     else:
         found = _ring(shape, parts, share)
-    return _within(_slowed(found, system), node_GBps, "rack" if system.domain_gpus > system.gpus else "node")
+    slowed = _slowed(found, system)
+    collective = op not in ("sendrecv", "all_to_all", *_ROOTED)
+    return _of_racks(slowed, parts, node_GBps) if racks and collective else _within(slowed, node_GBps)
 
 
 def _takes_tree(system: NodeSystem) -> bool:
-    """Whether two nodes reduce in a tree: an A100 stays on rings (187 to 192 of 200 GB/s), but for EFA's own tuner."""
-    return system.compute_capability // 10 != 8 or system.network == "efa"
+    """Whether two nodes reduce in a tree, as Hopper does and what followed it.
+
+    An A100 stays on rings (187 to 192 of 200 GB/s), but for EFA's own tuner. So does the cube of 8 V100, in which not
+    every GPU reaches every other; four that are all joined cross by tree (41.5 GB/s by NICs of 25, nccl-tests#251).
+    """
+    if system.compute_capability >= 90:
+        return True
+    return system.fabric == "mesh" if system.compute_capability < 80 else system.network == "efa"
 
 
 def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
@@ -168,8 +191,8 @@ def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:
 
 
 def _one_nic(system: NodeSystem, share: Fraction) -> Limit:
-    nic = system.nic_gbps / 8
-    why = f"one NIC of {nic:g} GB/s, of which 0.30 to 0.97 is published"
+    nic = _nic_GBps(system)
+    why = f"one NIC of {nic:g} GB/s, of which {share.value:.2g} is normal"
     return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)
 
 
@@ -188,8 +211,19 @@ def _slowed(found: Limit, system: NodeSystem) -> Limit:
     return Limit(found.hard_GBps, value, found.rule, why, found.source, "low")
 
 
-def _within(found: Limit, node_GBps: float | None, group: str) -> Limit:
+def _of_racks(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
+    """Racks that NVLink joins each in itself: never what their NICs together would allow, but a share of one rack."""
+    share = TWO_RACKS if parts.count == 2 else MORE_RACKS
+    if rack_GBps is None or rack_GBps * share.value >= found.value_GBps:
+        return found
+    many = "two racks" if parts.count == 2 else f"{parts.count} racks"
+    why = f"{many}, of which {share.value:.2g} of one rack alone ({rack_GBps:.4g} GB/s) is published"
+    value = min(rack_GBps * share.value, found.hard_GBps)
+    return Limit(found.hard_GBps, value, "racks", why, share.source, share.confidence)
+
+
+def _within(found: Limit, node_GBps: float | None) -> Limit:
     if node_GBps is None or node_GBps >= found.value_GBps:
         return found
-    why = f"what one {group} alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
+    why = f"what one node alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
     return Limit(found.hard_GBps, node_GBps, "one node", why, found.source, found.confidence)

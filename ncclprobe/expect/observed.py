@@ -248,6 +248,8 @@ def _network(devices: Iterable[RdmaDevice], names: Sequence[str], pci: Pci | Abs
     seen = pci.devices if isinstance(pci, Pci) else {}
     if any(isinstance(d.pci, str) and d.pci in seen and seen[d.pci].identity.vendor == AMAZON for d in chosen):
         return "efa"
+    if any(device.name.startswith("hfi1") for device in chosen):  # the kernel's driver of Omni-Path names them so
+        return "opa"
     layers = Counter(port.link_layer for device in chosen for port in device.ports)
     return "ib" if layers["InfiniBand"] >= layers["Ethernet"] else "roce"
 
@@ -301,7 +303,7 @@ def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
 
 def _gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:
     """Whether what GPUDirect RDMA needs is there; unknown counts as there, for an expectation must not be too low."""
-    if nics.network not in ("ib", "roce", "efa", "slingshot"):
+    if nics.network not in ("ib", "roce", "efa", "slingshot", "opa"):
         return False
     if nics.network in ("efa", "slingshot") or isinstance(gpudirect, Absent):
         return True

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.expect.context import expectation_context
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
-from ncclprobe.expect.predict import LATEST, expectation
+from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Conditions, Expectation

@@ -31,7 +31,9 @@ class Channels(Struct, frozen=True):
     kind: Literal["most", "fewest"]
 
     def changes(self, used: int | None) -> bool:
-        """Whether a call that employs `used` channels is another with it; null: not known how many, so it may be."""
+        """Return whether a call that employs `used` channels is another with it; null: not known how many, so it may
+        be.
+        """
         return used is None or (self.number < used if self.kind == "most" else self.number > used)
 
 
@@ -51,7 +53,7 @@ class Pinned(Struct, frozen=True):
     channels: tuple[Channels, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is set."""
+        """Return whether anything is set."""
         return self != NOTHING
 
     def __str__(self) -> str:
@@ -61,12 +63,12 @@ class Pinned(Struct, frozen=True):
 
     @property
     def refused(self) -> str:
-        """Which setting NCCL refuses to start with; empty: none."""
+        """Return which setting NCCL refuses to start with; empty: none."""
         pins = ((self.algorithms, self.algo), (self.protocols, self.proto))
         return next((f"NCCL refuses {text}: {pin.error}" for pin, text in pins if pin.error), "")
 
     def left(self, op: str) -> Forced | None:
-        """What the lists leave to `op`; None where they say nothing of it, or NCCL has no choice for it."""
+        """Return what the lists leave to `op`; None where they say nothing of it, or NCCL has no choice for it."""
         function = FUNCTIONS.get(op)
         if function is None:
             return None
@@ -78,7 +80,7 @@ class Pinned(Struct, frozen=True):
         return Forced(frozenset(names), frozenset(words))
 
     def applied(self, system: NodeSystem) -> NodeSystem:
-        """`system` without the links that are turned off."""
+        """Return `system` without the links that are turned off."""
         found = replace(system, nvls=system.nvls and not self.nvls)
         if self.mnnvl:
             found = replace(found, domain_gpus=min(found.domain_gpus, found.gpus))
@@ -91,7 +93,7 @@ NOTHING = Pinned()
 
 
 def pinned(settings: Settings, version: NcclVersion) -> Pinned:
-    """What of `settings` matters to this release."""
+    """Return what of `settings` matters to this release."""
     algo, proto = settings.get("NCCL_ALGO") or "", settings.get("NCCL_PROTO") or ""
     return Pinned(
         parse_pin(algo, nccl.ALGORITHMS, version),

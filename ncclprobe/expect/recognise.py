@@ -53,7 +53,7 @@ class TypeDifference(Struct, frozen=True):
     expected: str | int | float
 
     def __str__(self) -> str:
-        """``NICs: 7, expected 8``."""
+        """Return ``NICs: 7, expected 8``."""
         seen = "not known" if self.seen is None else f"{self.seen:g}" if isinstance(self.seen, float) else self.seen
         return f"{self.what}: {seen}, expected {_text(self.expected)}"
 
@@ -69,14 +69,9 @@ class Recognised(Struct, frozen=True):
     differs: tuple[TypeDifference, ...] = ()
     why: str = ""
 
-    @property
-    def ambiguous(self) -> bool:
-        """Several types fit."""
-        return len(self.candidates) > 1
-
 
 def seen(facts: Facts, firmware: Firmware | Absent) -> Seen:
-    """What a machine's facts say."""
+    """Return what a machine's facts say."""
     said = firmware if isinstance(firmware, Firmware) else Firmware()
     nics = nics_of(facts)
     names = sorted({gpu.name for gpu in facts.gpus.all if gpu.name}) if isinstance(facts.gpus, Gpus) else []
@@ -97,34 +92,18 @@ def seen(facts: Facts, firmware: Firmware | Absent) -> Seen:
 
 
 def _gpus(facts: Facts) -> int | None:
-    """NVML's count or the PCI bus's, whichever is more."""
+    """Return NVML's count or the PCI bus's, whichever is more."""
     by_nvml = len(facts.gpus.all) if isinstance(facts.gpus, Gpus) else None
     by_pci = len(facts.pci.of("gpu")) if isinstance(facts.pci, Pci) else None
     return max((count for count in (by_nvml, by_pci) if count is not None), default=None)
 
 
-def ideal(machine: MachineType) -> Seen:
-    """What a machine of this type shows when nothing is wrong with it."""
-    match, links = machine.match, machine.links
-    return Seen(
-        cloud=match.cloud,
-        vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
-        product=match.products[0] if match.products else "",
-        cpu=" ".join(match.cpus[:1]),
-        gpu_names=match.gpu_names[:1],
-        gpus=links.gpus,
-        nvlinks=links.nvlinks,
-        nics=links.nics,
-        nic_gbps=links.nic_gbps,
-    )
-
-
 def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recognised:
-    """The type that fits, of `types` or all that come with ncclprobe."""
+    """Return the type that fits, of `types` or all that come with ncclprobe."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
     if not possible:
-        return Recognised(None, why=_nobody(facts))
+        return Recognised(None, why=_unrecognised(facts))
     judged = [(machine, differences(machine, facts)) for machine in possible]
     exact = [machine for machine, differs in judged if not differs]
     fitting = exact or [machine for machine, differs in judged if _bearable(machine, differs)]
@@ -139,7 +118,8 @@ def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recogn
 
 
 def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Absent:
-    """The machine as it should be: as its type, but for what no source states of the type; that is as `here` seen.
+    """Return the machine as it should be: as its type, but for what no source states of the type; that is as `here`
+    seen.
 
     Of a board of any maker the NICs are the maker's choice, so they are those that are here.
     """
@@ -155,7 +135,7 @@ def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Abse
 
 
 def _host_fits(match: Match, facts: Seen) -> bool:
-    """Whether firmware and processor allow this type."""
+    """Return whether firmware and processor allow this type."""
     if match.by_name_only:
         return False
     if match.elsewhere and (facts.cloud or not facts.vendor or facts.vendor == "NVIDIA"):
@@ -171,13 +151,13 @@ def _host_fits(match: Match, facts: Seen) -> bool:
 
 
 def _begins(product: str, words: str) -> bool:
-    """Whether a DMI name is `words`, or begins with them: ``DGXA100 920-23687-2530-000`` is a ``DGXA100``."""
+    """Return whether a DMI name is `words`, or begins with them: ``DGXA100 920-23687-2530-000`` is a ``DGXA100``."""
     wanted = words.split()
     return product.split()[: len(wanted)] == wanted
 
 
 def differences(machine: MachineType, facts: Seen) -> tuple[TypeDifference, ...]:
-    """How a machine differs from a type. What no source states of the type is not compared."""
+    """Return how a machine differs from a type. What no source states of the type is not compared."""
     links, match = machine.links, machine.match
     found = []
     if facts.gpu_names and not set(facts.gpu_names) <= set(match.gpu_names):
@@ -196,12 +176,12 @@ def differences(machine: MachineType, facts: Seen) -> tuple[TypeDifference, ...]
 
 
 def _alike(machine: MachineType, facts: Seen) -> bool:
-    """Whether the GPUs seen are the type's; the links of another product are another matter."""
+    """Return whether the GPUs seen are the type's; the links of another product are another matter."""
     return bool(facts.gpu_names) and set(facts.gpu_names) <= set(machine.match.gpu_names)
 
 
 def _bearable(machine: MachineType, differs: Iterable[TypeDifference]) -> bool:
-    """Whether these differences are this type with something wrong, not another type."""
+    """Return whether these differences are this type with something wrong, not another type."""
     match = machine.match
     if match.products:
         return all(isinstance(d.expected, int | float) for d in differs)
@@ -216,7 +196,7 @@ def _lost(difference: TypeDifference) -> bool:
 
 
 def _nearest(judged: Iterable[tuple[MachineType, tuple[TypeDifference, ...]]], most: int = 3) -> str:
-    """The types that differ least, each with how."""
+    """Return the types that differ least, each with how."""
     ranked = sorted(judged, key=lambda pair: (_far(pair[1]), pair[0].name))
     least = [pair for pair in ranked if _far(pair[1]) == _far(ranked[0][1])]
     told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least[:most]]
@@ -228,15 +208,15 @@ def _far(differs: Iterable[TypeDifference]) -> float:
 
 
 def _distance(difference: TypeDifference) -> float:
-    """How far two things are apart: 1 plus the share by which they differ, 2 for names and what is not known."""
+    """Return how far two things are apart: 1 plus the share by which they differ, 2 for names and what is not known."""
     seen, expected = difference.seen, difference.expected
     if isinstance(seen, str) or isinstance(expected, str) or seen is None:
         return 2.0
     return 1 + abs(seen - expected) / max(seen, expected, 1)
 
 
-def _nobody(facts: Seen) -> str:
-    """Why no type is possible at all."""
+def _unrecognised(facts: Seen) -> str:
+    """Return why no type is possible at all."""
     if facts.unknown and not facts.gpu_names:
         return f"no machine type fits; not known: {'; '.join(facts.unknown)}"
     gpus = ", ".join(facts.gpu_names) or "no GPU"

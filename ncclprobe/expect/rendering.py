@@ -1,11 +1,14 @@
-"""The pages of ``ncclprobe expect``: a table with a curve, the same as JSON, the machine types, the beliefs."""
+"""The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types, the beliefs."""
 
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from ncclprobe.expect.context import ExpectationContext
-from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
 from ncclprobe.expect.tables.links import LinkKind
@@ -13,11 +16,12 @@ from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.model.values import asdict
 from ncclprobe.units import size
 
-_BAR = 24
+_WIDTH = 80
 _ABOVE = (
     "above {wire:.0f} GB/s, what the links carry one way, is right here: bus bandwidth counts a ring's bytes, and "
     "{how} moves fewer. To judge the links themselves, run once more with NCCL_ALGO=Ring and expect {ring:.4g} GB/s"
 )
+_NEWER = "NCCL {asked} is newer than {known}, the newest whose search and tables are known here: taken as that"
 
 
 def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> str:
@@ -27,27 +31,42 @@ def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]
 
 def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
-    version = ".".join(map(str, asked.version))
-    yield f"{system.name}: {_ranks(asked)}, NCCL {version}"
-    yield here.why
-    yield f"links: {links(asked)}"
-    yield f"source: {system.source}"
+    yield from _wrapped(f"{system.name}: {_ranks(asked)}, NCCL {_dotted(asked.version)}")
+    yield from _wrapped(here.why)
+    yield from _wrapped(f"links: {links(asked)}")
+    yield from _wrapped(f"source: {system.source}")
     if asked.settings:
-        yield f"settings: {asked.settings}"
+        yield from _wrapped(f"settings: {asked.settings}")
     if asked.change or asked.changed_version:
-        yield f"what if: {_change(asked)}"
+        yield from _wrapped(f"what if: {_change(asked)}")
+    yield from (line for note in notes(asked) for line in _wrapped(f"note: {note}"))
     for op in asked.ops:
         rows = [line for line in found if line.op == op]
         yield ""
         if not rows:
             yield f"{op}: nothing is known of it here, so nothing is expected"
             continue
-        yield from _table(rows, shape.ranks)
+        yield from _table(rows, shape.ranks, asked)
         if asked.change.algorithm and all(line.changed_GBps is None for line in rows):
-            yield f"  with NCCL_ALGO={asked.change.algorithm} the call fails: NCCL has no such {op} here"
-        yield from _reasons(rows, asked)
+            yield f"with NCCL_ALGO={asked.change.algorithm} the call fails: NCCL has no such {op} here"
     if shape.nodes > 1 and not found:
         yield "what NICs these nodes have is not known"
+
+
+def notes(asked: TableRequest) -> list[str]:
+    """What the reader must know of all the numbers: a release of NCCL that is newer than what is known here."""
+    versions = filter(None, (asked.version, asked.changed_version))
+    newer = [version for version in dict.fromkeys(versions) if version > LATEST]
+    return [_NEWER.format(asked=_dotted(version), known=_dotted(LATEST)) for version in newer]
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    """`text` in lines of a terminal; an address stays whole, so that it can be copied."""
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _dotted(version: NcclVersion) -> str:
+    return ".".join(map(str, version))
 
 
 def _ranks(asked: TableRequest) -> str:
@@ -59,19 +78,22 @@ def _ranks(asked: TableRequest) -> str:
 
 
 def _change(asked: TableRequest) -> str:
-    version = f"NCCL {'.'.join(map(str, asked.changed_version))}" if asked.changed_version else ""
+    version = f"NCCL {_dotted(asked.changed_version)}" if asked.changed_version else ""
     return ", ".join(filter(None, (str(asked.change), version)))
 
 
 def links(asked: TableRequest) -> str:
     """The links of a machine in a few words."""
     system = asked.system
-    parts = [_inside(system)]
-    parts += ["NVLS"] if system.nvls else []
-    if system.nics:
-        gdr = ", GPUDirect" if system.gdr else ""
-        parts.append(f"{system.nics} NICs x {system.nic_gbps:g} Gb/s ({system.network or 'unknown network'}{gdr})")
+    parts = [_inside(system), *(["NVLS"] if system.nvls else []), *([_nics(system)] if system.nics else [])]
     return ", ".join(parts)
+
+
+def _nics(system: NodeSystem) -> str:
+    """``8 NICs x 400 Gb/s (ib, GPUDirect)``; what is not known is said so."""
+    count = f"{system.nics} NIC{'s' * (system.nics > 1)}"
+    rate = f" x {system.nic_gbps:g} Gb/s" if system.nic_gbps else " of a rate that is not known"
+    return f"{count}{rate} ({system.network or 'unknown network'}{', GPUDirect' if system.gdr else ''})"
 
 
 def _inside(system: NodeSystem) -> str:
@@ -80,49 +102,66 @@ def _inside(system: NodeSystem) -> str:
     return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
 
 
-def _table(rows: Sequence[Line], ranks: int) -> Iterator[str]:
+def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
+    """A line per size, each with the number of its reason, and below it each reason once."""
     faulty = any(line.changed_GBps is not None for line in rows)
-    extra = f" {'then':>8} {'cost':>6}" if faulty else ""
-    yield f"{rows[0].op:<14} {'time us':>9} {'GB/s':>8} {'lowest':>8} {'decides':<12} {'basis':<9}{extra}"
-    top = max(line.expectation.value for line in rows)
+    last = f"{'then':>8} {'cost':>6}" if faulty else f"{'how':<15}"
+    yield rows[0].op
+    yield f"{'size':>8} {'time us':>9} {'GB/s':>8} {'threshold':>9} {'decides':<12} {last} from"
+    reasons: dict[tuple[str, str, str], int] = {}
     for line in rows:
-        yield _row(line, top, ranks, faulty)
+        number = reasons.setdefault(_reason(line), len(reasons) + 1)
+        yield _row(line, ranks, number, faulty=faulty)
+    for (why, source, confidence), number in reasons.items():
+        yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", "    ")
+    for of in _by_worst(rows):
+        yield from _wrapped(f"{_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
+    yield from (line for note in _above(rows, asked) for line in _wrapped(note))
 
 
-def _row(line: Line, top: float, ranks: int, faulty: bool) -> str:
+def _row(line: Line, ranks: int, number: int, *, faulty: bool) -> str:
     value = line.expectation
     decides = line.prediction.bottleneck if line.prediction else "TCP"
-    bar = "#" * max(1, round(_BAR * value.value / top))
     time_us = line.time_us(ranks)
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
-    low = f"{value.threshold:8.4g}" if value.worst != "unjudged" else f"{'-':>8}"
-    numbers = f"{time} {value.value:8.4g} {low}"
-    cells = f"{size(line.nbytes):>14} {numbers} {decides:<12} {value.basis:<9}"
-    if not faulty:
-        return f"{cells} {bar}"
+    low = f"{value.threshold:9.4g}" if value.worst != "unjudged" else f"{'-':>9}"
+    last = _fault(line) if faulty else f"{_how(line):<15}"
+    return f"{size(line.nbytes):>8} {time} {_rate(value.value)} {low} {decides:<12} {last} {value.basis} [{number}]"
+
+
+def _rate(value: float) -> str:
+    """GB/s in eight columns: four digits, and three of what is very small."""
+    text = f"{value:8.4g}"
+    return text if len(text) == 8 else f"{value:8.3g}"
+
+
+def _fault(line: Line) -> str:
     then, cost = line.changed_GBps, line.cost
-    fault = f" {then:8.4g} {cost:6.0%}" if then is not None and cost is not None else f" {'?':>8} {'?':>6}"
-    return f"{cells}{fault} {bar}"
+    return f"{then:8.4g} {cost:6.0%}" if then is not None and cost is not None else f"{'?':>8} {'?':>6}"
 
 
-def _reasons(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
-    """Each reason once, with the sizes that it is for."""
-    reasons: dict[tuple[str, str, str], list[Line]] = {}
-    for line in rows:
-        reasons.setdefault((line.expectation.why, line.expectation.source, line.expectation.confidence), []).append(
-            line
-        )
-    last = list(reasons.items())[-1:]
-    published = [item for item in reasons.items() if item[1][0].expectation.basis == "published"]
-    for (why, source, confidence), of in dict(published + last).items():
-        yield f"  {_span(of)}: {why}"
-        yield f"    source: {source} (confidence {confidence})"
-    for of in _by_worst(rows):
-        yield f"  {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{of[-1].expectation.known}"
-    yield from _above(rows, asked)
+def _how(line: Line) -> str:
+    """The algorithm and protocol; empty beside a published number that the model's own choice does not reach."""
+    found, value = line.prediction, line.expectation
+    if found is None or (value.basis == "published" and value.value > found.busbw_GBps * _NEAR):
+        return ""
+    return f"{found.algorithm} {found.protocol}".strip()
 
 
-_VERDICTS = {"fail": "fails below the lowest; ", "warn": "warns at most; ", "unjudged": ""}
+_NEAR = 1.2
+_SAID = ("drawn to", "with NCCL_")
+
+
+def _reason(line: Line) -> tuple[str, str, str]:
+    """What a number rests on, without what differs from size to size: the algorithm and the time have columns."""
+    value, found = line.expectation, line.prediction
+    why = value.why
+    if value.basis == "model" and found:
+        why = "; ".join([found.links, *(part for part in why.split("; ") if part.startswith(_SAID))])
+    return why, value.source, value.confidence
+
+
+_VERDICTS = {"fail": "fails below the threshold; ", "warn": "warns at most; ", "unjudged": ""}
 
 
 def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
@@ -131,13 +170,20 @@ def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
         yield list(group)
 
 
+def _known(of: Sequence[Line]) -> str:
+    """How well the last and largest of these sizes is known; what the model expects is said of one size alone."""
+    known = of[-1].expectation.known
+    return _EXPECTS.sub("", known) if len(of) > 1 else known
+
+
+_EXPECTS = re.compile(r"the model expects [\d.e+-]+ GB/s: ")
+
+
 def _span(of: Sequence[Line]) -> str:
     return size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
 
 
 def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
-    from ncclprobe.expect.predict import predict
-
     high = [
         line.prediction
         for line in rows
@@ -147,8 +193,8 @@ def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
         return
     ring = predict(asked.system, asked.shape, rows[0].op, rows[-1].nbytes, asked.version, "Ring")
     if ring:
-        how = "a tree of two nodes" if high[-1].place == "network" else high[-1].algorithm
-        yield "  " + _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
+        how = "a tree of two nodes" if high[-1].between_nodes else high[-1].algorithm
+        yield _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)
 
 
 def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> dict[str, Any]:
@@ -160,7 +206,8 @@ def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]
         "gpus_per_node": list(asked.shape.gpus),
         "nodes": asked.shape.nodes,
         "ranks": asked.shape.ranks,
-        "nccl": ".".join(map(str, asked.version)),
+        "nccl": _dotted(asked.version),
+        "notes": notes(asked),
         "what_if": _change(asked) or None,
         "settings": str(asked.settings) or None,
         "rows": [_line(line) for line in found],

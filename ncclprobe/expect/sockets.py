@@ -71,7 +71,8 @@ def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
 
 
 def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
-    """What a path of this job carries: the median of measured streams. None below three: then none is an outlier.
+    """Return what a path of this job carries: the median of measured streams. None below three: then none is an
+    outlier.
 
     The median and not the least, which would make the norm of the very path that is sick.
     """
@@ -82,7 +83,7 @@ def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
 
 
 def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
-    """Bus bandwidth of gloo over `link`; None for what cannot be held to it (:data:`GLOO_OPS`), or is small."""
+    """Return bus bandwidth of gloo over `link`; None for what cannot be held to it (:data:`GLOO_OPS`), or is small."""
     if op not in GLOO_OPS or nbytes < LEAST_NBYTES:
         return None
     line = link.gbps / 8
@@ -98,7 +99,7 @@ def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
 
 
 def nccl(op: str, link: SocketLink) -> Expectation | None:
-    """Bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
+    """Return bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
 
     What it may decide is :mod:`.evidence`'s to say.
 

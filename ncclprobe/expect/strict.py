@@ -41,7 +41,9 @@ Keys = Mapping[str, KeySchema]
 
 
 def document(text: str, path: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises UsageError for what is no TOML, or too large, long or deep for one of ours."""
+    """Return the tables of a TOML text. Raises UsageError for what is no TOML, or too large, long or deep for one of
+    ours.
+    """
     if len(text) > MOST_BYTES:
         raise UsageError(f"{path}: {len(text)} characters; {MOST_BYTES} are the most")
     longest = max(text.splitlines(), key=len, default="")
@@ -58,7 +60,7 @@ def document(text: str, path: str) -> dict[str, Any]:
 
 
 def table(value: Mapping[str, Any], keys: Keys, where: str) -> dict[str, Any]:
-    """`value` with every key checked and sizes read as bytes. Raises UsageError naming `where` and the key."""
+    """Return `value` with every key checked and sizes read as bytes. Raises UsageError naming `where` and the key."""
     for name in value:
         if name not in keys:
             raise UsageError(f"{where}: unknown key {name[:80]!r}; {_hint(name, keys)}")
@@ -130,7 +132,7 @@ def _number(value: object, key: KeySchema, where: str) -> float | int:
 
 
 def size(value: object, where: str) -> int:
-    """Bytes: a whole number, or a text with a binary suffix."""
+    """Return bytes: a whole number, or a text with a binary suffix."""
     if isinstance(value, str) and len(value) > 40:
         raise UsageError(f"{where}: {value[:40]!r}… is too long for a size, such as '64M'")
     try:

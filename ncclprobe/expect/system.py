@@ -11,7 +11,7 @@ from ncclprobe.model.values import Struct
 
 NvlinkFabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
 """How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
-Network = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "sockets"]
+Network = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "sockets"]
 Processor = Literal["bdw", "skl", "spr", "emr", "amd", "arm", "power9", "zhaoxin", "yongfeng", "unknown"]
 """The class of processor by which NCCL takes the speed between sockets; the first four are Intel's."""
 NicPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from ncclprobe.expect.expected import Call, expectation
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
-from ncclprobe.expect.predict import LATEST, Call, Prediction, expectation, predict
+from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.expect.tuner.graphs import Graphs

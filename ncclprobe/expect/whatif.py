@@ -20,7 +20,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     algorithm: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything is."""
+        """Return whether anything is."""
         return self != NOTHING
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ NOTHING = WhatIf()
 
 
 def changed(system: NodeSystem, change: WhatIf) -> NodeSystem:
-    """`system` with `change`. Raises UsageError for one that it cannot have."""
+    """Return `system` with `change`. Raises UsageError for one that it cannot have."""
     if change.nics is not None and not 0 < change.nics <= 64:
         raise UsageError(f"--nics {change.nics}: a node has 1 to 64")
     if change.nic_gbps is not None and not 0 < change.nic_gbps <= _FASTEST_GBPS:

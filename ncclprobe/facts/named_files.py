@@ -47,7 +47,7 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCC
 
 @collector
 def named_files(host: Host, settings: Settings) -> NamedFiles:
-    """Nothing is opened but NCCL_TOPO_FILE; nothing is made."""
+    """Inspect the files that variables name; open only NCCL_TOPO_FILE, and create nothing."""
     wanted = settings.get("NCCL_TOPO_FILE")
     folder = log_folder(settings.get("NCCL_DEBUG_FILE") or "")
     named = [path for name in _PLUGINS for path in (settings.get(name) or "").split(",") if path.startswith("/")]

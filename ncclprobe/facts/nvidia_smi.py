@@ -17,7 +17,7 @@ class Smi(Struct, frozen=True):
 
 @collector
 def nvidia_smi(host: Host) -> Smi:
-    """``nvidia-smi -L``. Not coming back is knowledge, not absence: the driver is wedged."""
+    """Return ``nvidia-smi -L``. Not coming back is knowledge, not absence: the driver is wedged."""
     try:
         return Smi(gpus=count(host.ask("run", "nvidia-smi", "-L")))
     except TimedOut as error:

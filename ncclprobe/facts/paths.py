@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ncclprobe.facts.reach import sample
+from ncclprobe.facts.reach import Flood, sample
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field
@@ -20,7 +20,7 @@ class MeshListener(NamedTuple):
 OUTCOMES = frozenset(
     {
         *("ok", "wrong-peer", "stalled-out", "stalled-back", "late", "refused", "filtered", "unreachable"),
-        *("address", "denied", "reset", "silent", "foreign", "stranger", "too-big", "garbled"),
+        *("address", "denied", "reset", "hung-up", "silent", "foreign", "stranger", "too-big", "garbled"),
     }
 )
 """How a path may end: see Path."""
@@ -31,9 +31,9 @@ class Path(Struct, frozen=True):
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
     ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
-    had no more time, which says nothing. `rtt_s` is the shortest round trip of several. `rate_gbps` is what one stream
-    carried there (1e9 bit/s of payload), `resent` of `segments` its TCP retransmissions, in the better of `streams`
-    measurements of what was doubtful.
+    had no more time, which says nothing; nor does ``hung-up``: a listener with too many callers does so. `rtt_s` is the
+    shortest round trip of several. `rate_gbps` is what one stream carried there (1e9 bit/s of payload), `resent` of
+    `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
     """
 
     to: int
@@ -55,7 +55,8 @@ class Path(Struct, frozen=True):
 class Paths(Struct, frozen=True):
     """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
 
-    `unopened` holds, by role, why this node could not listen.
+    `unopened` holds, by role, why this node could not listen; `floods` the addresses that its listeners had to hang up
+    on to have room.
     """
 
     me: int
@@ -63,6 +64,7 @@ class Paths(Struct, frozen=True):
     listeners: tuple[MeshListener, ...] = ()
     rows: tuple[Path, ...] = ()
     unopened: dict[str, str] = field(default_factory=dict)
+    floods: tuple[Flood, ...] = ()
 
 
 @collector

@@ -194,7 +194,7 @@ def _link(host: Host, folder: str) -> PcieLink:
 
 
 def _errors(host: Host, folder: str) -> Errors:
-    """Missing where the firmware keeps error reporting to itself, or the function has none."""
+    """Return None where the firmware keeps error reporting to itself, or the function has none."""
     correctable, nonfatal, fatal = (
         aer(host.ask("read", f"{folder}/aer_dev_{severity}")) for severity in ("correctable", "nonfatal", "fatal")
     )

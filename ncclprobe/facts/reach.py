@@ -55,11 +55,29 @@ class Trouble(Struct, frozen=True):
     node_rank: int | None = None
 
 
+class Flood(Struct, frozen=True):
+    """An address from which more callers came than a listener has room for: so many `connections` were hung up on."""
+
+    address: str
+    connections: int
+
+
+class Proof(Struct, frozen=True):
+    """How the nodes of this run prove to each other that they belong to it: by `origin`, the origin of their secret.
+
+    `proved`: they have one. `trusted`: they have none, and --trust-network says that none is needed.
+    """
+
+    origin: str
+    proved: bool
+    trusted: bool = False
+
+
 class Gathering(Struct, frozen=True):
     """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
 
     `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
-    the run was over.
+    the run was over. `floods` are the addresses that rank 0 had to hang up on to have room.
     """
 
     expected: int
@@ -67,6 +85,7 @@ class Gathering(Struct, frozen=True):
     troubles: tuple[Trouble, ...] = ()
     lost: tuple[Trouble, ...] = ()
     came: tuple[int, ...] = ()
+    floods: tuple[Flood, ...] = ()
 
 
 class RollCall(Struct, frozen=True):
@@ -97,6 +116,12 @@ def clock_offset(host: Host) -> ClockOffset:
 def gathering(host: Host) -> Gathering:
     """Read whom rank 0 waited for; on rank 0's node alone."""
     return sample(host, "gathering", Gathering)
+
+
+@collector
+def proof(host: Host) -> Proof:
+    """Read how the nodes of this run prove to each other who they are; on rank 0's node, and on one that was alone."""
+    return sample(host, "proof", Proof)
 
 
 def sample(host: Host, name: str, kind: type[T]) -> T:

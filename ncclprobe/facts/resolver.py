@@ -26,7 +26,7 @@ class Master(Struct, frozen=True):
 
 @collector
 def resolver(host: Host, launch: Launch) -> Master:
-    """getaddrinfo(3) of MASTER_ADDR. Not resolving is knowledge: the job would not find its rank 0 either."""
+    """Resolve MASTER_ADDR by getaddrinfo(3). Not resolving is knowledge: the job would not find its rank 0 either."""
     if not launch.master_addr:
         return Master()
     try:

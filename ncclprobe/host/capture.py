@@ -147,7 +147,9 @@ def _is_older(tool: object) -> bool:
 
 
 def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) -> tuple[dict[str, Any], _Recorded]:
-    """Header and answers of `path`. `above` is like it, at some remove; `loaded` has been read already."""
+    """Return the header and the answers of `path`. `above` is like it, at some remove; `loaded` has been read
+    already.
+    """
     if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
     if len(above) > _MAX_LIKES:

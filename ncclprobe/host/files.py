@@ -26,7 +26,7 @@ def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = l
 
 
 def read_start(path: Path, *, limit: int) -> str:
-    """The first `limit` bytes of the regular file `path` as text, whatever they hold. Raises UsageError."""
+    """Return the first `limit` bytes of the regular file `path` as text, whatever they hold. Raises UsageError."""
     return _bytes(path, limit).decode(errors="replace")
 
 
@@ -72,5 +72,5 @@ def _replace(target: Path, text: str, mode: int) -> None:
 
 
 def named_after(node: str) -> str:
-    """The name of a node's capture, whatever the node is called."""
+    """Return the name of a node's capture, whatever the node is called."""
     return re.sub(r"[^\w.#-]", "_", node)[:100] + ".jsonl"

@@ -27,6 +27,9 @@ from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 
 MAX_ANSWER_BYTES = 16 << 20
+MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
+"""Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
+_WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
@@ -93,7 +96,7 @@ class LiveHost:
 
     def _env(self) -> str:
         seen = {
-            encodable(name): sanitised(value) if name in self._recordable else None
+            encodable(name): recorded(name, value) if name in self._recordable else None
             for name, value in sorted(os.environ.items())
             if name in self._recordable or self._looks_like_ours(name)
         }
@@ -110,7 +113,7 @@ class LiveHost:
         plain = name.strip("# \t\r")
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
-        return f"{name}={sanitised(value) if plain in self._recordable else WITHHELD}"
+        return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
 
 
 def encodable(text: str) -> str:
@@ -119,10 +122,36 @@ def encodable(text: str) -> str:
 
 
 def sanitised(value: str) -> str:
-    """Return a setting without what may be secret in it: user information before an @, and a URL's query."""
-    value = re.sub(r"(?<=://)[^\s,]*@", "", encodable(value))
-    value = re.sub(r"[^\s/,=]+:[^\s,]*@", "", value)
-    return re.sub(r"(://[^\s,?]*)\?[^\s,]*", r"\1?…", value)
+    """Return a setting without what may be secret in it: user information before an @, and a URL's query.
+
+    In one pass over the text: who sets a variable chooses its length.
+    """
+    return "".join(map(_without_secrets, _WORDS.split(encodable(value))))
+
+
+def recorded(name: str, value: str) -> str:
+    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
+    return sanitised(value[: MOST_OF_A_PATH if name.endswith("PATH") else MOST_OF_A_VALUE])
+
+
+def _without_secrets(word: str) -> str:
+    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
+    scheme, slashes, rest = word.partition("://")
+    rest = rest.rpartition("@")[2] if slashes else ""
+    address, query, _ = rest.partition("?")
+    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
+
+
+def _without_user(word: str) -> str:
+    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
+    head, at, tail = word.rpartition("@")
+    start = 0
+    for place, character in enumerate(head):
+        if character in "/=":
+            start = place + 1
+        elif character == ":" and place > start:
+            return head[:start] + tail
+    return word if at else tail
 
 
 def _read(path: str) -> str:

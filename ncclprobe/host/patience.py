@@ -17,7 +17,7 @@ class _Worker:
     """A thread that does one thing after another. One that does not come back is not asked again."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -26,9 +26,13 @@ class _Worker:
         self._work.put(work)
         return self._done.get(timeout=max(0.0, patience_s))
 
+    def end(self) -> None:
+        """Let the thread end, once it comes back."""
+        self._work.put(None)
+
     def _serve(self) -> None:
-        while True:
-            work, outcome = self._work.get(), _BROKE
+        while work := self._work.get():
+            outcome = _BROKE
             try:
                 outcome = _attempt(work)
             finally:
@@ -51,10 +55,11 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     try:
         worker = _IDLE.pop()
     except IndexError:
-        worker = _Worker()
+        worker = _hired(what)
     try:
         outcome = worker.do(work, patience_s)
     except Empty:
+        worker.end()
         raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s") from None
     if outcome is not _BROKE:
         _IDLE.append(worker)
@@ -62,6 +67,13 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     if refusal:
         raise as_host_error(refusal, what)
     return cast(T, answer)
+
+
+def _hired(what: str) -> _Worker:
+    try:
+        return _Worker()
+    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
+        raise Failed(f"{what}: {error}") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:

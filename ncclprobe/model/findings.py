@@ -55,7 +55,7 @@ class Evidence(Struct, frozen=True):
     text: str = ""
 
     def __str__(self) -> str:
-        """``/etc/nccl.conf:3: NCCL_IB_HCA=mlx5``, as compilers and grep write it."""
+        """Return ``/etc/nccl.conf:3: NCCL_IB_HCA=mlx5``, as compilers and grep write it."""
         place = self.source if self.line is None else f"{self.source}:{self.line}"
         return f"{place}: {self.text}" if self.text else place
 
@@ -98,12 +98,12 @@ class Finding(Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """Its evidence in one line; empty: it has none."""
+        """Return the evidence in one line; empty: it has none."""
         return "; ".join(map(str, self.evidence))
 
     @property
     def see_also(self) -> str:
-        """The related findings in one line; empty: there are none."""
+        """Return the related findings in one line; empty: there are none."""
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
@@ -132,26 +132,26 @@ Sources = str | Evidence | Iterable[str | Evidence]
 
 
 def seen(source: str, text: str = "", line: int | None = None) -> Evidence:
-    """One piece of evidence: `text` as it stands in `source`, in its `line`."""
+    """Return one piece of evidence: `text` as it stands in `source`, in its `line`."""
     return Evidence(source, line, text)
 
 
 def fail(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """A finding that stops the job: fields of :class:`Finding` by name."""
+    """Return a finding that stops the job: fields of :class:`Finding` by name."""
     return Finding(Severity.FAIL, subject, message, evidence=_listed(evidence), **details)
 
 
 def warn(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """A finding that costs performance or safety: fields of :class:`Finding` by name."""
+    """Return a finding that costs performance or safety: fields of :class:`Finding` by name."""
     return Finding(Severity.WARN, subject, message, evidence=_listed(evidence), **details)
 
 
 def note(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
-    """A finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
+    """Return a finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
     return Finding(Severity.NOTE, subject, message, evidence=_listed(evidence), **details)
 
 
 def _listed(given: Sources) -> tuple[Evidence, ...]:
-    """`given` as a finding keeps it, without empty sources."""
+    """Return `given` as a finding keeps it, without empty sources."""
     each = (given,) if isinstance(given, str | Evidence) else given
     return tuple(one if isinstance(one, Evidence) else Evidence(one) for one in each if one)

@@ -20,7 +20,7 @@ class Every(Struct, Generic[T], frozen=True):
     by_node: Mapping[str, T]
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """Return how many nodes there are."""
         return len(self.by_node)
 
     def items(self) -> Iterator[tuple[str, T]]:

@@ -14,7 +14,9 @@ _NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The names in `text`, in its order. Raises ValueError for what is no list of names, or more than MAX_NAMES."""
+    """Return the names in `text`, in its order. Raises ValueError for what is no list of names, or more than
+    MAX_NAMES.
+    """
     pieces = _NAME.findall(text)
     if ",".join(pieces) != text:
         raise ValueError(f"not a list of host names: {text[:80]!r}")
@@ -31,12 +33,12 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _choices(inside: str, plain: str) -> list[str]:
-    """What may stand at one place of a name; one more than too many is enough to refuse it."""
+    """Return what may stand at one place of a name; one more than too many is enough to refuse it."""
     return list(islice(_numbers(inside), MAX_NAMES + 1)) if inside or not plain else [plain]
 
 
 def _numbers(inside: str) -> Iterator[str]:
-    """``007-010,20`` as 007, 008, 009, 010, 20."""
+    """Yield ``007-010,20`` as 007, 008, 009, 010, 20."""
     for part in inside.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if not match:
@@ -48,7 +50,7 @@ def _numbers(inside: str) -> Iterator[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """`names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once."""
+    """Return `names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once."""
     groups: dict[tuple[str, int], set[int]] = {}
     plain: set[str] = set()
     for name in names:

@@ -107,7 +107,7 @@ class Retest(Struct, frozen=True):
     """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
 
     busbw_GBps: float
-    mean_us: float
+    time_us: float
     interval_us: tuple[float, float] | None
     batches: int
 
@@ -154,6 +154,11 @@ class TimeStats(Struct, frozen=True):
     max: float | None = None
     stdev: float | None = None
 
+    @property
+    def typical(self) -> float:
+        """The median, and the mean where there is none: what is shown and judged, and what bandwidths come from."""
+        return self.mean if self.median is None else self.median
+
 
 class Transport(Struct, frozen=True):
     """The transport that carried the bytes, as far as it is known."""
@@ -175,12 +180,13 @@ class Library(Struct, frozen=True):
 class Measurement(Struct, frozen=True, kw_only=True):
     """One row of a sweep: an operation at one size, timed.
 
-    ``time_us`` is wall-clock time, as nccl-tests prints it; ``algbw_GBps`` and ``busbw_GBps`` are computed from its
-    mean, never averaged as rates. Every statistic is over ``batches`` batches of ``iters`` calls, each batch being the
-    mean over ranks. ``interval_us`` is where the median lies (95 %), ``precision`` half its width as a share of the
-    median, ``precision_asked`` what was asked for; null: a fixed number of calls was. ``issue_us`` is the host time to
-    enqueue one call, ``launch_bound`` where that is most of the time and the row thus says little of the link;
-    ``device_us`` the time per call between two CUDA events, null where there are none. ``slowest_rank`` is the rank
+    ``time_us`` is wall-clock time; ``algbw_GBps`` and ``busbw_GBps`` are computed from its median (its mean where there
+    are too few batches for one), never averaged as rates: the number that is shown is the number that is judged. Every
+    statistic is over ``batches`` batches of ``iters`` calls, each batch being the mean over ranks. ``interval_us`` is
+    where the median lies (95 %), ``precision`` half its width as a share of the median, ``precision_asked`` what was
+    asked for; null: a fixed number of calls was. ``issue_us`` is the host time to enqueue one call, ``launch_bound``
+    where that is most of the time and the row thus says little of the link; ``device_us`` the time per call between two
+    CUDA events, null where there are none. ``slowest_rank`` is the rank
     with the longest time.
     ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
     ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of a row that had failed.

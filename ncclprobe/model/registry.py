@@ -30,7 +30,7 @@ EVERY_SOURCE: frozenset[Source] = frozenset(get_args(Source))
 
 
 def modules(package: str, sources: Collection[Source] = EVERY_SOURCE) -> Iterator[ModuleType]:
-    """Every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
+    """Yield every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
 
     A folder of another source is never looked into: the doctor imports no reader of logs.
     """
@@ -63,7 +63,9 @@ def _source_around(name: str) -> Source | None:
 
 
 def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SOURCE) -> tuple[T, ...]:
-    """All objects of `kind` that the modules of `package` define for `sources`, by module name and then as written."""
+    """Return all objects of `kind` that the modules of `package` define for `sources`, by module name and then as
+    written.
+    """
     return tuple(
         value
         for module in modules(package, sources)
@@ -78,7 +80,7 @@ def collector(run: Callable[..., Any]) -> Collector:
 
 
 def rank_collector(run: Callable[..., Any]) -> Collector:
-    """The same for a fact that every rank of a node has for itself."""
+    """Return the same for a fact that every rank of a node has for itself."""
     return replace(collector(run), of_rank=True)
 
 
@@ -130,7 +132,7 @@ def check(
 
 
 def _prefix(module: str) -> str:
-    """The name below ``ncclprobe.checks``, of a module or of the folder that it is in."""
+    """Return the name below ``ncclprobe.checks``, of a module or of the folder that it is in."""
     return module.removeprefix("ncclprobe.checks.").partition(".")[0]
 
 
@@ -143,8 +145,8 @@ def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
 
 
 def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters in their order, and of what is returned. inspect.signature says the same at ten times the
-    price, at every start.
+    """Return the types of parameters in their order, and of what is returned. inspect.signature says the same at ten
+    times the price, at every start.
     """
     found: dict[str, Any] = run.__annotations__
     if any(isinstance(each, str) for each in found.values()):

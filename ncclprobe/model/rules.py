@@ -65,7 +65,9 @@ class Check(Struct, frozen=True):
     slows: bool = False
 
     def titled(self, verdict: Verdict) -> Verdict:
-        """`verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a pass."""
+        """Return `verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a
+        pass.
+        """
         if verdict.status in (Status.WARN, Status.FAIL):
             return replace(verdict, title=self.title)
         if verdict.status is Status.PASS:
@@ -74,25 +76,25 @@ class Check(Struct, frozen=True):
 
     @property
     def bad(self) -> tuple[tuple[Any, ...], ...]:
-        """Facts that it must object to."""
+        """Return facts that the check must object to."""
         return tuple(self.bad_examples())
 
     @property
     def good(self) -> tuple[tuple[Any, ...], ...]:
-        """Facts that it must accept."""
+        """Return facts that the check must accept."""
         return tuple(self.good_examples())
 
     @property
     def standing(self) -> str:
-        """``required`` or ``advisory``: whether a run is inconclusive without it."""
+        """Return ``required`` or ``advisory``: whether a run is inconclusive without it."""
         return "required" if self.required else "advisory"
 
     @property
     def compares(self) -> bool:
-        """Whether it is judged once, for all nodes or for the run, and not once per node."""
+        """Return whether it is judged once, for all nodes or for the run, and not once per node."""
         return any(need.of != "node" for need in self.needs)
 
     @property
     def of_run(self) -> bool:
-        """Whether it judges what a run measured."""
+        """Return whether it judges what a run measured."""
         return any(need.of == "run" for need in self.needs)

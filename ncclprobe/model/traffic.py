@@ -115,8 +115,9 @@ class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a training strategy, replayed with its real collectives and stand-in compute.
 
     `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the
-    step is longer than its compute; `efficiency`: compute over step. `predicted_us` is what the calls' own measured
-    times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal one, `idle` of this.
+    step is longer than its compute, 0 where it is not; `efficiency`: compute over step. `predicted_us` is what the
+    calls' own measured times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal
+    one, `idle` of this.
     """
 
     strategy: Literal["ddp", "fsdp", "zero3", "tp", "pp"]

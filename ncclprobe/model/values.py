@@ -13,6 +13,6 @@ __all__ = ["Struct", "asdict", "field", "replace"]
 
 
 def asdict(value: Struct) -> dict[str, Any]:
-    """The fields of `value` by name, and those of every value in it: dictionaries, tuples, numbers and texts."""
+    """Return the fields of `value` by name, and those of every value in it: dictionaries, tuples, numbers and texts."""
     written: dict[str, Any] = to_builtins(value)
     return written

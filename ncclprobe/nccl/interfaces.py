@@ -25,11 +25,11 @@ class Interface(Protocol):
 
     @property
     def name(self) -> str:
-        """``eth0``."""
+        """Return ``eth0``."""
 
     @property
     def family(self) -> str:
-        """``inet`` or ``inet6``; an entry of any other family is never taken."""
+        """Return ``inet`` or ``inet6``; an entry of any other family is never taken."""
 
     @property
     def address(self) -> str:
@@ -37,11 +37,11 @@ class Interface(Protocol):
 
     @property
     def netmask(self) -> str:
-        """Written as an address: ``255.255.255.0``, ``ffff:ffff::``. Empty where there is none."""
+        """Return the netmask as an address: ``255.255.255.0``, ``ffff:ffff::``. Empty where there is none."""
 
     @property
     def running(self) -> bool:
-        """IFF_RUNNING: up, and the link has a carrier."""
+        """Return IFF_RUNNING: whether the interface is up and has a carrier."""
 
 
 class Choice(Struct, frozen=True):

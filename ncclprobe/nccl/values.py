@@ -32,11 +32,6 @@ class Reading(Struct, frozen=True):
     value: int
     note: Note
 
-    @property
-    def ok(self) -> bool:
-        """Return whether NCCL uses what the writer meant. An empty text is the usual way to say "the default"."""
-        return self.note in ("plain", "empty")
-
 
 def keeps_default(version: Version | None) -> bool:
     """Return whether this NCCL refuses a word where it reads a number; where the version is not known, it does not.
@@ -97,17 +92,6 @@ def intent(word: str) -> bool | None:
     if lowered in _YES:
         return True
     return False if lowered in _NO else None
-
-
-def read_torch_bool(text: str) -> bool | None:
-    """`text` as torch reads its switches: y yes 1 t true, n no 0 f false, in any case; None where it throws.
-
-    Source: torch/csrc/distributed/c10d/Utils.hpp:151 (torch 2.13). An empty text throws too.
-    """
-    lowered = text.lower()
-    if lowered in ("y", "yes", "1", "t", "true"):
-        return True
-    return False if lowered in ("n", "no", "0", "f", "false") else None
 
 
 _LEVEL_SINCE: dict[str, tuple[int, int]] = {

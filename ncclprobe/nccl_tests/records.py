@@ -87,7 +87,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def parse_json(text: str, path: str) -> Run:
-    """The run in `text`. Raises UsageError for what is no whole file of nccl-tests."""
+    """Return the run in `text`. Raises UsageError for what is no whole file of nccl-tests."""
     try:
         document = msgspec.json.decode(text, type=Document)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -147,7 +147,9 @@ def _line(result: Result, place: Place | str) -> Line | None:
 
 
 def _number(said: _Number) -> float:
-    """A number, also where it was written as text. Raises ValueError where there is none, or it is no finite one."""
+    """Return a number, also where it was written as text. Raises ValueError where there is none, or it is no finite
+    one.
+    """
     number = math.nan if said is None else float(said)
     if not math.isfinite(number):
         raise ValueError("a time or bandwidth is missing or no number")

@@ -82,25 +82,29 @@ class Line(Struct, frozen=True):
 
 
 def op_name(program: str) -> str:
-    """Our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty where it is no such program."""
+    """Return our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty where it is no such
+    program.
+    """
     name, perf, _ = program.replace("\\", "/").rpartition("/")[2].partition("_perf")
     return _OURS.get(name, name) if perf and name.replace("_", "").isalpha() else ""
 
 
 def program(op: str) -> str:
-    """The name of nccl-tests' program for our `op`."""
+    """Return the name of nccl-tests' program for our `op`."""
     return f"{_THEIRS.get(op, op)}_perf"
 
 
 def version(code: int) -> str:
-    """``2.28.9`` of 22809, as NCCL_VERSION_CODE packs it (before 2.9: 2804 is 2.8.4)."""
+    """Return ``2.28.9`` of 22809, as NCCL_VERSION_CODE packs it (before 2.9: 2804 is 2.8.4)."""
     big = code >= 10_000
     major, rest = divmod(code, 10_000 if big else 1_000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def measurement(line: Line, setup: Setup) -> Measurement | None:
-    """`line` as a row of ours; None where nothing was moved (size 0) or timed. Raises ValueError for what cannot be."""
+    """Return `line` as a row of ours; None where nothing was moved (size 0) or timed. Raises ValueError for what cannot
+    be.
+    """
     if line.dtype not in DTYPES:
         raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
     numbers = (line.time_us, line.algbw, line.busbw)
@@ -141,7 +145,8 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
 
 
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
-    """Microseconds, algorithm and bus bandwidth: from the time, which has more digits than the bandwidths printed.
+    """Return microseconds, algorithm and bus bandwidth: from the time, which has more digits than the bandwidths
+    printed.
 
     Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
     is all there is. Raises ValueError where the two contradict each other: then this is another operation.
@@ -167,7 +172,7 @@ def _shape(line: Line) -> Shape:
 
 
 def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:
-    """The one operation that `lines` can be of, by their counts, roots and bandwidths. Raises ValueError."""
+    """Return the one operation that `lines` can be of, by their counts, roots and bandwidths. Raises ValueError."""
     fits = [name for name, op in _KNOWN.items() if all(_fits(op, *each, ranks) for each in zip(lines, roots))]  # noqa: B905
     if len(fits) != 1:
         words = f"it may be {' or '.join(fits)}" if fits else "its numbers fit none"
@@ -187,7 +192,9 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
 
 
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
-    """What a run's summary and its rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
+    """Return what a run's summary and its rows say of wrong data: a run that was cut short has no summary. Empty:
+    nothing.
+    """
     if said:
         return f"{said} values were wrong (out of bounds)"
     bad = [row for row in rows if row.wrong]
@@ -195,5 +202,5 @@ def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
 
 
 def refused(path: str, where: str, error: Exception) -> UsageError:
-    """What to raise for `error` in a line of `path`."""
+    """Return what to raise for `error` in a line of `path`."""
     return UsageError(f"{path}: {where}: {error}")

@@ -57,7 +57,9 @@ class _Section(Struct):
 
 
 def parse_text(text: str, path: str) -> tuple[Run, ...]:
-    """The runs in a log, in their order. Raises UsageError where it has none, or a row cannot be what it says."""
+    """Return the runs in a log, in their order. Raises UsageError where it has none, or a row cannot be what it
+    says.
+    """
     runs: list[Run] = []
     section, read = _Section(), 0
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -80,7 +82,7 @@ def parse_text(text: str, path: str) -> tuple[Run, ...]:
 
 
 def _begins(line: str, section: _Section) -> bool:
-    """Whether a new run begins here: after the rows of another its table ended, or another program is started.
+    """Return whether a new run begins here: after the rows of another its table ended, or another program is started.
 
     One that listed its ranks and got no further is over too where the next one starts.
     """
@@ -103,7 +105,7 @@ def _take(line: str, section: _Section) -> int:
 
 
 def _columns(line: str) -> tuple[str, ...]:
-    """The names of a header's columns; empty where `line` is none."""
+    """Return the names of a header's columns; empty where `line` is none."""
     words = line.lstrip("# \t").split()
     if words[:3] != ["size", "count", "type"] or not set(words) & set(_TIMES):
         return ()
@@ -190,7 +192,9 @@ def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
 
 
 def _wrong(body: dict[str, str]) -> int | None:
-    """``#wrong`` counts elements; ``error``, of old versions, is a relative error, of which only 0 can be told."""
+    """Return ``#wrong`` counts elements; ``error``, of old versions, is a relative error, of which only 0 can be
+    told.
+    """
     text = body.get("#wrong", body.get("error", "N/A")).rstrip("*")
     if text == "N/A":
         return None
@@ -211,7 +215,7 @@ def _whole(text: str) -> int:
 
 
 def _run(section: _Section, path: str) -> Iterator[Run]:
-    """The run that `section` has become; nothing where it has no rows. Raises UsageError."""
+    """Yield the run that `section` has become; nothing where it has no rows. Raises UsageError."""
     if not section.lines:
         return
     try:
@@ -228,7 +232,7 @@ def _run(section: _Section, path: str) -> Iterator[Run]:
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
-    """Rows as they are; where only the summary knows of wrong data, none of them counts as verified."""
+    """Yield the rows; where only the summary knows of wrong data, none of them counts as verified."""
     unknown = section.wrong and not any(row.wrong for row in rows)
     for row in rows:
         yield replace(row, wrong=None) if unknown else row
@@ -248,7 +252,7 @@ def _ranks(section: _Section) -> int:
 
 
 def fingerprint(ranks: Sequence[tuple[str, str, str]], nccl: str) -> Fingerprint | None:
-    """GPUs of the first host, as the list of devices has them (group, host, GPU)."""
+    """Return GPUs of the first host, as the list of devices has them (group, host, GPU)."""
     first = [gpu for _, host, gpu in ranks if host == ranks[0][1]]
     if not first:
         return None

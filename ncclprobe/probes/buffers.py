@@ -30,7 +30,7 @@ class Buffers(Struct, frozen=True):
         return int(len(self.recv) * self.recv.itemsize)
 
     def views(self, shape: Shape, place: Place, rank: int, most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Views to send from and receive in, one pair per slot, at most `most` pairs.
+        """Yield views to send from and receive in, one pair per slot, at most `most` pairs.
 
         Small messages that always used the same bytes would be measured in cache, and nccl-tests does not do that:
         it rotates over ``-e`` bytes (common.cu:543-546), which makes a size depend on the sweep it is part of. The

@@ -61,7 +61,7 @@ def reduce_ranks(
     """Reduce the results of all ranks (by number) to the row; ncclprobe.stats defines its numbers."""
     samples = [fmean(batch) for batch in zip(*(row.seconds for row in rows.values()), strict=True)]
     time_us = stats.summary(samples)
-    algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.mean / 1e6)
+    algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.typical / 1e6)
     issue_us = fmean(row.issue_s for row in rows.values()) * 1e6
     interval = stats.median_interval(samples) if len(samples) >= stats.MIN_SAMPLES else None
     wrong = [row.wrong for row in rows.values() if row.wrong is not None]
@@ -90,7 +90,7 @@ def reduce_ranks(
         interval_us=(interval[0] * 1e6, interval[1] * 1e6) if interval else None,
         precision=stats.precision(samples) if interval else None,
         precision_asked=plan.precision,
-        launch_bound=plan.timing != "blocking" and issue_us >= stats.LAUNCH_BOUND * time_us.mean,
+        launch_bound=plan.timing != "blocking" and issue_us >= stats.LAUNCH_BOUND * time_us.typical,
         device_us=_mean_us([row.device_s for row in rows.values()]),
         samples=_samples(samples, [row.seconds for row in rows.values()]),
         skew=skew({rank: row.arrivals for rank, row in rows.items()}),

@@ -252,7 +252,7 @@ def _row(
         step_max_us=_us(step[2]),
         compute_us=_us(compute_s),
         calls_us=_us(calls_s),
-        exposed_us=_us(step[0] - compute_s if exposed_s is None else exposed_s),
+        exposed_us=_us(max(0.0, step[0] - compute_s if exposed_s is None else exposed_s)),
         efficiency=compute_s / step[0],
         predicted_us=_us(predicted_s),
         bubble_overhead=pipeline.bubble_overhead(plan.ranks, model.micro_batches) if piped else None,

@@ -75,7 +75,9 @@ class Pseudonyms:
         return IPv4Address(self._permuted(b"ipv4", value, 4, _held(value, 32, _IPV4_RANGES)))
 
     def _ipv6(self, address: IPv6Address) -> IPv6Address:
-        """Subnet and interface apart, so that a GID's lower half is its port's GUID; an IPv4 address in it agrees."""
+        """Replace subnet and interface separately, so that a GID's lower half is its port's GUID; an IPv4 address in it
+        agrees.
+        """
         value = int(address)
         for net in _EMBEDDED:
             if address in net and value > 1:

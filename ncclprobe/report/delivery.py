@@ -55,7 +55,7 @@ def deliver(report: Report, options: argparse.Namespace) -> None:
 
 
 def on_stdout(wanted: Wanted) -> str | None:
-    """The format that is to stand on standard output, with nothing else there."""
+    """Return the format that is to stand on standard output, with nothing else there."""
     return next((name for name in FORMATS if getattr(wanted, name) == "-"), None)
 
 
@@ -132,7 +132,7 @@ def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bo
 
 
 def _style(no_color: bool) -> as_text.Style:
-    """Colour on a terminal that wants it and where the extra `terminal` is installed."""
+    """Return colour on a terminal that wants it and where the extra `terminal` is installed."""
     if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _on_terminal()):
         return as_text.unstyled
     try:
@@ -144,7 +144,7 @@ def _style(no_color: bool) -> as_text.Style:
 
 
 def _on_terminal() -> bool:
-    """Whether standard output is a terminal that a person looks at.
+    """Return whether standard output is a terminal that a person looks at.
 
     Open MPI gives every rank a pseudo-terminal and forwards what comes out of it, perhaps to a file. Under an MPI
     launcher a terminal therefore counts only where it is this process's controlling one, as `srun --pty` makes it:

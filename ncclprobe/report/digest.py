@@ -57,7 +57,7 @@ def blamed(finding: Finding, nodes: Collection[str] = ()) -> str:
 
 
 def problems(report: Report) -> list[Problem]:
-    """Every finding once, the worst first."""
+    """Return every finding once, the worst first."""
     where: dict[tuple[str, Finding], list[str]] = {}
     for verdict in report.checks:
         for finding in verdict.findings:
@@ -67,7 +67,7 @@ def problems(report: Report) -> list[Problem]:
 
 
 def gaps(report: Report) -> list[Gap]:
-    """What is unknown, by reason and nodes; what is required first."""
+    """Return what is unknown, by reason and nodes; what is required first."""
     where: dict[tuple[str, str, bool], list[str]] = {}
     for verdict in report.checks:
         if verdict.status is Status.UNKNOWN:
@@ -81,7 +81,7 @@ def gaps(report: Report) -> list[Gap]:
 
 
 def passed(report: Report) -> dict[str, str]:
-    """The checks that passed on every node where they were done, with what holds there."""
+    """Return the checks that passed on every node where they were done, with what holds there."""
     spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
     fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
     return {verdict.id: verdict.title for verdict in fine if verdict.id not in spoiled}
@@ -95,6 +95,6 @@ def on(nodes: Sequence[str], report: Report) -> str:
 
 
 def folded(nodes: Sequence[str]) -> str:
-    """The names on one line of bounded length."""
+    """Return the names on one line of bounded length."""
     text = fold(nodes)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(nodes)} nodes)"

@@ -30,12 +30,12 @@ _CODES = {
 
 
 def render(report: Report) -> str:
-    """`report` as indented JSON text with real types and a final newline."""
+    """Return `report` as indented JSON text with real types and a final newline."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12), generated from the types of :mod:`ncclprobe.model`.
+    """Return the JSON Schema (draft 2020-12), generated from the types of :mod:`ncclprobe.model`.
 
     Keys may be added to reports of the same schema, so none is forbidden, and only what every report has is required.
     """
@@ -48,7 +48,7 @@ def schema() -> dict[str, Any]:
 
 
 def _tidy(value: Any) -> Any:
-    """`value` as JSON has it, its descriptions dedented, as Python itself does with docstrings from 3.13 on."""
+    """Return `value` as JSON has it, its descriptions dedented, as Python itself does with docstrings from 3.13 on."""
     if isinstance(value, dict):
         return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _tidy(v) for k, v in value.items()}
     return [_tidy(each) for each in value] if isinstance(value, list | tuple) else value
@@ -64,7 +64,7 @@ def write(report: Report, path: str) -> None:
 
 
 def read(path: str) -> Report:
-    """The report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
+    """Return the report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
     try:
         text = _bounded(Path(path))
         found = msgspec.json.decode(text, type=_Head).schema
@@ -87,7 +87,7 @@ class _Head(msgspec.Struct):
 
 
 def _bounded(path: Path) -> str:
-    """Its text; what is too large is refused before any of it is read. Raises UsageError."""
+    """Return the text of a file; what is too large is refused before any of it is read. Raises UsageError."""
     try:
         nbytes = path.stat().st_size
     except (OSError, ValueError):
@@ -112,14 +112,14 @@ def _refuse_duplicates(text: str, path: str) -> None:
 
 
 def _whole(text: str) -> int:
-    """A whole number of ours. Raises ValueError beyond 64 bits, where arithmetic with decimals would fail."""
+    """Return a whole number of ours. Raises ValueError beyond 64 bits, where arithmetic with decimals would fail."""
     if len(text) > _MOST_DIGITS or abs(int(text)) >= 1 << 63:
         raise ValueError(f"{text[:20]}… is out of range")
     return int(text)
 
 
 def _decimal(text: str) -> float:
-    """A decimal number of ours. Raises ValueError for one so large that products of it have no end."""
+    """Return a decimal number of ours. Raises ValueError for one so large that products of it have no end."""
     number = float(text)
     if not abs(number) <= _MOST_DECIMAL:
         raise ValueError(f"{text[:20]} is out of range")
@@ -136,5 +136,5 @@ def _refuse_impossible(report: Report, path: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """A foreign text in one printable line of bounded length."""
+    """Return a foreign text in one printable line of bounded length."""
     return ascii(text[:80])[1:-1]

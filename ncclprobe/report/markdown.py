@@ -167,7 +167,7 @@ def _row(row: Measurement) -> str:
         row.op if row.redop in (None, "sum") else f"{row.op} {row.redop}",
         size(row.nbytes),
         row.place,
-        f"{row.time_us.mean:.2f}",
+        f"{row.time_us.typical:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
         f"{row.expectation.threshold:.4g}" if row.expectation and row.status != "unjudged" else "",

@@ -29,7 +29,7 @@ class Lists(NamedTuple):
 
 
 def lists(report: Report) -> Lists:
-    """The four lists of `report`. Needs ClusterShell (the extra `report`)."""
+    """Return the four lists of `report`. Needs ClusterShell (the extra `report`)."""
     names = sort(report)
     every = dict.fromkeys(name for each in names.values() for name in each)
     odd = tuple(name for name in every if not _HOST.fullmatch(name))
@@ -37,7 +37,7 @@ def lists(report: Report) -> Lists:
 
 
 def sort(report: Report) -> dict[str, tuple[str, ...]]:
-    """Which nodes are good, bad, unsure and missing, each in the report's order."""
+    """Return which nodes are good, bad, unsure and missing, each in the report's order."""
     found: dict[str, list[str]] = {name: [] for name in NAMES}
     found["missing"] += report.missing_nodes
     said, of_all = _by_node(report)
@@ -53,7 +53,9 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
-    """The verdicts on each node with the findings that are about it; and how much those weigh that name no node."""
+    """Return the verdicts on each node with the findings that are about it; and how much those weigh that name no
+    node.
+    """
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
@@ -72,7 +74,9 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
 
 
 def _weight(finding: Finding) -> str:
-    """What a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of it."""
+    """Return what a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of
+    it.
+    """
     if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
         return ""
     settled = finding.action != "retest" and finding.confidence.level != "low"
@@ -80,7 +84,7 @@ def _weight(finding: Finding) -> str:
 
 
 def _unseen(node: NodeRow, verdicts: Iterable[Verdict]) -> bool:
-    """Whether something required was not looked at, or could not be because something else had failed."""
+    """Return whether something required was not looked at, or could not be because something else had failed."""
     return node.status is Status.UNKNOWN or any(_blind(verdicts))
 
 
@@ -91,7 +95,7 @@ def _blind(verdicts: Iterable[Verdict]) -> Iterator[bool]:
 
 
 def _folded(names: Iterable[str]) -> str:
-    """One line, or none. No groups are looked up: an ``@`` in a name would run a program of the site's."""
+    """Fold names into one line. No groups are looked up: an ``@`` in a name would run a program of the site's."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     hosts = [name for name in names if _HOST.fullmatch(name)]

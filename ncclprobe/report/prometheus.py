@@ -81,7 +81,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
         seen.setdefault((row.op, str(row.nbytes), row.place), row)
     kept = sorted(seen.items(), key=lambda item: (item[0][0], item[1].nbytes, item[0][2]))[:MOST_SERIES]
     speeds = [(key, row.busbw_GBps * 1e9) for key, row in kept]
-    yield _gauge("busbw", "Bus bandwidth as nccl-tests counts it, from the mean time.", speeds, _ROW, _PER_S)
+    yield _gauge("busbw", "Bus bandwidth as nccl-tests counts it, from the median time.", speeds, _ROW, _PER_S)
     times = [(key, _typical_us(row) / 1e6) for key, row in kept]
     yield _gauge("latency", "Time of one call: the median over batches, else the mean.", times, _ROW, "seconds")
     judged = [((*key, e.basis), e) for key, row in kept if (e := row.expectation) and e.unit == "GB/s"]
@@ -106,7 +106,7 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
 
 
 def _typical_us(row: Measurement) -> float:
-    return row.time_us.mean if row.time_us.median is None else row.time_us.median
+    return row.time_us.typical
 
 
 def _began_s(text: str) -> float | None:

@@ -12,7 +12,7 @@ from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report, Setting
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest, pairs, traffic, training
-from ncclprobe.units import printable, size
+from ncclprobe.units import plural, printable, size
 
 T = TypeVar("T")
 Style = Callable[[str, str], str]
@@ -68,7 +68,7 @@ def verdict_line(report: Report) -> str:
         loud = ", ".join(f"{report.coverage[s]} {s}" for s in _LOUDEST_FIRST[:-1] if report.coverage.get(s))
         return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
-    rows = f"; {_plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
+    rows = f"; {plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{report.status.value.upper()}  {counts or 'nothing checked'}{rows}  (exit {report.exit_code})"
 
 
@@ -76,7 +76,7 @@ def none_judged(report: Report) -> str:
     """How many rows were measured where none of them was judged; empty where one was, or none was measured."""
     rows = report.measurements
     none = rows and all(row.status == "unjudged" for row in rows)
-    return f"{_plural(len(rows), 'row')} measured, none judged" if none else ""
+    return f"{plural(len(rows), 'row')} measured, none judged" if none else ""
 
 
 def quiet(report: Report) -> str:
@@ -111,7 +111,7 @@ def _legible(value: T) -> T:
 def measurement_header(first: Measurement) -> str:
     """What stands above rows like `first`: how they were measured, and the columns with their units (GB/s is 1e9)."""
     about = (
-        f"{first.backend} {first.library.version}, {_plural(first.ranks, 'rank')} on {_plural(first.nodes, 'node')}, "
+        f"{first.backend} {first.library.version}, {plural(first.ranks, 'rank')} on {plural(first.nodes, 'node')}, "
         f"{first.mode}, {first.dtype}, {_often(first)}, {size(first.footprint_bytes)} buffers"
         + (f", over {first.transport.network}" if first.transport.network else "")
     )
@@ -137,7 +137,7 @@ def measurement_row(m: Measurement) -> str:
         f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op,
         m.nbytes,
         "x" if m.place == "in" else "-",
-        f"{m.time_us.mean:.2f}",
+        f"{m.time_us.typical:.2f}",
         "-" if m.precision is None else _percent(m.precision),
         f"{m.issue_us:.2f}",
         m.iters * m.batches,
@@ -165,19 +165,15 @@ def _rate(value: float) -> str:
     return f"{value:#.4g}" if value >= 1e-4 else f"{value:.1e}"
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 _STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
 
 
 def _headline(report: Report) -> str:
     launch = report.launch
     by = _STARTED.get(launch.kind, f" by {launch.kind}")
-    ranks = f", {_plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
+    ranks = f", {plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
     if launch.kind == "options":
-        ranks = f", {_plural(launch.nnodes or 1, 'node')} by the command line"
+        ranks = f", {plural(launch.nnodes or 1, 'node')} by the command line"
     nodes = fold(node.name for node in report.nodes)
     missing = f"; not heard of: {fold(report.missing_nodes)}" if report.missing_nodes else ""
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks}{missing} · {report.started}"
@@ -257,7 +253,7 @@ def _skipped(report: Report, verbose: bool, width: int, style: Style) -> list[st
     if not reasons:
         return []
     if not verbose:
-        number = _plural(sum(map(len, reasons.values())), "check")
+        number = plural(sum(map(len, reasons.values())), "check")
         return _labelled("skip", f"{number} without anything to judge here (-v names them)", width, style)
     lines: list[str] = []
     for why, names in reasons.items():

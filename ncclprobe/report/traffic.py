@@ -10,7 +10,7 @@ from ncclprobe.units import size
 
 
 def blocks(report: Report, width: int) -> Iterator[list[str]]:
-    """What is known of the way the bytes went, and what was measured within nodes."""
+    """Yield what is known of the way the bytes went, and what was measured within nodes."""
     if lines := list(_transports(report.measurements, width)):
         yield lines
     if report.nic_traffic:
@@ -24,7 +24,7 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
-    """``transport: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``, by transport."""
+    """Yield ``transport: all_reduce 1 MiB to 64 MiB: IB mlx5_0, GPUDirect, RING SIMPLE, 16 channels``, by transport."""
     by_transport: list[tuple[Transport, list[Measurement]]] = []
     for row in rows:
         if row.transport == Transport():
@@ -46,7 +46,7 @@ def _of(rows: Sequence[Measurement]) -> str:
 
 
 def words(transport: Transport) -> str:
-    """The transport in one line; what is not known of it is left out."""
+    """Return the transport in one line; what is not known of it is left out."""
     direct = {None: "", True: "GPUDirect", False: "no GPUDirect"}[transport.gdr]
     choice = " ".join(filter(None, (transport.algorithm, transport.protocol)))
     channels = f"{transport.channels} channels" if transport.channels else ""

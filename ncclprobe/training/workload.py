@@ -5,16 +5,14 @@ the table that `ncclprobe.bandwidth` prints, so that a call's time can be looked
 of a step's whole: a forward pass is one third and a backward pass two thirds of it (two matrix products for one).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isqrt
 from typing import Literal, get_args
 
 from ncclprobe.model.values import Struct
-from ncclprobe.training.groups import Kind
 
 Strategy = Literal["ddp", "fsdp", "zero3", "tp", "pp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-GROUP: Mapping[Strategy, Kind] = {"ddp": "dp", "fsdp": "dp", "zero3": "dp", "tp": "tp", "pp": "pp"}
 
 FORWARD, BACKWARD = 1 / 3, 2 / 3
 DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_stages import hardware, machine, processes
+from gpu_stages import machine, processes, standins
 from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
 from gpu_stages.processes import MARK, End, Started
 
@@ -67,13 +67,13 @@ def play(hour: Hour, notebook: Notebook) -> None:
 
 def _never_joins(hour: Hour, folder: Path) -> Outcome:
     """All ranks but the last one are started."""
-    programs = _start(hour, folder, RANKS - 1)
+    programs = _start(hour, folder, RANKS - 1, RANKS)
     return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
 
 
 def _hit(hour: Hour, folder: Path, number: signal.Signals) -> Outcome:
     """Send the last rank a signal in the middle of a row."""
-    programs = _start(hour, folder, RANKS)
+    programs = _start(hour, folder, RANKS, RANKS)
     if not processes.until(lambda: _rows(folder) > 0, TIMEOUT_S):
         ends = processes.wait(programs, 0.0)
         return Outcome({}, ("no row was measured before the deadline", *map(str, ends)))
@@ -91,7 +91,7 @@ def _spinning(hour: Hour, folder: Path) -> Outcome:
     try:
         if not processes.until(lambda: "spins" in spinner.log.read_text(), _BEFORE_S):
             raise Refused(f"no kernel spins: {processes.last_line(spinner.log.read_text())}")
-        programs = _start(hour, folder, 2)
+        programs = _start(hour, folder, 2, 2)
         return _judged(hour, folder, processes.wait(programs, _PATIENCE_S))
     finally:
         processes.end(spinner)
@@ -103,15 +103,15 @@ def _driver_blocks(hour: Hour, folder: Path) -> Outcome:
         raise Refused("there is no libnvidia-ml of our own: no compiler built it")
     (folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 1000\n")
     (folder / "nvidia-smi").chmod(0o755)
-    env = {**hardware.looking(hour), "LD_LIBRARY_PATH": str(hour.standins / "nvml"), "FAKE_NVML_HANG": "1"}
+    env = {**standins.with_nvml(hour.variables, hour.standins), "FAKE_NVML_HANG": "1"}
     env["PATH"] = os.pathsep.join((str(folder), env.get("PATH", "")))
     command = machine.ours("doctor", "--local", "--no-config", *_TIMES[:2], "--json", folder / "report.json")
     ended = processes.run(command, folder / "rank0.log", _marked(env, folder), _PATIENCE_S)
     return _judged(hour, folder, [ended])
 
 
-def _start(hour: Hour, folder: Path, count: int) -> list[Started]:
-    """The first `count` of RANKS ranks, on a row that takes longer than the deadline."""
+def _start(hour: Hour, folder: Path, started: int, of: int) -> list[Started]:
+    """The first ranks of a world, on a row that takes longer than the deadline."""
     options = (
         "--backend",
         hour.backend,
@@ -127,9 +127,9 @@ def _start(hour: Hour, folder: Path, count: int) -> list[Started]:
         processes.start(
             machine.ours("bandwidth", *options),
             folder / f"rank{rank}.log",
-            {**_marked(hour.variables, folder), **machine.seat(rank, max(RANKS, count), port)},
+            {**_marked(hour.variables, folder), **machine.seat(rank, of, port)},
         )
-        for rank in range(count)
+        for rank in range(started)
     ]
 
 

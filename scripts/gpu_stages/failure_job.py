@@ -5,6 +5,7 @@ after it, and once the watchdog has had its time) the kernel's view, the flight 
 job.json says what was done, end.json how the ranks ended.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -25,7 +26,10 @@ from gpu_stages.processes import Started
 START_S = 40.0
 """For the ranks to import torch, meet and make their first steps."""
 SOON_S = 2.0
-END_S = TIMEOUT_S + 6.0
+IMPORT_S = 20.0
+"""What a job that cannot start may take beside, of which importing torch is the most."""
+END_S = TIMEOUT_S + 12.0
+"""For torch to notice, dump its recorder, and end."""
 MOMENTS = ("before", "soon", "late")
 _SYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING,COLL,RAS"
 _KERNEL_LINES = re.compile(r"NVRM|Xid|oom|segfault|traps", re.IGNORECASE)
@@ -47,7 +51,7 @@ def main() -> None:
     (folder / "go").touch()
     processes.until(lambda: over(ranks), SOON_S)
     observing.moment(MOMENTS[1], folder, pids, ports, os.environ)
-    processes.until(lambda: over(ranks), END_S + (START_S if fault.at_start else 0.0))
+    processes.until(lambda: over(ranks), END_S + (IMPORT_S if fault.at_start else 0.0))
     observing.moment(MOMENTS[2], folder, pids, ports, os.environ)
     codes = [end.code for end in processes.wait(ranks, 0.0)]
     (folder / "kernel.txt").write_text(kernel_lines())
@@ -84,7 +88,8 @@ def variables(fault: Fault, folder: Path, rank: int, port: int) -> dict[str, str
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_FR_DUMP_TEMP_FILE": str(folder / "watchdog.fr.pickle."),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "20",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "4000",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
     }
     given = {**fault.everywhere, **(fault.variables if rank == VICTIM else {})}
     return {**os.environ, **machine.seat(rank, RANKS, port), **log, **recorder, **given}
@@ -112,6 +117,8 @@ def network(fault: Fault) -> int:
         return machine.free_port()
     closed = blocked_range() if fault.network == "ephemeral" else (MASTER_PORT, MASTER_PORT)
     if machine.own_network() and drop(*closed):
+        with contextlib.suppress(OSError):  # connections give up after 7 s instead of two minutes
+            Path("/proc/sys/net/ipv4/tcp_syn_retries").write_text("2")
         return MASTER_PORT
     if fault.network == "master":
         return silent_port()

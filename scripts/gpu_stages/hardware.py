@@ -39,7 +39,7 @@ def looking(hour: Hour) -> dict[str, str]:
     if not hour.rehearse:
         return dict(hour.variables)
     path = os.pathsep.join((str(hour.standins / "bin"), hour.variables.get("PATH", "")))
-    return {**standins.with_nvml(dict(hour.variables), hour.standins), "PATH": path}
+    return {**standins.with_nvml(hour.variables, hour.standins), "PATH": path}
 
 
 def _text(hour: Hour, folder: Path, *words: str) -> Outcome:

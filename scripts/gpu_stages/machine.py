@@ -24,6 +24,7 @@ from gpu_stages.processes import End, Started
 
 RAS_PORT = 28100
 """Of rank 0; every further rank listens one higher, so that a rank that is lost takes no other's answers with it."""
+PLACES = {"in": "in place", "out": "out of place"}
 _CLONE_NEWNET = 0x40000000
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM_", "OMPI_", "PMI", "NCCL_", "TORCH_")
 _QUESTION_S = 60.0
@@ -111,17 +112,25 @@ def report(path: Path) -> dict[str, Any]:
     return found
 
 
-def nccl_library(hour: Hour, log: Path) -> Path:
-    """The libnccl.so.2 that torch loads here. Raises Refused where it has none."""
-    script = (
-        "import torch; torch.cuda.nccl.version(); "
-        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'libnccl' in line})"
-    )
-    ended = processes.run([sys.executable, "-c", script], log, hour.variables, _QUESTION_S)
-    paths = [Path(word) for word in processes.last_line(ended.text).split() if "libnccl.so" in word]
-    if ended.code != 0 or not paths:
-        raise Refused(f"torch loads no libnccl: {ended}")
-    return paths[0]
+_LOADED = """
+import json, torch
+torch.cuda.nccl.version()
+paths = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+print(json.dumps(sorted(paths)))
+"""
+
+
+def libraries(hour: Hour, log: Path) -> dict[str, Path]:
+    """The libnccl and libcudart that torch loads here, by these names. Raises Refused where it has no NCCL."""
+    ended = processes.run([sys.executable, "-c", _LOADED], log, hour.variables, _QUESTION_S)
+    if ended.code != 0:
+        raise Refused(str(ended))
+    paths = [Path(text) for text in json.loads(processes.last_line_whole(ended.text))]
+    names = ("libnccl", "libcudart")
+    found = {name: path for name in names for path in paths if path.name.startswith(f"{name}.so")}
+    if "libnccl" not in found:
+        raise Refused("torch loads no libnccl: its build has it inside, or not at all")
+    return found
 
 
 def own_network() -> bool:

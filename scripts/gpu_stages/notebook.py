@@ -26,6 +26,7 @@ FAILURES = (
 """What a step may raise without ending its stage."""
 STEPS, BEGUN = "steps.jsonl", "begun"
 """Files of a stage: its steps, and the name of the one that was begun and has not ended."""
+STANDINS = "standins"
 _LEAST_S = 5.0
 _TRACE_LINES = 6
 
@@ -70,7 +71,7 @@ class Hour:
     @property
     def standins(self) -> Path:
         """The folder of what replaces a driver in a rehearsal."""
-        return self.out / "standins"
+        return self.out / STANDINS
 
     @property
     def backend(self) -> Literal["nccl", "gloo"]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_stages import processes
@@ -28,14 +29,24 @@ def moment(
         (folder / f"rank{rank}.{name}.proc.txt").write_text(kernel_view(pid))
         if takes(pid, signal.SIGUSR1):
             os.kill(pid, signal.SIGUSR1)
-    for rank, port in enumerate(ports):
-        for kind, question in QUESTIONS.items():
-            (folder / f"rank{rank}.{name}.ras.{kind}").write_bytes(ras(port, question))
+    ask_ras(name, folder, ports)
     if shutil.which("nvidia-smi", path=variables.get("PATH")):
         command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv"]
         processes.run(["nvidia-smi"], folder / f"{name}.nvidia-smi.txt", variables, _SMI_S)
         processes.run(command, folder / f"{name}.nvidia-smi-apps.txt", variables, _SMI_S)
     processes.until(lambda: all(dumped(name, folder, rank, pid) for rank, pid in pids.items()), _DUMP_S)
+
+
+def ask_ras(name: str, folder: Path, ports: Sequence[int]) -> None:
+    """Ask every rank both questions at the same time: a rank that is stopped takes its whole time."""
+    jobs = [(rank, port, kind) for rank, port in enumerate(ports) for kind in QUESTIONS]
+
+    def ask(job: tuple[int, int, str]) -> None:
+        rank, port, kind = job
+        (folder / f"rank{rank}.{name}.ras.{kind}").write_bytes(ras(port, QUESTIONS[kind]))
+
+    with ThreadPoolExecutor(len(jobs) or 1) as pool:
+        list(pool.map(ask, jobs))
 
 
 def dumped(name: str, folder: Path, rank: int, pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""``python -m gpu_stages.one_rank BACKEND OP SIZE[,SIZE] PATH [ITERS]``: our measuring loop in a group of one rank.
+"""``python -m gpu_stages.one_rank BACKEND OP[,OP] SIZE[,SIZE] PATH [ITERS]``: our measuring loop, one rank.
 
 The command itself refuses one rank, which moves no byte between ranks; the loop beneath it is the same. Rows go to PATH
 as JSON: bytes, place, microseconds of a call by the wall clock and by CUDA events, wrong elements.
@@ -25,10 +25,10 @@ ITERS = 20
 _MOST_BYTES_OF_SLOTS = 64 << 20
 
 
-def rows(backend: Backend, op: str, sizes: tuple[int, ...], iters: int) -> Iterator[dict[str, Any]]:
-    """The rows of `op`, as `iters` calls after 5 untimed ones."""
+def rows(backend: Backend, ops: tuple[str, ...], sizes: tuple[int, ...], iters: int) -> Iterator[dict[str, Any]]:
+    """The rows of `ops`, as `iters` calls after 5 untimed ones."""
     plan = Plan(
-        ops=(op,),
+        ops=ops,
         sizes=sizes,
         rank=0,
         ranks=1,
@@ -44,21 +44,21 @@ def rows(backend: Backend, op: str, sizes: tuple[int, ...], iters: int) -> Itera
     for row in run(plan, NoExchange(), lambda phase: None, host=host):
         if isinstance(row, Measurement):
             times = {"mean_us": row.time_us.mean, "device_us": row.device_us}
-            yield {"op": op, "nbytes": row.nbytes, "place": row.place, "wrong": row.wrong, **times}
+            yield {"op": row.op, "nbytes": row.nbytes, "place": row.place, "wrong": row.wrong, **times}
     host.close()
 
 
 def main() -> None:
     """Measure and write."""
     backend: Backend = "nccl" if sys.argv[1] == "nccl" else "gloo"
-    op, sizes, path = sys.argv[2:5]
+    ops, sizes, path = sys.argv[2:5]
     iters = int(sys.argv[5]) if len(sys.argv) > 5 else ITERS
     if backend == "nccl":
         torch.cuda.set_device(0)
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(f"{folder}/store", 1)
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        found = list(rows(backend, op, tuple(map(int, sizes.split(","))), iters))
+        found = list(rows(backend, tuple(ops.split(",")), tuple(map(int, sizes.split(","))), iters))
         dist.destroy_process_group()
     Path(path).write_text(json.dumps(found))
 

@@ -61,7 +61,7 @@ def play(hour: Hour, notebook: Notebook) -> None:
 
 def _library(hour: Hour, folder: Path) -> Outcome:
     """Which libnccl is asked."""
-    path = _cached() if hour.rehearse else machine.nccl_library(hour, folder / "library.log")
+    path = _cached() if hour.rehearse else machine.libraries(hour, folder / "library.log")["libnccl"]
     (folder / "path").write_text(str(path))
     return Outcome({"library": f"{path.parent.name}/{path.name}"})
 

@@ -19,18 +19,6 @@ NOT_RUN = (
     "--graph, beyond its refusal with gloo",
     "transport detection and the untimed NCCL_DEBUG pass",
 )
-OPS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "sendrecv",
-)
-BOTH_PLACES = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
 VERDICTS = (0, 3, 4)
 """Exit codes of a run that came to its end: a verdict on numbers that mean nothing here is not looked at."""
 _SMALL = ("-b", "64K", "-e", "4M", "-f", "64", "-n", "5", "-w", "1", "--batches", "1", "--timeout", "60")
@@ -90,17 +78,27 @@ def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
     found = {"rows": len(rows), "nodes": rows[0]["nodes"] if rows else 0, "networks": ", ".join(networks)}
     versions = next(node["versions"] for node in report["environment"].values())
     found |= {"torch": versions.get("torch"), "NCCL": versions.get("nccl"), "failing": _failing(report)}
-    return Outcome(found, tuple(_wrong_rows(rows, hour.rehearse)))
+    return Outcome(found, (*_wrong_rows(rows, hour.rehearse), *_wrong_versions(folder, versions)))
+
+
+def _wrong_versions(folder: Path, told: Mapping[str, str | None]) -> Iterator[str]:
+    """Where the report's versions are not those that torch itself says."""
+    path = folder.parent / "inventory" / "inventory.log"
+    known = json.loads(processes.last_line_whole(path.read_text()))
+    for name in ("torch", "nccl"):
+        if known[name] and told.get(name) != known[name]:
+            yield f"the report says {name} {told.get(name)}, torch says {known[name]}"
 
 
 def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[str]:
     """What rows lack, and what they must not say."""
+    from ncclprobe.ops import OPS
+
     places = {(row["op"], row["place"]) for row in rows}
-    for op in OPS:
-        wanted = {"in", "out"} if op in BOTH_PLACES and not rehearse else set()
-        have = {place for name, place in places if name == op}
-        if not have or not wanted <= have:
-            yield f"{op} was measured {' and '.join(sorted(have)) or 'not at all'}"
+    for op in OPS.values():
+        for place in op.places:
+            if (op.name, place) not in places:
+                yield f"{op.name} was not measured {machine.PLACES[place]}"
     yield from (f"{row['op']} of {row['nbytes']} B has {row['wrong']} wrong elements" for row in rows if row["wrong"])
     if not rehearse:
         strange = {str(row["transport"]["network"]) for row in rows} - {"Socket"}

@@ -1,9 +1,11 @@
 """What replaces a driver in a rehearsal: a libnvidia-ml and a libnccl compiled from tests/, and recorded nvidia-smi."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 LIBRARIES = {"nvml": ("fake_nvml.c", "libnvidia-ml.so.1"), "nccl": ("fake_nccl.c", "libnccl.so.2")}
@@ -19,7 +21,10 @@ esac
 
 
 def build(root: Path, folder: Path) -> None:
-    """Make them in `folder`. Without a compiler there are no libraries, and the steps that need one say so."""
+    """Make them in `folder`. Without a compiler there are no libraries, and the steps that need one say so.
+
+    Stage 6 needs the library also where there is a driver: as one that never answers.
+    """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     script = folder / "bin" / "nvidia-smi"
     script.write_text(_nvidia_smi(root / _RECORDED))
@@ -43,6 +48,7 @@ def _nvidia_smi(capture: Path) -> str:
     return _HEAD + "".join(cases) + _TAIL
 
 
-def with_nvml(variables: dict[str, str], folder: Path) -> dict[str, str]:
-    """`variables` with which a process finds the libnvidia-ml of our own."""
-    return {**variables, "LD_LIBRARY_PATH": str(folder / "nvml")}
+def with_nvml(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """`variables` with which a process finds the libnvidia-ml of our own first."""
+    path = (str(folder / "nvml"), variables.get("LD_LIBRARY_PATH", ""))
+    return {**variables, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}

@@ -91,7 +91,9 @@ def test_of_sources_held_back_whole_hardly_a_healthy_row_or_run_fails(nested: li
 
 
 def test_no_row_between_nodes_fails_up_to_64_mib(nested: list[Any]) -> None:
-    small = [e for e in nested if e.nbytes <= 64 << 20 and e.path.split()[0] in ("rdma", "tcp", "racks", "unknown")]
+    small = [
+        e for e in nested if e.nbytes <= 64 << 20 and e.path.split()[0] in ("rdma", "tcpx", "tcp", "racks", "unknown")
+    ]
     assert len(small) > 100
     assert not any(each.status == "fail" for each in small)
 
@@ -124,16 +126,22 @@ def test_a_mark_is_below_the_lowest_seen_and_wider_the_fewer_sources_there_are(a
     assert mark([1.0] * 9) == accuracy.held_out.HIGHEST
 
 
+def test_the_factors_that_ship_are_nearly_those_that_fit_the_published_runs_best(
+    accuracy: ModuleType, pairs: list[Any]
+) -> None:
+    points = accuracy.held_out.points([pair.row for pair in pairs])
+    made, shipped = accuracy.fitting.fit(points), accuracy.fitting.Factors()
+    losses = [accuracy.fitting.loss(points, factors.time_us) for factors in (made, shipped)]
+    assert losses[1] <= 1.03 * losses[0], "run scripts/accuracy.py --fit"
+
+
 def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, pairs: list[Any]) -> None:
-    corrections = accuracy.correction
-    for place, factors in corrections.CORRECTIONS.items():
-        own = [
-            p
-            for p in healthy(pairs)
-            if p.found.place == place and accuracy.held_back(p.row.family) and p.row.op not in accuracy.direct.OPS
-        ]
-        if own and factors != corrections.Correction():
-            assert accuracy.loss(own, factors) < accuracy.loss(own, corrections.Correction()), place
+    fitting = accuracy.fitting
+    points = accuracy.held_out.points([pair.row for pair in pairs])
+    without = {source: fitting.fit([p for p in points if p.source != source]) for source in {p.source for p in points}}
+    for places in (("nvlink",), ("nvls",), ("network",), ("network trees",)):
+        own = [point for point in points if point.place in places]
+        assert fitting.loss(own, lambda p: without[p.source].time_us(p)) < 0.8 * fitting.loss(own, fitting.plain_us)
 
 
 def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
@@ -142,3 +150,21 @@ def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
     assert family("https://github.com/NVIDIA/nccl-tests/issues/309#x") == "NVIDIA/nccl-tests#309"
     assert family("https://github.com/a/b/blob/main/c.md#L3") == "a/b"
     assert family("https://www.nvidia.com/x") == "www.nvidia.com"
+
+
+def test_what_a_row_says_of_its_network_and_algorithm_is_read_as_words(accuracy: ModuleType) -> None:
+    found = list(accuracy.rows(PUBLISHED))
+    assert {r.system.network for r in found if "megagpu" in r.system.name and r.shape.nodes > 1} == {"tcpxo"}
+    assert {r.system.network for r in found if "OPA" in r.system.name} == {"opa"}
+    advised = [r for r in found if r.family == "NVIDIA/nccl-tests#309" and r.settings == "default"]
+    assert {r.forced for r in advised} == {None}, "a note that advises a ring is no ring"
+    assert {r.forced for r in found if r.settings == "NCCL_ALGO=NVLSTree"} == {"NVLSTree"}
+    racks = [r for r in found if r.system.name == "BM.GPU.GB300.4" and r.shape.nodes == 32]
+    assert {r.system.nics for r in racks} == {8}, "a row that names a machine type has its NICs"
+
+
+def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accuracy: ModuleType) -> None:
+    sources = accuracy.held_out.sources(list(accuracy.rows(PUBLISHED)))
+    assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
+    assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
+    assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]

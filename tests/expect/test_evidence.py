@@ -30,7 +30,7 @@ def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None,
         (PLAIN, Shape((2,)), "all_reduce", "pcie"),
         (H100, PAIR, "all_reduce", "rdma"),
         (replace(H100, network="efa"), PAIR, "sendrecv", "rdma pairs"),
-        (replace(H100, network="tcpxo"), PAIR, "all_reduce", "tcp"),
+        (replace(H100, network="tcpxo"), PAIR, "all_reduce", "tcpx"),
         (SOCKETS, Shape((1, 1)), "all_reduce", "tcp"),
         (replace(H100, network=None), PAIR, "all_reduce", "unknown"),
         (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 18), "all_reduce", "mnnvl"),
@@ -53,7 +53,7 @@ def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) ->
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
     assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
-    assert "it takes 3 and 30" in found.known
+    assert "it takes 3 sources and 30 rows" in found.known
     assert once((1, 1), found).status == "unjudged"
     assert once(None, found).status == "unjudged"
 

@@ -47,8 +47,7 @@ def test_a_slot_counts_for_nccl_by_generation_and_width(generation: int, width: 
 @pytest.mark.parametrize("generation", range(1, 6))
 @pytest.mark.parametrize("width", [1, 4, 8, 16])
 def test_the_tables_of_links_and_of_gpus_agree_on_slots(generation: int, width: int) -> None:
-    link = links.pcie(generation, width)
-    assert link is not None
+    link = links.table()[f"PCIe Gen{generation} x{width}"]
     assert link.nccl_GBps == pytest.approx(gpus.nccl_pcie_GBps(generation, width), abs=0.006)
 
 

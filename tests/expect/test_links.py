@@ -16,11 +16,7 @@ def test_a_link_has_a_source_and_carries_no_more_than_its_line(link: links.LinkK
         assert link.measured
 
 
-def test_links_are_found_by_what_sysfs_and_nvml_say() -> None:
-    ndr, slot = links.infiniband("NDR"), links.pcie(5, 16)
-    assert ndr is not None
-    assert ndr.line_GBps == 50
-    assert slot is not None
-    assert slot.high_GBps == 56.8
-    assert links.pcie(5, 3) is None
-    assert links.infiniband("ZDR") is None
+def test_links_are_found_by_their_name() -> None:
+    assert links.table()["InfiniBand 4x NDR"].line_GBps == 50
+    assert links.table()["PCIe Gen5 x16"].high_GBps == 56.8
+    assert "PCIe Gen5 x3" not in links.table()

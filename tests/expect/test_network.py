@@ -86,10 +86,44 @@ def test_a_sick_published_run_lies_far_below_what_is_normal(name: str) -> None:
 def test_one_node_and_one_nvlink_fabric_have_no_network() -> None:
     assert limit(H100, Shape((8,)), "all_reduce") is None
     assert limit(GB300, Shape((4,) * 16), "all_reduce") is None
-    racks = limit(GB300, Shape((4,) * 32), "all_reduce", 930)
-    assert racks is not None
-    assert racks.rule == "one node"
     assert domains(GB300, Shape((4,) * 32)).ranks == 64
+
+
+@pytest.mark.parametrize(("racks", "busbw"), [(2, 738), (20, 405 * 930 / 834)])
+def test_several_racks_reach_a_share_of_one_rack(racks: int, busbw: float) -> None:
+    shape = Shape((4,) * 16 * racks)
+    found = limit(GB300, shape, "all_reduce", 930)
+    assert found is not None
+    assert found.rule == "racks"
+    assert busbw / found.value_GBps == pytest.approx(1, abs=0.08)
+    exchange = limit(replace(GB300, nics=8, nic_gbps=400), shape, "all_to_all", 660)
+    assert exchange is not None
+    assert exchange.rule == "all to all", "pairs are not a share of what a rack reduces"
+
+
+def test_what_a_gb300_sends_is_held_by_the_slot_of_its_nic() -> None:
+    lone = replace(GB300, gpus=1, domain_gpus=1, nics=1, pcie_GBps=170, processor="arm")
+    for nics, seen in ((1, 56), (2, 112)):
+        found = limit(replace(lone, nics=nics), Shape((1, 1)), "all_reduce")
+        assert found is not None
+        assert seen / found.value_GBps == pytest.approx(1, abs=0.12)
+
+
+def test_a_cube_of_v100_stays_on_rings_between_two_nodes_and_four_joined_ones_do_not() -> None:
+    cube = replace(A100, compute_capability=70, fabric="cube-mesh", nics=4, nic_gbps=100)
+    mesh = replace(cube, gpus=4, domain_gpus=4, fabric="mesh", nics=2)
+    ring, tree = (limit(each, Shape((each.gpus,) * 2), "all_reduce") for each in (cube, mesh))
+    assert ring is not None
+    assert tree is not None
+    assert ring.rule == "ring"
+    assert tree.rule == "two nodes"
+    assert tree.value_GBps == pytest.approx(41.5, rel=0.1)
+
+
+def test_a_rank_that_sends_to_the_next_fills_its_nic() -> None:
+    found = limit(replace(ALPS, gpus=1, domain_gpus=1, nics=1), Shape((1,) * 4), "sendrecv")
+    assert found is not None
+    assert found.value_GBps == pytest.approx(24.2, rel=0.06)
 
 
 def test_nothing_is_expected_of_nics_that_nobody_knows() -> None:

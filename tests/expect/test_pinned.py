@@ -2,8 +2,9 @@
 
 import pytest
 
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
-from ncclprobe.expect.predict import expectation, predict
+from ncclprobe.expect.predict import predict
 from ncclprobe.expect.site.verdict import once
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines

@@ -6,7 +6,7 @@ import pytest
 
 from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.observed import system_of
-from ncclprobe.expect.recognise import Recognised, Seen, ideal, recognise, seen, should_be
+from ncclprobe.expect.recognise import Recognised, Seen, recognise, seen, should_be
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machine_types import MachineType, Match
 from ncclprobe.expect.tables.machines import find, table
@@ -28,6 +28,22 @@ KNOWN = {
 """The captures that are of a known type; all others of tests/captures are not."""
 
 
+def ideal(machine: MachineType) -> Seen:
+    """Return what a machine of this type shows when nothing is wrong with it."""
+    match, links = machine.match, machine.links
+    return Seen(
+        cloud=match.cloud,
+        vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
+        product=match.products[0] if match.products else "",
+        cpu=" ".join(match.cpus[:1]),
+        gpu_names=match.gpu_names[:1],
+        gpus=links.gpus,
+        nvlinks=links.nvlinks,
+        nics=links.nics,
+        nic_gbps=links.nic_gbps,
+    )
+
+
 def of(name: str) -> Recognised:
     return recognise(seen(*named(name)))
 
@@ -40,8 +56,7 @@ def test_a_types_own_facts_recognise_it_and_only_it(machine: MachineType) -> Non
         assert machine.name not in found.candidates
         return
     assert set(found.candidates) == {machine.name, *machine.match.twins}, found.why
-    assert found.ambiguous == bool(machine.match.twins)
-    assert (found.machine is machine) != found.ambiguous
+    assert (found.machine is machine) != bool(machine.match.twins)
     assert not found.differs
 
 

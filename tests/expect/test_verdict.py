@@ -83,3 +83,11 @@ def test_without_an_interval_a_loosely_known_number_judges_nothing() -> None:
 def test_a_number_that_judges_nothing_leaves_the_row_as_it_is() -> None:
     first = judged(row(1), (Band(ROW.op, 1, 1 << 40, SHOWN),))
     assert (first.status, first.expectation, first.inconclusive_why) == ("unjudged", SHOWN, "")
+
+
+@pytest.mark.parametrize("hiccup", [1.0, 3.0, 100.0])
+def test_the_number_that_is_shown_is_the_number_that_is_judged(hiccup: float) -> None:
+    times = TimeStats(mean=20.0 * hiccup, median=20.0, min=19.9, p95=20.0 * hiccup, max=80.0 * hiccup, stdev=1.0)
+    shown = replace(ROW, busbw_GBps=81.0, time_us=times, interval_us=(20.0, 20.0))
+    assert judge(shown, BAND).status == "warn"
+    assert judge(replace(shown, busbw_GBps=79.0), BAND).status == "fail"

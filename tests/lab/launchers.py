@@ -17,6 +17,7 @@ from .processes import Completed, LabError, Running
 
 SLURM = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 MPIRUN = ("mpirun",)
+SOCKET = "munge.socket.2"
 READY_S = 30.0
 POLL_S = 0.1
 
@@ -121,7 +122,7 @@ def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> Non
         SlurmctldHost=ctl({lab.ctl.address()})
         SlurmUser=root
         AuthType=auth/munge
-        AuthInfo=socket={folder}/munge/socket
+        AuthInfo=socket={folder}/munge/{SOCKET}
         StateSaveLocation={folder}/ctl
         SlurmdSpoolDir={folder}/%n
         SlurmctldPidFile={folder}/ctl.pid
@@ -143,18 +144,22 @@ def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> Non
 
 
 def _start_munge(cluster: Slurm) -> Running:
-    """munge on the controller; its socket is a file, which all hosts see."""
+    """munge on the controller; its socket is a file, which all hosts see where munge's own clients look for it."""
     folder = cluster.folder / "munge"
     folder.mkdir(mode=0o755)
     (folder / "key").write_bytes(os.urandom(128))
     (folder / "key").chmod(0o400)
     files = [f"--{name}-file={folder / name}" for name in ("key", "log", "pid", "seed")]
-    job = cluster.lab.ctl.start(["munged", "--foreground", f"--socket={folder / 'socket'}", *files])
+    job = cluster.lab.ctl.start(["munged", "--foreground", f"--socket={folder / SOCKET}", *files])
     end_s = time.monotonic() + READY_S
-    while not (folder / "socket").exists():
+    while not (folder / SOCKET).exists():
         if job.popen.poll() is not None or time.monotonic() > end_s:
             raise LabError(f"munged did not start: {job.err.strip()}")
         time.sleep(POLL_S / 10)
+    for host in cluster.lab.hosts:
+        host.must(
+            "sh", "-c", 'mount -t tmpfs tmpfs /run && mkdir /run/munge && mount --bind "$0" /run/munge', str(folder)
+        )
     return job
 
 

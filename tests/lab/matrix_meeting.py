@@ -341,7 +341,7 @@ def _peers() -> tuple[Row, ...]:
         ),
         Row(
             "a node has another token",
-            lambda s: s.use(faults.environment(s.victim, NCCLPROBE_TOKEN="of-another-run")),
+            lambda s: s.use(faults.environment(s.victim, NCCLPROBE_TOKEN="of another run of the lab")),
             (cut_off("stranger"), Named("sync.node-missing", "node", ("@seat",), "stranger")),
             ALL_STOP,
         ),

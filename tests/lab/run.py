@@ -14,6 +14,7 @@ from .matrix import PORT, Outcome, Row, Said, Setup, read, score
 from .processes import Completed, LabError, Running, must
 
 FAKE_NVML = Path(__file__).parents[1] / "fake_nvml.c"
+TOKEN = "of this run of the lab alone"
 GRACE_S = 8.0
 """Beyond --timeout, after which a doctor that still runs is killed, and counted."""
 _UUID = b"GPU-00000000-"
@@ -27,6 +28,9 @@ def play(row: Row, count: int) -> Outcome:
         setup = Setup(lab, lab.hosts[count // 2], row.gpus)
         if row.gpus:
             give_gpus(lab)
+        if row.launcher in ("hand", "mpirun"):  # Slurm has munge, and torchrun its store
+            for host in lab.hosts:
+                host.env["NCCLPROBE_TOKEN"] = TOKEN
         row.make(setup)
         jobs = (row.start or _STARTERS[row.launcher])(setup, *([] if row.start else [row]))
         for hook in setup.after:
@@ -168,6 +172,7 @@ def files_opened(count: int) -> list[int]:
     with Lab(hosts=count) as lab:
         for host in lab.hosts:
             log = str(host.folder / "opens")
+            host.env["NCCLPROBE_TOKEN"] = TOKEN
             host.prefix[:] = [
                 "strace",
                 "-f",

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
+from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
 from ncclprobe.facts.paths import MeshListener
 from ncclprobe.model.values import asdict
 
@@ -33,14 +33,15 @@ def write(folder: Path, what: str, me: int, value: object) -> None:
 
 async def main(folder: Path, me: int, nodes: int, seconds: float, manner: str, *addresses: str) -> None:
     roles = [MeshInterface(f"nccl{place}", f"eth{place}", address) for place, address in enumerate(addresses)]
-    listeners = await open_listeners(roles, me, f"n{me}", TOKEN)
+    listeners = reserve_listeners(roles, me, f"n{me}")
+    listeners.listen(TOKEN)
     write(folder, "listeners", me, listeners.addresses)
     if manner == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     known = await meet(folder, "listeners", nodes, time.monotonic() + 30)
     every = {node: [MeshListener(*row) for row in rows] for node, rows in known.items()}
     began = time.monotonic()
-    seen = await walk(plan_mesh(every)[me], listeners, TOKEN, began + seconds)
+    seen = await walk(plan_mesh(every)[me], listeners, began + seconds)
     write(folder, "paths", me, {**asdict(seen), "seconds": time.monotonic() - began})
     await meet(folder, "paths", nodes, began + seconds)
     listeners.close()

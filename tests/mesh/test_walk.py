@@ -11,7 +11,7 @@ import pytest
 
 from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
-from ncclprobe.cluster.mesh import Listeners, MeshInterface, open_listeners, plan_mesh, walk
+from ncclprobe.cluster.mesh import Listeners, MeshInterface, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.facts.paths import MeshListener, Paths
 from ncclprobe.model.fleet import Every
@@ -28,14 +28,16 @@ def address(node: int, role: int = 0) -> str:
     return f"127.77.{role}.{node + 1}"
 
 
+def listening(me: int, *interfaces: MeshInterface, key: bytes = TOKEN) -> Listeners:
+    listeners = reserve_listeners(interfaces, me, f"n{me}")
+    listeners.listen(key)
+    return listeners
+
+
 @asynccontextmanager
 async def mesh(nodes: int, roles: int = 1) -> AsyncIterator[list[Listeners]]:
-    opened = [
-        await open_listeners(
-            [MeshInterface(f"nccl{k}", f"eth{k}", address(me, k)) for k in range(roles)], me, f"n{me}", TOKEN
-        )
-        for me in range(nodes)
-    ]
+    places = [[MeshInterface(f"nccl{k}", f"eth{k}", address(me, k)) for k in range(roles)] for me in range(nodes)]
+    opened = [listening(me, *interfaces) for me, interfaces in enumerate(places)]
     try:
         yield opened
     finally:
@@ -46,7 +48,7 @@ async def mesh(nodes: int, roles: int = 1) -> AsyncIterator[list[Listeners]]:
 
 async def walk_all(opened: Sequence[Listeners], seconds: float = 30.0) -> list[Paths]:
     plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
-    return list(await asyncio.gather(*(walk(plans[it.me], it, TOKEN, soon(seconds)) for it in opened)))
+    return list(await asyncio.gather(*(walk(plans[it.me], it, soon(seconds)) for it in opened)))
 
 
 def outcomes(seen: Paths) -> dict[int, tuple[str, int]]:
@@ -75,7 +77,7 @@ def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit(
         async with mesh(4) as opened:
             plans = plan_mesh({listeners.me: listeners.addresses for listeners in opened})
             opened[2].close()
-            return [await walk(plans[it.me], it, TOKEN, soon()) for it in opened if it.me != 2]
+            return [await walk(plans[it.me], it, soon()) for it in opened if it.me != 2]
 
     every = asyncio.run(run())
     assert all(outcomes(seen)[2] == ("refused", 2) for seen in every)
@@ -85,7 +87,7 @@ def test_a_node_that_closed_its_door_is_refused_twice_by_all_and_is_the_culprit(
 
 async def against(listener: MeshListener, own: Listeners, seconds: float = 20.0, token: bytes = TOKEN) -> Paths:
     plan = plan_mesh({own.me: own.addresses, 1: [listener]})[own.me]
-    return await walk(plan, own, token, soon(seconds))
+    return await walk(plan, replace(own, key=token), soon(seconds))
 
 
 async def beside(text: bytes, seconds: float = 20.0) -> Paths:
@@ -164,8 +166,8 @@ def test_ends_of_different_families_do_not_meet() -> None:
 def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:
     async def run() -> Paths:
         roles = [MeshInterface("nccl0", "eth0", "192.0.2.1"), MeshInterface("default", "lo", "127.0.0.1")]
-        own = await open_listeners(roles, 0, "n0", TOKEN)
-        seen = await walk(plan_mesh({0: own.addresses})[0], own, TOKEN, soon())
+        own = listening(0, *roles)
+        seen = await walk(plan_mesh({0: own.addresses})[0], own, soon())
         own.close()
         return seen
 
@@ -177,7 +179,7 @@ def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -
 
 def test_ipv6_is_walked_like_ipv4() -> None:
     async def run() -> list[Paths]:
-        opened = [await open_listeners([MeshInterface("nccl0", "lo", "::1")], me, f"n{me}", TOKEN) for me in range(2)]
+        opened = [listening(me, MeshInterface("nccl0", "lo", "::1")) for me in range(2)]
         every = await walk_all(opened)
         for listeners in opened:
             listeners.close()
@@ -215,7 +217,10 @@ def test_a_door_takes_one_stream_at_a_time() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", b"ncclprobe/1 " + b"a" * 32 + b"\n" + b"\xff" * 500])
+GREETING = b"ncclprobe/2 token " + b"a" * 32 + b"\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
 def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
     async def run() -> list[Paths]:
         async with mesh(2) as opened:

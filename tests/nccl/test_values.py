@@ -12,7 +12,6 @@ from ncclprobe.nccl.values import (
     intent,
     read_int,
     read_level,
-    read_torch_bool,
     to_int32,
 )
 
@@ -89,9 +88,11 @@ def test_any_text_is_the_number_that_libc_makes_of_it(text: str) -> None:
     assert read_int(text, DEFAULT).value == c_reading(text)
 
 
-@pytest.mark.parametrize(("text", "ok"), [("1", True), ("", True), ("true", False), ("4M", False), ("010", False)])
-def test_only_a_number_as_written_or_none_is_what_was_meant(text: str, ok: bool) -> None:
-    assert read_int(text, DEFAULT).ok is ok
+@pytest.mark.parametrize(
+    ("text", "note"), [("1", "plain"), ("", "empty"), ("true", "word"), ("4M", "tail"), ("010", "octal")]
+)
+def test_how_a_number_was_read_is_noted(text: str, note: str) -> None:
+    assert read_int(text, DEFAULT).note == note
 
 
 @pytest.mark.parametrize(
@@ -113,21 +114,6 @@ def test_only_a_number_as_written_or_none_is_what_was_meant(text: str, ok: bool)
 )
 def test_a_word_says_what_a_person_meant(word: str, meant: bool | None) -> None:
     assert intent(word) is meant
-
-
-@pytest.mark.parametrize("text", ["y", "YES", "1", "t", "True"])
-def test_torch_takes_words_for_true(text: str) -> None:
-    assert read_torch_bool(text) is True
-
-
-@pytest.mark.parametrize("text", ["n", "NO", "0", "f", "False"])
-def test_torch_takes_words_for_false(text: str) -> None:
-    assert read_torch_bool(text) is False
-
-
-@pytest.mark.parametrize("text", ["", "on", "off", "2", " 1", "enable"])
-def test_torch_throws_at_any_other_word(text: str) -> None:
-    assert read_torch_bool(text) is None
 
 
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")

@@ -309,6 +309,12 @@ def test_batches_with_different_times_do_not_become_a_mean_of_rates_either() -> 
     assert row.algbw_GBps == pytest.approx(1e6 / 5e-3 / 1e9)
 
 
+def test_bandwidth_comes_from_the_median_once_there_are_batches_for_one() -> None:
+    row = tallied({rank: RankResult([1e-3] * 4 + [9e-3], 1e-3) for rank in range(2)}, batches=5)
+    assert row.time_us.mean == pytest.approx(2600)
+    assert row.algbw_GBps == pytest.approx(1e6 / 1e-3 / 1e9)
+
+
 def test_a_sample_is_the_mean_over_ranks_of_one_batch_and_all_are_kept() -> None:
     times = {0: [1e-3, 2e-3, 3e-3, 4e-3, 5e-3], 1: [3e-3, 4e-3, 5e-3, 6e-3, 7e-3]}
     row = tallied({rank: RankResult(seconds, 1e-6) for rank, seconds in times.items()})

@@ -350,7 +350,7 @@ def test_no_message_of_a_member_breaks_the_hub(
             for message in (first, *rest):
                 await task.send(message, soon())
         task.close()
-        await until(lambda: not coordinator._tasks)
+        await until(lambda: not coordinator._admission.callers)
         return await whole_and_well(coordinator, port)
 
     for left in tmp_path.iterdir():

@@ -142,12 +142,12 @@ def test_an_address_without_a_route_or_a_connection_ends_at_its_layer() -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0.0, "foreign", "HTTP/1.1 400"),
         (b"\x15\x03\x01\x00\x02\x02\x46", 0.0, "foreign", r"\x15\x03\x01"),
-        (b"", 0.0, "reset", "hung up"),
+        (b"", 0.0, "hung-up", "hung up"),
         (b"", 5.0, "silent", "said nothing"),
-        (b"ncclprobe/1 " + b"0" * 32 + b"\n", 5.0, "silent", "said nothing"),
-        (b"ncclprobe/1 " + b"0" * 32 + b"\n", 0.0, "reset", "hung up"),
-        (b"ncclprobe/1 " + b"0" * 32 + b"\n\0\0", 0.0, "reset", "hung up"),
-        (b"ncclprobe/1 " + b"0" * 32 + b"\n" + b"\0" * 60, 5.0, "stranger", "token"),
+        (b"ncclprobe/2 token " + b"0" * 32 + b"\n", 5.0, "silent", "said nothing"),
+        (b"ncclprobe/2 token " + b"0" * 32 + b"\n", 0.0, "reset", "hung up"),
+        (b"ncclprobe/2 token " + b"0" * 32 + b"\n\0\0", 0.0, "reset", "hung up"),
+        (b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\0" * 60, 5.0, "stranger", "token"),
     ],
 )
 def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcome: str, words: str) -> None:
@@ -191,7 +191,7 @@ def test_a_tls_server_is_foreign() -> None:
         listener.listen()
         server = threading.Thread(target=serve, args=(listener,), daemon=True)
         server.start()
-        assert reached("127.0.0.1", listener.getsockname()[1], 1.0).outcome in ("foreign", "reset")
+        assert reached("127.0.0.1", listener.getsockname()[1], 1.0).outcome in ("foreign", "hung-up")
         listener.shutdown(socket.SHUT_RDWR)
         server.join(5)
 

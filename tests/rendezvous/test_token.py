@@ -1,26 +1,151 @@
-"""Processes of one run share a secret; those of another do not."""
+"""Processes of one run share a secret; those of another do not, and strangers cannot find it out."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.rendezvous.token import run_token
+from ncclprobe.cluster.rendezvous import munge, token
+from ncclprobe.cluster.rendezvous.token import find_token, is_shared
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Launch
+
+SECRET = "correct horse battery"
+LAUNCH = Launch("openmpi", 0, 16, 0, 8, 2, 0, "node0", 29500, run_id="job 7")
+BY_HAND = Launch("options", 0, 2, 0, 1, 2, 0, "node0", 29500)
+
+
+@pytest.fixture(autouse=True)
+def no_munge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(munge, "is_here", lambda: False)
+
+
+@pytest.fixture
+def shared_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(token, "is_shared", lambda home: True)
+    return tmp_path
 
 
 def test_a_given_token_is_taken_and_never_printed() -> None:
-    token = run_token({"NCCLPROBE_TOKEN": "correct horse"}, "job 7", 29500)
-    assert token == run_token({"NCCLPROBE_TOKEN": "correct horse"}, "", 1)
-    assert token.secret != run_token({"NCCLPROBE_TOKEN": "correct cow"}, "job 7", 29500).secret
-    assert repr(token) == "Token(NCCLPROBE_TOKEN)"
+    found = find_token({"NCCLPROBE_TOKEN": SECRET}, LAUNCH)
+    assert found.key == find_token({"NCCLPROBE_TOKEN": SECRET}, BY_HAND).key
+    assert found.key != find_token({"NCCLPROBE_TOKEN": "correct cow battery"}, LAUNCH).key
+    assert repr(found) == "Token(NCCLPROBE_TOKEN)"
+    assert found.proof.proved
 
 
-def test_without_one_the_jobs_own_marks_keep_runs_apart_and_it_says_that_this_is_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    token = run_token({"NCCLPROBE_TOKEN": ""}, "job 7", 29500)
-    assert token == run_token({}, "job 7", 29500)
-    others = [run_token({}, "job 8", 29500), run_token({}, "job 7", 29501), run_token({}, "", 29500)]
+@pytest.mark.parametrize("given", ["qwerty", "changeme", "fifteen letters"])
+def test_a_token_that_can_be_guessed_is_refused_without_saying_it(given: str) -> None:
+    with pytest.raises(UsageError, match="openssl rand") as caught:
+        find_token({"NCCLPROBE_TOKEN": given}, LAUNCH)
+    assert given not in str(caught.value).replace("16", "")
+
+
+def test_without_any_secret_nothing_is_proved_and_the_mark_keeps_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_token({"NCCLPROBE_TOKEN": ""}, LAUNCH)
+    assert (found.key, found.unproven, found.proof.proved) == (None, True, False)
+    others = [Launch(run_id="job 8", master_port=29500), Launch(run_id="job 7", master_port=29501)]
+    marks = {find_token({}, each).mark for each in (LAUNCH, *others)}
     monkeypatch.setattr(os, "getuid", lambda: 4242)
-    others.append(run_token({}, "job 7", 29500))
-    assert len({token.secret, *(other.secret for other in others)}) == 5
-    assert "against mix-ups only" in token.origin
+    assert len(marks | {find_token({}, LAUNCH).mark}) == 4
+
+
+def test_who_trusts_the_network_needs_no_secret_and_the_report_will_say_so() -> None:
+    found = find_token({}, BY_HAND, trust=True)
+    assert (found.key, found.unproven) == (found.mark, False)
+    assert (found.proof.proved, found.proof.trusted) == (False, True)
+    assert find_token({"NCCLPROBE_TOKEN": SECRET}, BY_HAND, trust=True).proof.proved
+
+
+def test_torchrun_hands_out_its_own() -> None:
+    found = find_token({}, Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500, agent_store=True))
+    assert (found.unproven, found.by_store, found.proof.proved) == (False, True, True)
+
+
+def test_node_0_of_nodes_started_by_hand_makes_one_and_the_others_need_it() -> None:
+    first, second = find_token({}, BY_HAND), find_token({}, BY_HAND)
+    assert first.made != second.made
+    assert len(first.made) == 32
+    assert find_token({"NCCLPROBE_TOKEN": first.made}, BY_HAND).key == first.key
+    with pytest.raises(UsageError, match="the line that node 0 prints"):
+        find_token({}, Launch("options", 1, 2, 0, 1, 2, 1, "node0", 29500))
+
+
+def test_slurm_has_munge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(munge, "is_here", lambda: True)
+    assert isinstance(find_token({"SLURM_JOB_ID": "7"}, LAUNCH).key, munge.Munge)
+    assert find_token({}, LAUNCH).key is None
+
+
+def test_a_shared_home_has_a_file_that_all_nodes_of_a_user_read(shared_home: Path) -> None:
+    made = find_token({"HOME": str(shared_home)}, LAUNCH)
+    path = shared_home / ".config/ncclprobe/token"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert made.proof.proved
+    assert made.key == find_token({"HOME": str(shared_home)}, LAUNCH).key
+    assert made.key != find_token({"HOME": str(shared_home)}, Launch("openmpi", nnodes=2, run_id="job 8")).key
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_a_node_that_made_the_file_first_wins(shared_home: Path) -> None:
+    first = find_token({"HOME": str(shared_home)}, LAUNCH)
+    token._make(shared_home / ".config/ncclprobe/token")
+    assert find_token({"HOME": str(shared_home)}, LAUNCH).key == first.key
+
+
+def test_a_home_of_one_machine_gets_no_file_but_one_that_is_there_is_taken(tmp_path: Path) -> None:
+    assert find_token({"HOME": str(tmp_path)}, LAUNCH).unproven
+    assert list(tmp_path.iterdir()) == []
+    token._make(tmp_path / ".config/ncclprobe/token")
+    assert find_token({"HOME": str(tmp_path)}, LAUNCH).proof.proved
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_file_that_others_can_read_or_write_is_refused(mode: int, shared_home: Path) -> None:
+    find_token({"HOME": str(shared_home)}, LAUNCH)
+    path = shared_home / ".config/ncclprobe/token"
+    path.chmod(mode)
+    with pytest.raises(UsageError, match="other users"):
+        find_token({"HOME": str(shared_home)}, LAUNCH)
+
+
+def test_a_file_of_another_user_is_refused(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_token({"HOME": str(shared_home)}, LAUNCH)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(UsageError, match="other users"):
+        find_token({"HOME": str(shared_home)}, LAUNCH)
+
+
+def test_a_link_in_its_place_is_not_followed_and_an_empty_file_is_no_secret(shared_home: Path) -> None:
+    path = shared_home / ".config/ncclprobe/token"
+    path.parent.mkdir(parents=True)
+    (shared_home / "bait").write_text("0" * 64)
+    path.symlink_to(shared_home / "bait")
+    assert find_token({"HOME": str(shared_home)}, LAUNCH).unproven
+    path.unlink()
+    path.touch(0o600)
+    with pytest.raises(UsageError, match="no secret"):
+        find_token({"HOME": str(shared_home)}, LAUNCH)
+
+
+def test_a_home_that_cannot_be_written_is_as_none(shared_home: Path) -> None:
+    (shared_home / ".config").touch()
+    assert find_token({"HOME": str(shared_home)}, LAUNCH).unproven
+
+
+MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:26 / /home rw,relatime shared:2 - nfs4 server:/export/home rw,vers=4.2
+31 30 0:27 / /home/local\\040disk rw - xfs /dev/sdb rw
+32 22 0:28 / /homes rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("home", "shared"),
+    [("/home/ada", True), ("/home", True), ("/root", False), ("/home/local disk/ada", False), ("/homes/ada", False)],
+)
+def test_a_home_is_shared_where_several_machines_mount_its_file_system(home: str, shared: bool, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+    assert is_shared(Path(home), mounts) is shared
+    assert not is_shared(Path(home), tmp_path / "absent")

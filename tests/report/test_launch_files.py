@@ -21,6 +21,8 @@ def jobs(path: Path) -> list[dict[str, Any]]:
     """The Jobs in a manifest; those of a JobSet, whose own kind no list of Kubernetes' schemas has."""
     found = []
     for document in yaml.safe_load_all(path.read_text()):
+        if document["kind"] == "Secret":
+            continue
         if document["kind"] == "JobSet":
             templates = [(each["name"], each["template"]) for each in document["spec"]["replicatedJobs"]]
             found += [
@@ -36,6 +38,18 @@ def test_kubernetes_takes_the_manifest(path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for job in jobs(path):
         assert validate.validate(job, "1.31", strict=True)
+
+
+def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -> None:
+    from ncclprobe.cluster.rendezvous import token
+
+    secret, jobset = yaml.safe_load_all((SCRIPTS / "kubernetes_jobset.yaml").read_text())
+    (job,) = (each["template"] for each in jobset["spec"]["replicatedJobs"])
+    (variable,) = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert variable["name"] == token.VARIABLE
+    place = variable["valueFrom"]["secretKeyRef"]
+    assert place["name"] == secret["metadata"]["name"]
+    assert len(secret["stringData"][place["key"]]) < token.LEAST_CHARACTERS
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)

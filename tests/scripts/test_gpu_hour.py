@@ -368,26 +368,61 @@ def test_a_case_is_asked_as_two_ranks_in_processes_of_their_own(nccl: Path) -> N
 
 
 def test_the_model_is_compared_where_both_say_something() -> None:
-    estimates = stages("estimates")
-    modelled = estimates.model(estimates._RECORDED, 2, 22907, rehearse=True)
-    ours = modelled["all_reduce", 1 << 20].time_us
-    rows = estimates.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], modelled)
+    of = stages("estimate_model")
+    model = of.Model(stages("estimates")._RECORDED, of.here(rehearse=True), 2, 22907)
+    ours = model.cost("all_reduce", 1 << 20).time_us
+    rows = of.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], model)
     assert [(row["op"], row["ratio"]) for row in rows] == [("all_reduce", 1.0)]
-    assert list(estimates.far({"all_reduce": [1.0, 1.01]})) == []
-    assert list(estimates.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+    assert list(of.far({"all_reduce": [1.0, 1.01]})) == []
+    assert list(of.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+
+
+TABLE = """vm:1:1 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |
+vm:1:1 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+vm:1:1 [0] NCCL INFO     AllReduce |    16.8/   0.5 |    31.0/   0.0 |    36.4/   1.9 |    16.6/   1.2 |    31.0/   0.0 |    36.4/   2.4 |
+vm:1:1 [0] NCCL INFO   Algorithm   |                             PAT                  |
+vm:1:1 [0] NCCL INFO     AllGather |     0.0/   0.0 |     0.0/   0.0 |    15.1/   2.0 |
+"""  # noqa: E501 - NCCL's tables are wide
+
+
+def test_the_table_that_nccl_prints_is_read_by_its_own_heads() -> None:
+    of = stages("estimate_model")
+    cells = of.printed_cells(TABLE)
+    assert len(cells) == 9
+    assert cells["AllReduce", "Ring", "Simple"] == (36.4, 2.4)
+    assert cells["AllGather", "PAT", "Simple"] == (15.1, 2.0)
+    ours = {**cells, ("AllReduce", "Tree", "LL"): (16.84, 0.46), ("AllReduce", "Ring", "LL"): (16.6, 1.3)}
+    assert list(of.unlike_cells(cells, ours)) == ["AllReduce Ring LL: NCCL 16.6 us, 1.2 GB/s; ours 16.6, 1.3"]
+    assert len(list(of.unlike_cells(cells, {}))) == 5
 
 
 def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:
     parity = stages("parity")
-    times = {
-        (8, "out", "ours"): [6.0] * 5, (8, "out", "theirs"): [5.0] * 5,
-        (64, "in", "ours"): [130.0] * 5, (64, "in", "theirs"): [100.0] * 5,
-        (512, "in", "ours"): [100.9] * 5, (512, "in", "theirs"): [100.0] * 5,
-    }  # fmt: skip
-    rows = {nbytes: parity._row(nbytes, place, times, {}) for nbytes, place in ((8, "out"), (64, "in"), (512, "in"))}
-    assert rows[8]["problem"] == ""
-    assert rows[64]["problem"] == "64 B in place: 1.300 [1.300, 1.300], +30.00 us a call"
-    assert rows[512]["problem"] == ""
+    of = {8: ([6.0] * 5, [5.0] * 5), 64: ([130.0] * 5, [100.0] * 5), 512: ([100.9] * 5, [100.0] * 5)}
+    problems = [
+        parity.compared("all_reduce", nbytes, "in", parity.Times(*each))["problem"] for nbytes, each in of.items()
+    ]
+    assert problems == ["", "all_reduce of 64 B in place: 1.300 [1.300, 1.300], +30.00 us a call", ""]
+
+
+def test_what_is_kept_of_an_hour_has_no_name_of_the_machine(tmp_path: Path) -> None:
+    out, job = tmp_path / "out", tmp_path / "out" / "stage2" / "sigkill"
+    capture = out / stages("keep").CAPTURE
+    for folder in (job, capture.parent):
+        folder.mkdir(parents=True)
+    capture.write_text('{"capture": 1, "node": "gpubox17", "origin": "real"}\n')
+    (job / "end.json").write_text("{}")
+    (job / "rank0.nccl.log").write_text("gpubox17:12:12 [0] NCCL INFO Bootstrap : Using eth0:10.31.7.9<0>\n")
+    (job / "rank0.soon.fr.pickle").write_bytes(b"\x80\x02}q\x00\xff.")
+    (job / "rank1.soon.fr.pickle").write_bytes(b"\x80\x02X gpubox17 q\x00.")
+    done = hour(out, "--keep", tmp_path / "kept")
+    assert done.returncode == 0, done.stderr
+    assert "left out: sigkill/rank1.soon.fr.pickle: names in pickled bytes" in done.stdout
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    assert sorted(kept) == ["end.json", "machine.jsonl", "rank0.nccl.log", "rank0.soon.fr.pickle"]
+    assert kept["rank0.soon.fr.pickle"] == b"\x80\x02}q\x00\xff."
+    assert not [name for name, text in kept.items() if b"gpubox17" in text or b"10.31.7.9" in text]
+    assert b"NCCL INFO Bootstrap : Using eth0:" in kept["rank0.nccl.log"]
 
 
 # A rehearsal.

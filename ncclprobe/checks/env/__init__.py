@@ -20,37 +20,39 @@ def nccl_job(job: Job) -> bool:
 
 
 def as_evidence(entry: Setting) -> Evidence:
-    """A setting as it was written, and where: the environment, or a file and its line."""
+    """Return a setting as it was written, and where: the environment, or a file and its line."""
     file, _, line = entry.origin.rpartition(":")
     text = entry.name if entry.value is None else f"{entry.name}={entry.value}"
     return seen(file, text, int(line)) if file and line.isdecimal() else seen(entry.origin, text)
 
 
 def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
-    """Those of `names` that are set."""
+    """Return those of `names` that are set."""
     return tuple(as_evidence(settings.effective[name]) for name in names if name in settings.effective)
 
 
 def loaded(software: Software | Absent) -> Version | None:
-    """The version of the NCCL that a job would load; None, which stands for the newest, where it is not known."""
+    """Return the version of the NCCL that a job would load; None, which stands for the newest, where it is not
+    known.
+    """
     return software.nccl_version if isinstance(software, Software) else None
 
 
 def written(version: Version | None) -> str:
-    """``NCCL 2.29.7``."""
+    """Return ``NCCL 2.29.7``."""
     return f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
 
 
 def jobs_fail(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
-    """A setting that stops the job."""
+    """Return a setting that stops the job."""
     return fail(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
 
 
 def jobs_warn(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
-    """A setting that costs the job something."""
+    """Return a setting that costs the job something."""
     return warn(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
 
 
 def jobs_note(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
-    """A setting worth knowing."""
+    """Return a setting worth knowing."""
     return note(subject, message, blame="job", evidence=evidence, remedy=remedy)

@@ -79,7 +79,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
 
 
 def _misnamed(entry: Setting, plain: str) -> Finding:
-    """A line of a file that defines another name than it shows."""
+    """Return a line of a file that defines another name than it shows."""
     if "#" in entry.name:
         message = (
             f"is not a comment, because # is not in the first column: it defines {entry.name!r}, which no library reads"
@@ -204,5 +204,5 @@ _VARIABLES = {"NCCL_NET_PLUGIN": "net", "NCCL_TUNER_PLUGIN": "tuner", "NCCL_PROF
 
 
 def _elsewhere(name: str) -> bool:
-    """A library that is not called as plugins usually are, which we did not look for, or a relative path."""
+    """Return a library that is not called as plugins usually are, which we did not look for, or a relative path."""
     return "/" in name or (name.endswith(".so") and not name.startswith("libnccl"))

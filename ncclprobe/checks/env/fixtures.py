@@ -20,23 +20,23 @@ PLAIN = Settings()
 
 
 def setting(name: str, value: str, origin: str = "environment") -> Settings:
-    """Settings in which only `name` is set."""
+    """Return settings in which only `name` is set."""
     return Settings({name: Setting(name, value, origin)})
 
 
 def having(**values: str) -> Settings:
-    """Settings in which these are set in the environment."""
+    """Return settings in which these are set in the environment."""
     return Settings({name: Setting(name, value, "environment") for name, value in values.items()})
 
 
 def nccl(*version: int) -> Software:
-    """The software of a job that loads this NCCL."""
+    """Return the software of a job that loads this NCCL."""
     major, minor, patch = version
     return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
 def interface(name: str, index: int, address: str, virtual: bool = False, kind: str = "") -> Interface:
-    """A running interface with one IPv4 address of a /24."""
+    """Return a running interface with one IPv4 address of a /24."""
     own = Address(name, "inet", address, "255.255.255.0", running=True)
     flags = frozenset({"up", "running"} | ({"loopback"} if name == "lo" else set()))
     return Interface(name, index, flags, 1500, addresses=(own,), virtual=virtual, kind=kind)
@@ -54,12 +54,12 @@ POD = Interfaces((LO, interface("eth0", 2, "10.244.0.9", virtual=True)))
 
 
 def port(device: str, number: int = 1, **changes: Any) -> Port:
-    """An InfiniBand port at 400 Gb/s, up."""
+    """Return an InfiniBand port at 400 Gb/s, up."""
     return replace(Port(device, number, "ACTIVE", "LinkUp", Rate(400, 4, "NDR")), **changes)
 
 
 def fabric(*ports: Port) -> Fabric:
-    """A device per name, with the ports given."""
+    """Return a device per name, with the ports given."""
     names = dict.fromkeys(p.device for p in ports)
     devices = [
         RdmaDevice(n, tuple(p for p in ports if p.device == n), f"0000:{i:02x}:00.0") for i, n in enumerate(names)
@@ -77,7 +77,7 @@ LINK_LOCAL, PRIVATE = "fe80::1", "::ffff:10.0.0.1"
 
 
 def roce(device: str, *rows: tuple[str, str | None], **changes: Any) -> Port:
-    """A RoCE port whose GID table begins with these addresses and types."""
+    """Return a RoCE port whose GID table begins with these addresses and types."""
     gids = tuple(Gid(n, IPv6Address(address), kind, "eth2") for n, (address, kind) in enumerate(rows))
     return port(device, link_layer="Ethernet", gids=gids, **changes)
 
@@ -86,15 +86,15 @@ USUAL = ((LINK_LOCAL, V1), (LINK_LOCAL, V2), (PRIVATE, V1), (PRIVATE, V2))
 
 
 def gpus(count: int, name: str = "NVIDIA H100 80GB HBM3") -> Gpus:
-    """`count` GPUs of compute capability 9.0."""
+    """Return `count` GPUs of compute capability 9.0."""
     return Gpus(tuple(Gpu(n, name, f"GPU-{n:04}", compute=(9, 0)) for n in range(count)), "550.127.08", (12, 4))
 
 
 def linked(count: int, remote: Any = "switch") -> NvLinks:
-    """An active NVLink on each of `count` GPUs."""
+    """Return an active NVLink on each of `count` GPUs."""
     return NvLinks(((NvLink(0, "active", remote=remote, remote_pci=""),),) * count)
 
 
 def bare(count: int) -> NvLinks:
-    """GPUs without NVLink."""
+    """Return GPUs without NVLink."""
     return NvLinks(((),) * count)

@@ -118,7 +118,7 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
 
 
 def _wrong(found: Pick) -> str:
-    """What is wrong with a GID, empty where nothing is known to be."""
+    """Return what is wrong with a GID, empty where nothing is known to be."""
     if found.gid is None:
         return "is empty"
     words = ["link-local"] if found.gid.link_local else []

@@ -51,7 +51,7 @@ def hca_list(job: Job, settings: Settings) -> bool:
 
 
 def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
-    """The ports that NCCL takes here."""
+    """Return the ports that NCCL takes here."""
     return select_by(fabric, settings, loaded(software))
 
 
@@ -181,7 +181,7 @@ def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: S
 
 
 def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) -> list[str]:
-    """Active ports that are as fast as the fastest that are taken."""
+    """Return active ports that are as fast as the fastest that are taken."""
     best = max((_gbps(p) for p in picked.taken), default=0.0)
     names = {p.name for p in picked.taken}
     every: Sequence[Port] = select(fabric, "", loaded(software)).taken

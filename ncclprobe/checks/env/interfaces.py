@@ -65,7 +65,7 @@ def in_several_nodes(launch: Launch, job: Job) -> bool:
 
 
 def chosen(settings: Settings, interfaces: Interfaces, software: Software | Absent) -> Choice:
-    """The interfaces NCCL would use, the bootstrap's first."""
+    """Return the interfaces NCCL would use, the bootstrap's first."""
     return find_by(interfaces.addresses, settings, loaded(software))
 
 
@@ -261,7 +261,7 @@ def ifname_ambiguous(
 
 
 def _networks(interfaces: Sequence[Interface]) -> set[str]:
-    """The IPv4 networks of the interfaces' first addresses."""
+    """Return the IPv4 networks of the interfaces' first addresses."""
     first = [next((a for a in i.addresses if a.family == "inet" and a.netmask), None) for i in interfaces]
     return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in first if a}
 

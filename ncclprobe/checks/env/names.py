@@ -61,7 +61,7 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
 
 def _unread(entry: Setting) -> bool:
-    """Whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
+    """Return whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
     known = table().get(entry.name)
     in_a_file = entry.origin != "environment"
     return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
@@ -108,6 +108,6 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
 
 def _torch(software: Software | Absent) -> Version | None:
-    """The version of the installed torch; None where none is, or it is not known."""
+    """Return the version of the installed torch; None where none is, or it is not known."""
     found = software.packages.get("torch") if isinstance(software, Software) else None
     return parse_version(found) if found else None

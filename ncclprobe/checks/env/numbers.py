@@ -19,7 +19,7 @@ _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
 
 
 def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]]:
-    """The set variables that NCCL reads as an integer, with what it makes of their text."""
+    """Yield the set variables that NCCL reads as an integer, with what it makes of their text."""
     for entry in settings.named("NCCL_"):
         parameter = table().get(entry.name)
         if parameter and parameter.is_integer and entry.value is not None:
@@ -118,7 +118,7 @@ def range(settings: Settings) -> Iterator[Finding]:
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
-    """The default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5 …]``."""
+    """Return the default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5 …]``."""
     now, _, history = parameter.default.partition("[")
     value = now.strip().partition(" ")[0]
     changes = [(found[1], parse_version(found[2])) for found in _LATER.finditer(history)]

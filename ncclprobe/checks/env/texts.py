@@ -65,7 +65,9 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
 
 
 def unknown(text: str, parameter: Parameter) -> str:
-    """What is wrong with `text` as a value of `parameter`; empty where nothing is, or it is not known what is right."""
+    """Return what is wrong with `text` as a value of `parameter`; empty where nothing is, or it is not known what is
+    right.
+    """
     if parameter.words:
         return _unknown_word(text, parameter)
     numbered = parameter.type in ("bool", "int", "size") or (parameter.type == "enum" and parameter.low is not None)
@@ -101,7 +103,7 @@ def _out_of_range(value: int, parameter: Parameter) -> str:
 
 
 def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
-    """A refusal where the process ends with it; a note where a plugin may know more words than our table."""
+    """Return a refusal where the process ends with it; a note where a plugin may know more words than our table."""
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
         return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)

@@ -86,7 +86,7 @@ def _lacking(
     launch: Launch | Absent,
     software: Software | Absent,
 ) -> frozenset[str]:
-    """Algorithms that this machine is known not to have (src/graph/tuning.cc:490)."""
+    """Return algorithms that this machine is known not to have (src/graph/tuning.cc:490)."""
     nodes = None if isinstance(launch, Absent) else launch.nnodes
     collnet = read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0
     lacking = {"CollNetDirect", "CollNetChain"} if not collnet else set()

@@ -90,7 +90,9 @@ def gid_uniform(
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
-    """Version and family of the GIDs that NCCL takes here; what another check says of empty ones is not said again."""
+    """Return version and family of the GIDs that NCCL takes here; what another check says of empty ones is not said
+    again.
+    """
     version = loaded(software)
     wanted = wish(settings, version)
     ports = [port for port in select_by(fabric, settings, version).taken if port.link_layer == "Ethernet"]
@@ -141,11 +143,11 @@ def ignore_net_mismatch(
     for ballot in uneven:
         if silent and not ballot.agreed:
             shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            message = f"lets NCCL start without a message on {describe(ballot, '{} NICs'.format)}"
+            message = f"lets NCCL start without a message: {describe(ballot, '{} NICs'.format)}"
             yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.outliers, evidence=shown)
 
 
 def _knows(software: Software | Absent | None) -> bool:
-    """Whether the NCCL of a node has the variable. One whose version is not known is not accused."""
+    """Return whether the NCCL of a node has the variable. One whose version is not known is not accused."""
     version = software.nccl_version if isinstance(software, Software) else None
     return version is not None and reaches(version, _IGNORES_SINCE)

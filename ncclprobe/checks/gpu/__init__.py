@@ -17,12 +17,14 @@ def gpu_job(job: Job) -> bool:
 
 
 def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:
-    """The GPUs that are not lost, by the names that nvidia-smi's matrix gives them too."""
+    """Return the GPUs that are not lost, by the names that nvidia-smi's matrix gives them too."""
     return ((f"GPU{gpu.index}", gpu) for gpu in gpus.all if not gpu.lost)
 
 
 def at(address: str, gpus: Gpus | Absent) -> str:
-    """What is at a PCI address, which may lack its function (``0000:19:00`` in the kernel log): ``GPU3``, or itself."""
+    """Return what is at a PCI address, which may lack its function (``0000:19:00`` in the kernel log): ``GPU3``, or
+    itself.
+    """
     known = () if isinstance(gpus, Absent) else gpus.all
     return next((f"GPU{gpu.index}" for gpu in known if gpu.pci and _slot(gpu.pci) == _slot(address)), address)
 
@@ -32,7 +34,7 @@ def _slot(address: str) -> str:
 
 
 def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:
-    """A note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
+    """Yield a note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
     why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
     if len(unknown) >= subjects:
         raise Unlearned(why or "no GPU could be looked at")

@@ -35,7 +35,7 @@ METAL, GUEST, NO_LINKS = Machine(virtual=False), Machine(virtual=True), NvLinks(
 
 
 def access(status: P2pStatus, nvlink: P2pStatus) -> PeerAccess:
-    """What NVML says of two GPUs, for examples."""
+    """Return what NVML says of two GPUs, for examples."""
     both = ((0, 1), (1, 0))
     return PeerAccess(*(dict.fromkeys(both, said) for said in (status, status, nvlink)))
 
@@ -101,7 +101,9 @@ def p2p(
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
-    """NVML's word for a pair of which reads or writes are not allowed, in one direction at least; empty: none."""
+    """Return NVML's word for a pair of which reads or writes are not allowed, in one direction at least; empty:
+    none.
+    """
     said = [table.get(pair) for table in (peers.read, peers.write) for pair in ((one, other), (other, one))]
     return next((word for word in said if isinstance(word, str) and word != "OK"), "")
 
@@ -111,12 +113,12 @@ def _joined(peers: PeerAccess, one: int, other: int) -> bool:
 
 
 def _desktop(gpus: Gpus, *numbers: int) -> bool:
-    """Whether one of them is a product without peer-to-peer access over PCIe (nccl-tests#287)."""
+    """Return whether one of them is a product without peer-to-peer access over PCIe (nccl-tests#287)."""
     return any("GeForce" in gpu.name or "TITAN" in gpu.name for gpu in gpus.all if gpu.index in numbers)
 
 
 def _by_design(gpus: Gpus, peers: PeerAccess) -> Iterator[Finding]:
-    """One note where no pair has access: NCCL then goes through the host's memory for all of them."""
+    """Yield one note where no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):
         message = f"no pair has peer-to-peer access ({', '.join(sorted(words))}): NCCL uses host memory"

@@ -39,7 +39,7 @@ REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
 
 
 def box(*gpus: Gpu) -> Gpus:
-    """These GPUs, numbered, for examples."""
+    """Return these GPUs, numbered, for examples."""
     return Gpus(tuple(replace(gpu, index=n) for n, gpu in enumerate(gpus)), driver="570.86.15", cuda=(12, 8))
 
 
@@ -176,7 +176,7 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
     if split:
         others = [name for name, gpu in named(gpus) if gpu.mig is not True]
         several = (launch.local_world_size or 1) > 1
-        unlike = f", and {', '.join(others)} are not" if others else ""
+        unlike = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} not" if others else ""
         message = f"split by MIG{unlike}; no NVLink or peer-to-peer between instances"
         if others or several:
             yield warn(", ".join(split), message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode")

@@ -61,7 +61,7 @@ _LOST = Meaning("fallen off the bus", grave=True)
 
 
 def log(*events: Event, uptime_s: float = 7200.0) -> KernelLog:
-    """A kernel log with these events, for examples."""
+    """Return a kernel log with these events, for examples."""
     return KernelLog(events, uptime_s, source="/dev/kmsg")
 
 
@@ -111,7 +111,9 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 
 def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Finding:
-    """One finding for all events of one kind on one device, by the last of them; any fatal one makes it fatal."""
+    """Return one finding for all events of one kind on one device, by the last of them; any fatal one makes it
+    fatal.
+    """
     last = events[-1]
     meaning = _meaning(last, fatal=any(event.fatal for event in events))
     times = f"{len(events)} times, last " if len(events) > 1 else ""
@@ -144,7 +146,7 @@ def _meaning(event: Event, fatal: bool) -> Meaning:
 
 
 def _recovered(event: Event, all_events: Sequence[Event]) -> bool:
-    """Whether the driver has said later that this device needs nothing any more."""
+    """Return whether the driver has said later that this device needs nothing any more."""
     return any(
         later.code == _RECOVERY and later.device == event.device and later.at_s >= event.at_s and "to 0x0" in later.text
         for later in all_events

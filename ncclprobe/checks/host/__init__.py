@@ -8,7 +8,7 @@ from ncclprobe.model.values import replace
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
-    """The ranks that this node gets: as many as the launcher said, else one per GPU of an NCCL job, else one."""
+    """Return the ranks that this node gets: as many as the launcher said, else one per GPU of an NCCL job, else one."""
     if launch.local_world_size:
         return launch.local_world_size
     return len(gpus.all) if isinstance(gpus, Gpus) and job.backend == "nccl" else 1

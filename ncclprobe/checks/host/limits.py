@@ -17,7 +17,7 @@ LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
 
 
 def files(soft: int | None, hard: int | None) -> Process:
-    """A process with this limit on open files, for examples."""
+    """Return a process with this limit on open files, for examples."""
     return Process(ResourceLimit(soft, hard), ResourceLimit(None, None), (0, 1), (0,), frozenset(), True, {})
 
 

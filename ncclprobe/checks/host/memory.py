@@ -18,7 +18,7 @@ from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 MIB, GIB = 1 << 20, 1 << 30
 _DOCKERS_DEFAULT = 64 * MIB
@@ -38,7 +38,7 @@ DOCKER = Container("docker", "/.dockerenv")
 
 
 def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
-    """A process with these capabilities, for examples."""
+    """Return a process with these capabilities, for examples."""
     limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
 
@@ -56,7 +56,7 @@ def in_a_container(container: Container, job: Job) -> bool:
 
 
 def _may_use_cumem(gpus: Gpus, software: Software, settings: Settings) -> bool:
-    """Whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
+    """Return whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
 
     src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6.
     """
@@ -65,7 +65,7 @@ def _may_use_cumem(gpus: Gpus, software: Software, settings: Settings) -> bool:
 
 
 def _too_small(memory: SharedMemory, ranks: int) -> bool:
-    """Whether `ranks` ranks cannot count on /dev/shm."""
+    """Return whether `ranks` ranks cannot count on /dev/shm."""
     return memory.total_bytes <= _DOCKERS_DEFAULT or memory.available_bytes < _DOCKERS_DEFAULT * ranks
 
 
@@ -133,12 +133,13 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     if left:
         short = memory.available_bytes < GIB
         total = size(sum(segment.nbytes for segment in left))
-        message = f"{len(left)} files of NCCL with {total} that no process has mapped; {_room(memory)}"
+        message = f"{plural(len(left), 'file')} of NCCL with {total} that no process has mapped; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
         yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
-        message = f"{len(unsure)} files of NCCL may be leftovers: not every process that might use them can be seen"
+        count = plural(len(unsure), "file")
+        message = f"{count} of NCCL may be left over: not every process that might use them can be seen"
         yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
@@ -167,7 +168,7 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
     if memlock.soft_bytes is None or memlock.exempt or memlock.soft_bytes >= 16 * GIB:
         return
     tell = fail if memlock.soft_bytes < 64 * MIB else warn
-    message = f"{size(memlock.soft_bytes)}, with {len(fabric.devices)} RDMA devices; NCCL registers gigabytes"
+    message = f"{size(memlock.soft_bytes)}, with {plural(len(fabric.devices), 'RDMA device')}; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, blame="image", action="fix-image", evidence="getrlimit(RLIMIT_MEMLOCK)")

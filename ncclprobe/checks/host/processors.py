@@ -31,7 +31,7 @@ QUIET, BUSY = Throttling(1000, 0, 0.0), Throttling(1000, 400, 12.0)
 
 
 def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
-    """A process that may use these processors, for examples."""
+    """Return a process that may use these processors, for examples."""
     limit = ResourceLimit(1 << 20, 1 << 20)
     return Process(limit, limit, cpus, memory_nodes, frozenset(), True, {})
 
@@ -98,7 +98,7 @@ def _crowded(
 
 
 def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
-    """GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
+    """Yield GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
@@ -112,7 +112,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
 
 
 def _listed(cpus: tuple[int, ...]) -> str:
-    """Processors in the kernel's list format."""
+    """Return processors in the kernel's list format."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -195,7 +195,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
-    """The nodes with processors that are nearest to a node's memory: itself, where it has some."""
+    """Return the nodes with processors that are nearest to a node's memory: itself, where it has some."""
     node = next((node for node in cpus.numa if node.id == wanted), None)
     if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: it is not known to be far
         return {other.id for other in cpus.numa}

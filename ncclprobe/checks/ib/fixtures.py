@@ -26,24 +26,24 @@ NO_NCCL = Software({})
 
 
 def having(name: str, value: str) -> Settings:
-    """Settings in which only `name` is set."""
+    """Return settings in which only `name` is set."""
     return Settings({name: Setting(name, value, "environment")})
 
 
 def nccl(*version: int) -> Software:
-    """The software of a job that loads this NCCL."""
+    """Return the software of a job that loads this NCCL."""
     major, minor, patch = version
     return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
 def gpus(count: int = 4, name: str = "NVIDIA H100 80GB HBM3") -> Gpus:
-    """`count` GPUs, each on a root bus of its own."""
+    """Return `count` GPUs, each on a root bus of its own."""
     every = (Gpu(n, name, pci=f"00000000:{n + 1:X}1:00.0", compute=(9, 0)) for n in range(count))
     return Gpus(tuple(every), driver="550.127.08", cuda=(12, 4))
 
 
 def pci(count: int = 4, far: Collection[int] = (), moved: Collection[int] = ()) -> Pci:
-    """GPU n and mlx5_n behind one switch, two of them to a NUMA node.
+    """Return GPU n and mlx5_n behind one switch, two of them to a NUMA node.
 
     `far`: NICs that have a root port of their own; `moved`: NICs that are on the other NUMA node besides.
     """
@@ -59,30 +59,30 @@ def pci(count: int = 4, far: Collection[int] = (), moved: Collection[int] = ()) 
 
 
 def port(number: int, rate: Rate = NDR, **changes: Any) -> Port:
-    """Port 1 of mlx5_`number`, up."""
+    """Return port 1 of mlx5_`number`, up."""
     return replace(Port(f"mlx5_{number}", 1, "ACTIVE", "LinkUp", rate), **changes)
 
 
 def device(only: Port, **changes: Any) -> RdmaDevice:
-    """The NIC of one port, of the same board as all others."""
+    """Return the NIC of one port, of the same board as all others."""
     address = f"0000:{int(only.device.removeprefix('mlx5_')) + 1:x}2:00.0"
     return replace(RdmaDevice(only.device, (only,), address, "28.39.1002", "MT_0000000838", "MT4129"), **changes)
 
 
 def fabric(*others: Port, count: int = 4) -> Fabric:
-    """`count` NICs at 400 Gb/s, but for the ports given."""
+    """Return `count` NICs at 400 Gb/s, but for the ports given."""
     ports = {f"mlx5_{n}": port(n) for n in range(count)} | {p.device: p for p in others}
     return Fabric(tuple(device(each) for each in ports.values()))
 
 
 def gid(index: int, address: str, kind: str = "RoCE v2", netdev: str | None = None) -> Gid:
-    """One entry of a GID table; `address` may be an IPv4 one."""
+    """Return one entry of a GID table; `address` may be an IPv4 one."""
     mapped = address if ":" in address else f"::ffff:{address}"
     return Gid(index, IPv6Address(mapped), kind, netdev)
 
 
 def roce(number: int, address: str, rate: Rate = NDR, **changes: Any) -> Port:
-    """A RoCE port as the kernel shows it once its interface has this IPv4 address; empty: none."""
+    """Return a RoCE port as the kernel shows it once its interface has this IPv4 address; empty: none."""
     name = f"eth{number}"
     pairs = [("fe80::1", kind) for kind in ("IB/RoCE v1", "RoCE v2")]
     pairs += [(address, kind) for kind in ("IB/RoCE v1", "RoCE v2") if address]

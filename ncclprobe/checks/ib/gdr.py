@@ -145,7 +145,7 @@ def gdr(
 
 
 def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | Absent) -> Callable[..., Finding]:
-    """A note where nothing leaves the node, or only management's NICs do; a failure for NVLink across nodes."""
+    """Return a note where nothing leaves the node, or only management's NICs do; a failure for NVLink across nodes."""
     large = any(port.link_layer == "InfiniBand" or (gbps(port) or 0) >= 100 for port in ports)
     if single_node(launch) or not large:
         return note
@@ -154,7 +154,9 @@ def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | 
 
 
 def _another_tree(machine: Machine | Absent, settings: Settings) -> bool:
-    """Whether the PCI tree is a hypervisor's, or NCCL is given one by a file: what we see may not be what counts."""
+    """Return whether the PCI tree is a hypervisor's, or NCCL is given one by a file: what we see may not be what
+    counts.
+    """
     return (isinstance(machine, Machine) and machine.virtual is True) or bool(settings.get("NCCL_TOPO_FILE"))
 
 
@@ -172,13 +174,13 @@ def _whose(available: KernelSupport) -> dict[str, Any]:
 
 
 def _reached(made: Sequence[Direct], gpu: str) -> bool | None:
-    """Whether some NIC writes the GPU's memory; None where that is not known of any, and no known one does."""
+    """Return whether some NIC writes the GPU's memory; None where that is not known of any, and no known one does."""
     said = [direct.receives for direct in made if direct.gpu == gpu]
     return True if True in said else None if None in said else False
 
 
 def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Settings) -> Iterator[Finding]:
-    """What NCCL would do, and the job's own settings prevent."""
+    """Yield what NCCL would do, and the job's own settings prevent."""
     gpus = list(dict.fromkeys(direct.gpu for direct in made))
     lost = [gpu for gpu in gpus if _reached(usual, gpu) and not _reached(made, gpu)]
     name = next((name for name in _PREVENT if settings.get(name) is not None), "")
@@ -200,7 +202,7 @@ def _prevented(settings: Settings, name: str, message: str) -> Finding:
 def _too_far(
     made: Sequence[Direct], usual: Sequence[Direct], gpus: Sequence[str], tell: Callable[..., Finding]
 ) -> Iterator[Finding]:
-    """GPUs that are farther from every NIC than the level allows: a fault only where most are near enough."""
+    """Yield GPUs that are farther from every NIC than the level allows: a fault only where most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
         message = "its distance from the NICs is not known, so it is not known whether NCCL uses GPUDirect RDMA"
@@ -219,7 +221,7 @@ def _too_far(
 
 
 def _alike(made: Sequence[Direct], gpus: Sequence[str]) -> dict[str, list[str]]:
-    """The GPUs by what is said of the NIC that is nearest to them."""
+    """Return the GPUs by what is said of the NIC that is nearest to them."""
     found: dict[str, list[str]] = {}
     for gpu in gpus:
         known = [(direct.path, direct.why) for direct in made if direct.gpu == gpu and direct.path is not None]

@@ -45,7 +45,7 @@ HOURS, SETTLED_S = 12, 600.0
 
 
 def path(of: Port) -> str:
-    """The port's folder."""
+    """Return the port's folder."""
     return f"{SYSFS}/{of.device}/ports/{of.number}"
 
 
@@ -97,7 +97,8 @@ def _seen(port: Port) -> str:
 
 
 def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., Finding], str, Blame]:
-    """How bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: they do not.
+    """Return how bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: they do
+    not.
 
     `stranded`: the job goes to other nodes, and no port is active.
     """
@@ -115,7 +116,7 @@ def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., 
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapping[str, bool]:
-    """The NICs that are down and that GPUs lack, and whether that is certain.
+    """Return the NICs that are down and that GPUs lack, and whether that is certain.
 
     A board of which no port is up is not there for the GPUs.
     """
@@ -129,7 +130,9 @@ def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapp
 
 
 def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
-    """NICs that are the nearest of GPUs with fewer working ones than is usual; certain where most GPUs have enough."""
+    """Return NICs that are the nearest of GPUs with fewer working ones than is usual; certain where most GPUs have
+    enough.
+    """
     usual = typical([group for group in near if group.share(working)], working)
     short = [group for group in near if group.share(working) < usual]
     certain = 2 * sum(len(group.gpus) for group in short) < sum(len(group.gpus) for group in near)
@@ -147,7 +150,7 @@ def _by_number(
 
 
 def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterator[Finding]:
-    """A note that names the ports nothing is known of. Raises Unlearned where that is all of them."""
+    """Yield a note that names the ports nothing is known of. Raises Unlearned where that is all of them."""
     if not unread:
         return
     reasons = {v.why for port in unread for v in (port.state, port.rate, port.gids) if isinstance(v, Absent)}

@@ -29,14 +29,16 @@ _FLUX = Ipv4Settings(1, 0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """The Ethernet ports that are there for the GPUs: no slow ones, and none where InfiniBand ports are active."""
+    """Return the Ethernet ports that are there for the GPUs: no slow ones, and none where InfiniBand ports are
+    active.
+    """
     ports = active(taken(fabric, settings))
     infiniband = any(port.link_layer == "InfiniBand" for port in ports)
     return () if infiniband else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
 
 
 def _interface(port: Port, found: Interfaces) -> Interface | None:
-    """The interface that the port's GIDs belong to; a bond of which it is a member carries the addresses."""
+    """Return the interface that the port's GIDs belong to; a bond of which it is a member carries the addresses."""
     table = port.gids if not isinstance(port.gids, Absent) else ()
     names = {entry.netdev for entry in table if entry.netdev}
     return next((interface for interface in found.all if interface.name in names), None)
@@ -86,7 +88,9 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
-    """Whether a GID is RoCE v2 and not link-local; None where the table, or the types of such GIDs, are unknown."""
+    """Return whether a GID is RoCE v2 and not link-local; None where the table, or the types of such GIDs, are
+    unknown.
+    """
     if isinstance(table, Absent):
         return None
     kinds = {entry.type for entry in table if not entry.link_local}
@@ -142,7 +146,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
 
 
 def _packet(mtu: int) -> int:
-    """The largest packet of RoCE that fits an interface's MTU, 0 where none does."""
+    """Return the largest packet of RoCE that fits an interface's MTU, 0 where none does."""
     return next((size for size in _SIZES if size + _HEADERS <= mtu), 0)
 
 
@@ -196,7 +200,7 @@ def same_subnet(
         if by_rule or loose == []:
             continue
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
-        message = f"{listed(names)} are all in {subnet}, without arp_ignore=1 and arp_announce=2"
+        message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)
 
@@ -207,7 +211,9 @@ def _subnets(interface: Interface) -> set[str]:
 
 
 def _answers_for_others(sysctls: Sysctls | Absent, name: str) -> bool:
-    """Whether the interface answers ARP for others' addresses, or announces them. Not known counts as not seen to."""
+    """Return whether the interface answers ARP for others' addresses, or announces them. Not known counts as not seen
+    to.
+    """
     kept = None if isinstance(sysctls, Absent) else sysctls.interfaces.get(name)
     if kept is None:
         return False

@@ -23,12 +23,14 @@ def rdma_job(job: Job, fabric: Fabric) -> bool:
 
 
 def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
-    """The devices without those that are software only: soft-RoCE has no place on any bus."""
+    """Return the devices without those that are software only: soft-RoCE has no place on any bus."""
     return tuple(device for device in fabric.devices if device.pci is not None)
 
 
 def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """The ports that NCCL would take if they were all active: of a layer it knows, and not kept out by NCCL_IB_HCA."""
+    """Return the ports that NCCL would take if they were all active: of a layer it knows, and not kept out by
+    NCCL_IB_HCA.
+    """
     found = select(Fabric(hardware(fabric)), settings.get("NCCL_IB_HCA") or "")
     parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
     wanted = {port.name for part in parts for port in part}
@@ -40,12 +42,12 @@ def _ours(port: Port) -> bool:
 
 
 def active(ports: Iterable[Port]) -> tuple[Port, ...]:
-    """The ports that carry data."""
+    """Return the ports that carry data."""
     return tuple(port for port in ports if port.state == "ACTIVE")
 
 
 def kind(fabric: Fabric, port: Port) -> tuple[str, str, int]:
-    """What makes ports siblings: the same board, link layer and number."""
+    """Return what makes ports siblings: the same board, link layer and number."""
     device = next(device for device in fabric.devices if device.name == port.device)
     names = [text for text in (device.board, device.model) if isinstance(text, str) and text]
     layer = port.link_layer if isinstance(port.link_layer, str) else ""
@@ -53,12 +55,12 @@ def kind(fabric: Fabric, port: Port) -> tuple[str, str, int]:
 
 
 def single_node(launch: Launch | Absent) -> bool:
-    """Whether the job is known to stay on this node, where NCCL needs no NIC."""
+    """Return whether the job is known to stay on this node, where NCCL needs no NIC."""
     return isinstance(launch, Launch) and launch.nnodes == 1
 
 
 def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topology:
-    """How far GPUs and NICs are apart; empty where that cannot be known."""
+    """Return how far GPUs and NICs are apart; empty where that cannot be known."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent):
         return Topology()
     return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)
@@ -71,12 +73,12 @@ class Group(Struct, frozen=True):
     nics: tuple[str, ...]
 
     def share(self, working: Collection[str]) -> float:
-        """How many of the NICs that are `working` there are for each of the GPUs."""
+        """Return how many of the NICs that are `working` there are for each of the GPUs."""
         return sum(nic in working for nic in self.nics) / len(self.gpus)
 
 
 def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
-    """The GPUs by the nearest of `nics`. GPUs of which no distance is known are left out."""
+    """Return the GPUs by the nearest of `nics`. GPUs of which no distance is known are left out."""
     found: dict[tuple[str, ...], list[str]] = {}
     for gpu in topology.gpus:
         known = {nic: path for nic in nics if (path := topology.paths.get((gpu, nic))) is not None}
@@ -88,7 +90,7 @@ def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
 
 
 def typical(found: Sequence[Group], working: Collection[str]) -> float:
-    """The share that at least half of the GPUs have."""
+    """Return the share that at least half of the GPUs have."""
     from statistics import median_low  # with its fractions and decimals it is slow to import
 
     shares = [group.share(working) for group in found for _ in group.gpus]
@@ -96,10 +98,10 @@ def typical(found: Sequence[Group], working: Collection[str]) -> float:
 
 
 def serving(found: Iterable[Group]) -> frozenset[str]:
-    """The NICs that are the nearest of some GPU."""
+    """Return the NICs that are the nearest of some GPU."""
     return frozenset(nic for group in found for nic in group.nics)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a person: ``GPU0``, ``GPU0 and GPU1``, ``GPU0, GPU1 and GPU2``."""
+    """Return names for a person: ``GPU0``, ``GPU0 and GPU1``, ``GPU0, GPU1 and GPU2``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))

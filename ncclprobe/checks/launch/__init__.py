@@ -35,7 +35,7 @@ def sent_to_a_master(launch: Launch, master: Master, job: Job) -> bool:
 
 
 def is_master(launch: Launch, master: Master, interfaces: Interfaces) -> bool:
-    """Whether MASTER_ADDR is this node; where it is a loopback address, whether rank 0 of the job is here."""
+    """Return whether MASTER_ADDR is this node; where it is a loopback address, whether rank 0 of the job is here."""
     reachable = set(master.addresses) - set(master.loopback)
     if reachable:
         return bool(reachable & own_addresses(interfaces))
@@ -43,5 +43,5 @@ def is_master(launch: Launch, master: Master, interfaces: Interfaces) -> bool:
 
 
 def own_addresses(interfaces: Interfaces) -> set[str]:
-    """The addresses of this node, without their scope."""
+    """Return the addresses of this node, without their scope."""
     return {address.address.partition("%")[0] for address in interfaces.addresses}

@@ -114,14 +114,14 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
 
 
 def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
-    """What tells machines apart for NCCL; where the boot id is not known, the node."""
+    """Return what tells machines apart for NCCL; where the boot id is not known, the node."""
     if process.host_id:
         return process.host_id
     return f"{system.hostname} {system.boot_id}" if isinstance(system, System) and system.boot_id else node
 
 
 def _surroundings(ranks: dict[int, RankProcess]) -> dict[str, set[int]]:
-    """IPC namespaces and /dev/shm of the ranks, as far as they are known."""
+    """Return IPC namespaces and /dev/shm of the ranks, as far as they are known."""
     found: dict[str, set[int]] = {"their IPC namespace": set(), "/dev/shm": set()}
     for process in ranks.values():
         for what, inode in zip(found, (process.namespaces.get("ipc"), process.shm_device), strict=True):
@@ -131,7 +131,7 @@ def _surroundings(ranks: dict[int, RankProcess]) -> dict[str, set[int]]:
 
 
 def _listed(ranks: Iterable[int]) -> str:
-    """``rank 5``, ``ranks 0-3,7``."""
+    """Return ``rank 5``, ``ranks 0-3,7``."""
     text = fold(map(str, ranks)).strip("[]")
     return f"rank {text}" if text.isdecimal() else f"ranks {text}"
 
@@ -183,13 +183,15 @@ def dup_gpu(
     for gpu, ranks in users.items():
         if len(ranks) > 1:
             nodes = tuple(dict.fromkeys(node for node, _ in ranks))
-            message = f"is what {_listed(rank for _, rank in ranks)} would use, on {fold(nodes)}"
+            message = f"would be used by {_listed(rank for _, rank in ranks)} of {fold(nodes)}"
             seen = "LOCAL_RANK and CUDA_VISIBLE_DEVICES of each rank"
             yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
 def _gpu(process: RankProcess, gpus: Sequence[Gpu]) -> str:
-    """The UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells it."""
+    """Return the UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells
+    it.
+    """
     if process.local_rank is None:
         return ""
     listed = process.visible

@@ -122,6 +122,9 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     """
     if reach.outcome == "ok":
         return
+    if reach.outcome == "hung-up":
+        where = _at(reach.target, reach.port)
+        raise Unlearned(f"{where} hung up before any answer: too many others call it, or another program listens there")
     unknown = ("failed", "unknown", "retest", "")
     meaning, blame, action, remedy = _LAYERS.get(reach.outcome, unknown)
     source = f" from {reach.source}" + (f" ({reach.interface})" if reach.interface else "") if reach.source else ""

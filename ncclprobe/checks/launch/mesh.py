@@ -23,6 +23,7 @@ ByRole = dict[str, Suspect[str]]
 DEFAULT = "default"
 _CONNECTED = ("ok", "stalled-out", "stalled-back")
 _UNTRIED = "late"
+_UNKNOWN = (_UNTRIED, "hung-up")
 MOST_SUSPECTS = 20  # that are reported one by one
 _MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
@@ -31,6 +32,7 @@ _MEANINGS = {
     "address": "this node's own address cannot be used",
     "denied": "this node's own firewall or policy forbids it",
     "reset": "connected, then closed",
+    "hung-up": "connected, and closed before any answer: the listener there had too many callers",
     "silent": "connected, then nothing: the process there is stopped, or larger packets are lost",
     "wrong-peer": "another node answers: two nodes have this address",
     "foreign": "something else answers",
@@ -52,14 +54,28 @@ class Try(NamedTuple):
 
 
 def tries(every: Every[Paths], lost: Collection[int] = ()) -> list[Try]:
-    """Return all paths that were tried, without those to nodes that are `lost` and those the run had no time for."""
+    """Return all paths that were tried, without those to nodes that are `lost` and those that say nothing of a node.
+
+    Those are: paths that the run had no time for, and those that ended before the other side greeted; failures and
+    times where strangers flood one of the two.
+    """
     by_rank = {paths.me: node for node, paths in every.items()}
+    flooded = {paths.me for _, paths in every.items() if paths.floods}
     return [
-        Try(node, by_rank.get(row.to) or paths.names.get(row.to) or f"node {row.to}", row)
+        Try(node, by_rank.get(row.to) or paths.names.get(row.to) or f"node {row.to}", _steady(row, paths.me, flooded))
         for node, paths in every.items()
         for row in paths.rows
-        if row.outcome != _UNTRIED and row.to not in lost and paths.me not in lost
+        if not _says_nothing(row, flooded) and row.to not in lost and paths.me not in lost
     ]
+
+
+def _says_nothing(row: Path, flooded: Collection[int]) -> bool:
+    return row.outcome in _UNKNOWN or (row.to in flooded and row.outcome != "ok")
+
+
+def _steady(row: Path, me: int, flooded: Collection[int]) -> Path:
+    """Return `row` without what a flood at either end changes."""
+    return replace(row, rate_gbps=None, rtt_s=None) if {me, row.to} & {*flooded} else row
 
 
 def by_role(found: Iterable[Try]) -> dict[str, list[Try]]:
@@ -235,16 +251,20 @@ def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[T
     lost = [each for _, seen_by in gatherings.items() if isinstance(seen_by, Gathering) for each in seen_by.lost]
     found = tries(paths, {each.node_rank for each in lost if each.node_rank is not None})
     if not found and any(each.rows for _, each in paths.items()):
-        raise Unlearned("the run had no time to try any path between nodes")
+        _refuse_gaps(paths)
+        raise Unlearned("rank 0 lost the nodes between which paths were tried")
     return found
 
 
 def _refuse_gaps(paths: Every[Paths]) -> None:
     """Refuse to pass where some paths were not tried. Raises Unlearned."""
-    late = sum(row.outcome == _UNTRIED for _, each in paths.items() for row in each.rows)
-    every = sum(len(each.rows) for _, each in paths.items())
-    if late:
-        raise Unlearned(f"{late} of {every} paths were not tried: the run had no more time")
+    rows = [row for _, each in paths.items() for row in each.rows]
+    if late := sum(row.outcome == _UNTRIED for row in rows):
+        raise Unlearned(f"{late} of {len(rows)} paths were not tried: the run had no more time")
+    flooded = {each.me for _, each in paths.items() if each.floods}
+    if unheard := sum(_says_nothing(row, flooded) for row in rows):
+        why = "the listeners there had too many callers (see launch.port-flooded)"
+        raise Unlearned(f"{unheard} of {len(rows)} paths ended before the other node could answer: {why}")
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
         raise Unlearned(f"{fold(idle)} had no node to call: no other node has the same interfaces")

@@ -39,7 +39,7 @@ NO_SOFTWARE = Software({})
 
 
 def interface(name: str, index: int, address: str, kind: str = "", virtual: bool = False) -> Interface:
-    """A running interface with one IPv4 address of a /24, for examples."""
+    """Return a running interface with one IPv4 address of a /24, for examples."""
     own = Address(name, "inet", address, "255.255.255.0", running=True)
     return Interface(name, index, frozenset({"up", "running"}), 1500, addresses=(own,), virtual=virtual, kind=kind)
 
@@ -208,7 +208,7 @@ def _route(routes: Routes, address: str) -> Route | None:
 
 
 def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | Absent) -> Interface | None:
-    """The interface that NCCL takes for its bootstrap; None with NCCL_COMM_ID, which decides otherwise."""
+    """Return the interface that NCCL takes for its bootstrap; None with NCCL_COMM_ID, which decides otherwise."""
     if settings.get("NCCL_COMM_ID"):
         return None
     version = software.nccl_version if isinstance(software, Software) else None

@@ -132,7 +132,7 @@ def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[F
 
 
 def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[tuple[str, str]]:
-    """Subject and message of each contradiction. `nodes` is what Slurm has allocated."""
+    """Yield subject and message of each contradiction. `nodes` is what Slurm has allocated."""
     if nodes and (launch.nnodes or 1) > nodes:
         yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
     elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:

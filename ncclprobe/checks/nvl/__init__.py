@@ -37,12 +37,14 @@ class Box(Struct, frozen=True):
     evidence: str
 
     def like(self, gpu: Linked) -> tuple[Linked, ...]:
-        """The GPUs of the same product, itself included."""
+        """Return the GPUs of the same product, itself included."""
         return tuple(other for other in self.gpus if other.product == gpu.product)
 
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Box:
-    """The links of every GPU. Those with MIG are left out: they show none. Raises Unlearned where neither tells."""
+    """Return the links of every GPU. Those with MIG are left out: they show none. Raises Unlearned where neither
+    tells.
+    """
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):

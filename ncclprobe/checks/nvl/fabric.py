@@ -72,7 +72,7 @@ def in_a_rack(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 def _cluster(gpu: Gpu) -> str:
-    """The UUID of the cluster of machines that a GPU is part of, empty where it is in none."""
+    """Return the UUID of the cluster of machines that a GPU is part of, empty where it is in none."""
     uuid = gpu.fabric.cluster if isinstance(gpu.fabric, GpuFabric) else ""
     return "" if uuid == _NO_CLUSTER else uuid
 

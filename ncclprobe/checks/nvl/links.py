@@ -24,7 +24,7 @@ _ON_THE_WIRE = 0.98  # of the payload's rate at least: a link that codes shows m
 
 
 def links_of(up: int, down: int = 0, state: State = "inactive", *, speed: int = 26562, to: Remote = "switch") -> Row:
-    """So many active links, and so many in another state, for examples."""
+    """Return so many active links, and so many in another state, for examples."""
     active = [NvLink(n, "active", speed_MBps=speed, remote=to) for n in range(up)]
     return (*active, *(NvLink(n, state, speed_MBps=speed, remote=to) for n in range(up, up + down)))
 
@@ -84,7 +84,7 @@ def links(
 
 
 def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
-    """What is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
+    """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
     product = products().get(gpu.product)
     siblings = _usual([len(other.up) for other in seen.like(gpu)])
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
@@ -105,7 +105,9 @@ def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: B
 
 
 def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
-    """All siblings have equally few: certain where the board decides, not with bridges or in part of a board."""
+    """Report that all siblings have equally few: certain where the board decides, not with bridges or in part of a
+    board.
+    """
     evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
@@ -117,12 +119,12 @@ def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, vir
 
 
 def _usual(values: Sequence[int]) -> int:
-    """The most frequent value; of several, the largest."""
+    """Return the most frequent value; of several, the largest."""
     return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """``link 5``, ``links 3, 5``; the first of many."""
+    """Return ``link 5``, ``links 3, 5``; the first of many."""
     more = ", …" if len(numbers) > _MOST_NAMED else ""
     return f"link{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:_MOST_NAMED]))}{more}"
 

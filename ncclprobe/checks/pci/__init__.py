@@ -17,12 +17,12 @@ def bare_metal(job: Job, machine: Machine | Absent) -> bool:
 
 
 def is_virtual(machine: Machine | Absent) -> bool:
-    """Whether this is known to be a virtual machine."""
+    """Return whether this is known to be a virtual machine."""
     return isinstance(machine, Machine) and machine.virtual is True
 
 
 def gpu_devices(pci: Pci | Absent, gpus: Gpus | Absent) -> dict[str, Device]:
-    """What sysfs says of the GPUs, by ``GPU3``, or by address where NVML does not number them."""
+    """Return what sysfs says of the GPUs, by ``GPU3``, or by address where NVML does not number them."""
     if isinstance(pci, Absent):
         return {}
     if isinstance(gpus, Absent):
@@ -32,7 +32,7 @@ def gpu_devices(pci: Pci | Absent, gpus: Gpus | Absent) -> dict[str, Device]:
 
 
 def rdma_cards(fabric: Fabric, pci: Pci) -> dict[str, tuple[Device, tuple[Port, ...]]]:
-    """RDMA devices that are PCI functions, by name, each with its ports that are up."""
+    """Return RDMA devices that are PCI functions, by name, each with its ports that are up."""
     found = {}
     for device in fabric.devices:
         if isinstance(device.pci, str) and device.pci in pci.devices:
@@ -42,6 +42,6 @@ def rdma_cards(fabric: Fabric, pci: Pci) -> dict[str, tuple[Device, tuple[Port, 
 
 
 def same_slot(cards: Mapping[str, tuple[Device, tuple[Port, ...]]], name: str) -> tuple[str, ...]:
-    """The RDMA devices on the card that `name` is on: the functions of one slot share its link."""
+    """Return the RDMA devices on the card that `name` is on: the functions of one slot share its link."""
     slot = cards[name][0].address.rpartition(".")[0]
     return tuple(other for other, (device, _) in cards.items() if device.address.rpartition(".")[0] == slot)

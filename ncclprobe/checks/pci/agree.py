@@ -27,7 +27,7 @@ LINKED = NvLinks((FOUR, FOUR))
 
 
 def printed(word: str, kind: MatrixKind = "topo-m") -> Matrix:
-    """The matrix of two GPUs, for examples."""
+    """Return the matrix of two GPUs, for examples."""
     links = {"GPU0": {"GPU0": "X", "GPU1": word}, "GPU1": {"GPU0": word, "GPU1": "X"}}
     return Matrix(kind, ("GPU0", "GPU1"), (), links, ("", ""), ("", ""), ("", ""))
 
@@ -95,5 +95,5 @@ def _compared(
 
 
 def _means(word: str) -> str:
-    """What a word says is between two devices: two that say the same are no matter for NCCL."""
+    """Return what a word says is between two devices: two that say the same are no matter for NCCL."""
     return "NVLink" if word.startswith("NV") else _MEANS.get(word, word)

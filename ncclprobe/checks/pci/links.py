@@ -24,12 +24,12 @@ WIDE = PcieLink(2.5, 16, 32.0, 16)
 
 
 def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
-    """A GPU of 16 lanes, for examples."""
+    """Return a GPU of 16 lanes, for examples."""
     return Device(f"0000:{bus:02x}:00.0", kind, PciPosition(f"pci0000:{bus:02x}"), replace(WIDE, width=width))
 
 
 def node(*devices: Device) -> tuple[Gpus, Pci]:
-    """These GPUs as NVML and sysfs show them, for examples."""
+    """Return these GPUs as NVML and sysfs show them, for examples."""
     return box(*map(_as_nvml, devices)), Pci({device.address: device for device in devices})
 
 
@@ -40,7 +40,6 @@ def _as_nvml(device: Device) -> Gpu:
 
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
-GRACE = box(replace(HEALTHY, pcie_width=CHIP_TO_CHIP, pcie_max_width=CHIP_TO_CHIP))
 EQUAL, UNEQUAL = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
 
 
@@ -89,7 +88,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
 
 
 def _drives_screens(device: Device | None) -> bool:
-    """A card for workstations, whose boards often share 16 lanes between two slots."""
+    """Return a card for workstations, whose boards often share 16 lanes between two slots."""
     return device is not None and device.identity.class_code >> 8 == 0x0300
 
 
@@ -135,12 +134,12 @@ def _like(gpu: Gpu, gpus: Gpus) -> list[Gpu]:
 
 
 def _usual(values: Sequence[T]) -> T:
-    """The most frequent value; of several, the largest."""
+    """Return the most frequent value; of several, the largest."""
     return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
 
 
 def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> tuple[RdmaDevice, Device]:
-    """An RDMA device with one port, and its function, for examples."""
+    """Return an RDMA device with one port, and its function, for examples."""
     address = f"0000:{0xA0 + number:02x}:00.{function}"
     port = Port(f"mlx5_{number + function}", 1, "ACTIVE", "LinkUp", Rate(gbps, 4, "NDR"))
     return (
@@ -150,7 +149,7 @@ def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> 
 
 
 def cards(*pairs: tuple[RdmaDevice, Device]) -> tuple[Fabric, Pci]:
-    """A node with these NICs, for examples."""
+    """Return a node with these NICs, for examples."""
     return Fabric(tuple(rdma for rdma, _ in pairs)), Pci({device.address: device for _, device in pairs})
 
 

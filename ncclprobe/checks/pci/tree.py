@@ -32,7 +32,7 @@ UNREAD = Absent("config space: only 64 bytes are shown, and ACS lies beyond (roo
 
 
 def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci:
-    """A GPU and a NIC below one switch whose lower ports have `acs` switched on, for examples."""
+    """Return a GPU and a NIC below one switch whose lower ports have `acs` switched on, for examples."""
     places = [PciPosition("pci0000:00", ("0000:00:01.0", _UP, port)) for port in _DOWN]
     gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), places[0], FULL, iommu=iommu)
     card = replace(_NIC, place=places[1], iommu=iommu)
@@ -87,7 +87,7 @@ def acs(pci: Pci) -> Iterator[Finding]:
 
 
 def _ports_between(pci: Pci) -> tuple[str, ...]:
-    """The lower ports of switches that lie between two devices of which one is a GPU, below their common bridge.
+    """Return the lower ports of switches that lie between two devices of which one is a GPU, below their common bridge.
 
     A place's bridges are a root port, then an upper and a lower port of each switch.
     """
@@ -146,7 +146,8 @@ def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAcc
 
 
 def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> bool:
-    """Whether devices reach each other over PCIe: a NIC and a GPU with GPUDirect, or GPUs that NVLink does not join.
+    """Return whether devices reach each other over PCIe: a NIC and a GPU with GPUDirect, or GPUs that NVLink does not
+    join.
 
     A Grace's GPU and NIC meet in the processor, which translates on purpose.
     """
@@ -161,7 +162,7 @@ def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Ab
 
 
 def with_errors(errors: Errors | Absent) -> Pci:
-    """A GPU that has seen these, for examples."""
+    """Return a GPU that has seen these, for examples."""
     gpu = Device("0000:03:00.0", Identity(0x030200, 0x10DE, 0x2335), PciPosition("pci0000:00"), FULL, errors=errors)
     return Pci({gpu.address: gpu})
 
@@ -205,7 +206,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8, 9)) -> Gpu:
-    """A GPU of 48 GiB with this BAR 1, for examples."""
+    """Return a GPU of 48 GiB with this BAR 1, for examples."""
     return replace(ONE.all[0], name=name, memory_bytes=48 * GIB, bar1_bytes=nbytes, compute=compute)
 
 

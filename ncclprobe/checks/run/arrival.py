@@ -11,7 +11,7 @@ from ncclprobe.model.registry import check
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:
-    """A rank or a run that did not go on: whose fault that is takes a second look."""
+    """Return a rank or a run that did not go on: whose fault that is takes a second look."""
     return fail(subject, message, action="retest", confidence=ONCE, **details)
 
 

@@ -1,4 +1,4 @@
-"""Are the groups of a hybrid-parallel job what a job would want?"""
+"""Whether the groups of a hybrid-parallel job fit the nodes."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,7 @@ from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import GroupRow
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
@@ -32,7 +33,7 @@ def groups(measured: Groups) -> Iterator[Finding]:
     Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
     """
     for row in measured.rows:
-        layout = f"{row.groups} groups of {row.size} ranks, {row.crossing} over several hosts"
+        layout = f"{plural(row.groups, 'group')} of {row.size} ranks, {row.crossing} over several hosts"
         evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
         for problem in row.problems:
             yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)

@@ -12,6 +12,7 @@ from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
@@ -57,7 +58,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
                 confidence=Certainty("medium", "measured apart from the transfer"),
                 nodes=(participants.hosts[rank],),
                 evidence=seen(
-                    f"{rounds} rounds over {len(skews)} rows",
+                    f"{rounds} rounds over {plural(len(skews), 'row')}",
                     f"late by more than 1 ms in {times} of them; transfers alone took "
                     f"{min(skew.transfer_us for skew in skews):.1f} us and more",
                 ),

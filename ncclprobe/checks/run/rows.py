@@ -232,7 +232,7 @@ def _sources(row: Measurement) -> tuple[Evidence, ...]:
     interval, expected = row.interval_us, row.expectation
     within = f"median between {interval[0]:.1f} and {interval[1]:.1f} us" if interval else "too few for an interval"
     how = f"{row.batches} batches of {row.iters} calls over {row.ranks} ranks, {row.place} place, {row.mode} mode"
-    measured = seen(how, f"mean {row.time_us.mean:.1f} us, {within}")
+    measured = seen(how, f"{row.time_us.typical:.1f} us, {within}")
     if expected is None:
         return (measured,)
     known = f"; {expected.known}" if expected.known else ""
@@ -243,12 +243,12 @@ def _host_side(row: Measurement) -> str:
     """Why `row` says nothing against the links: hosts that hand calls over slowly, or ranks that come late."""
     if row.launch_bound:
         return (
-            f"; but the host needs {row.issue_us:.1f} us to hand a call over, of {row.time_us.mean:.1f}: launch-bound, "
-            "this is not the link's speed"
+            f"; but the host needs {row.issue_us:.1f} us to hand a call over, of {row.time_us.typical:.1f}: "
+            "launch-bound, this is not the link's speed"
         )
     if row.skew is None or row.expectation is None or row.skew.transfer_us <= 0:
         return ""
-    alone = row.busbw_GBps * row.time_us.mean / row.skew.transfer_us
+    alone = row.busbw_GBps * row.time_us.typical / row.skew.transfer_us
     if alone < row.expectation.threshold or row.skew.arrival_us < row.skew.transfer_us:
         return ""
     latest = max(range(row.ranks), key=row.skew.late_us.__getitem__)

@@ -113,13 +113,13 @@ def _used(
     software: Every[Software | Absent],
     fabrics: Every[Fabric | Absent],
 ) -> set[str]:
-    """The interfaces that NCCL, or RoCE for it, would use on a node."""
+    """Return the interfaces that NCCL, or RoCE for it, would use on a node."""
     given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
     here = data_interfaces(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
     return {each.name for each in here.values()}
 
 
 def _anybodys(address: str) -> bool:
-    """Addresses that many machines may have: loopback and link-local ones."""
+    """Return addresses that many machines may have: loopback and link-local ones."""
     known = ip_address(address.partition("%")[0])
     return known.is_loopback or known.is_link_local

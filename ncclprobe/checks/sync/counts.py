@@ -105,7 +105,7 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
 
 
 def _smallest(gpus: Gpus) -> int:
-    """The memory of the smallest GPU in bytes, 0 where none is known."""
+    """Return the memory of the smallest GPU in bytes, 0 where none is known."""
     return min((gpu.memory_bytes for gpu in gpus.all if isinstance(gpu.memory_bytes, int)), default=0)
 
 
@@ -113,7 +113,9 @@ Names = tuple[str, ...]
 
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
-    """What NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for sockets."""
+    """Return what NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for
+    sockets.
+    """
     if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))
@@ -128,13 +130,13 @@ def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -
 
 
 def _foreign(fabric: Fabric) -> Names:
-    """Devices of a link layer that NCCL does not know itself, such as EFA."""
+    """Return devices of a link layer that NCCL does not know itself, such as EFA."""
     layers = {port.device: port.link_layer for port in fabric.ports}
     return tuple(sorted(name for name, layer in layers.items() if isinstance(layer, str) and layer not in LAYERS))
 
 
 def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:
-    """Ports that are here and selected, but not usable: another check has said why."""
+    """Return ports that are here and selected, but not usable: another check has said why."""
     found = _selected(fabric, settings, software)
     return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
 
@@ -199,7 +201,7 @@ def network(
     interfaces: Every[Interfaces],
     software: Every[Software | Absent],
 ) -> dict[str, Names]:
-    """`usable` of every node of which it can be known. Raises Unlearned where that is none."""
+    """Return `usable` of every node of which it can be known. Raises Unlearned where that is none."""
     every = fabrics.by_node.keys() & settings.by_node.keys() & interfaces.by_node.keys()
     known: Software | Absent = Absent("not asked")
     found = {

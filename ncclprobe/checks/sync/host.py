@@ -148,7 +148,7 @@ def _listed(sizes: tuple[int, ...]) -> str:
 
 
 def _unlike(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], ...]) -> str:
-    """The root buses that not every node has."""
+    """Return the root buses that not every node has."""
     own = Counter(roots) - common
     shown = [f"{times} x {' with '.join(what)}" for what, times in own.items()]
     return ", ".join(shown[:3]) or "without"
@@ -203,7 +203,7 @@ def _lockable(memlock: Memlock) -> int:
 
 
 def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) -> Iterator[Finding]:
-    """Nodes with less than `enough`, and less than half of what others have."""
+    """Yield nodes with less than `enough`, and less than half of what others have."""
     most = max(values.values(), default=0)
     short = tuple(node for node, nbytes in values.items() if 2 * nbytes < most)
     if not short:

@@ -32,7 +32,7 @@ _FAST = hcas(2)
 
 
 def _changed(fabric: Fabric, **changes: Any) -> Fabric:
-    """The same devices, each with a port changed so."""
+    """Return the same devices, each with a port changed so."""
     return Fabric(tuple(replace(d, ports=tuple(replace(p, **changes) for p in d.ports)) for d in fabric.devices))
 
 
@@ -41,7 +41,7 @@ _THREE_FAST = {f"n{i}": _FAST for i in range(3)}
 
 
 def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple[Port, ...]]:
-    """The active ports that NCCL takes on each node."""
+    """Return the active ports that NCCL takes on each node."""
     known = settings.by_node
     return {node: active(taken(fabric, known[node])) for node, fabric in fabrics.items() if node in known}
 
@@ -239,6 +239,6 @@ def subnet_prefix(
 
 
 def _prefix(port: Port) -> str:
-    """The upper half of GID 0, empty where there is none."""
+    """Return the upper half of GID 0, empty where there is none."""
     table = {gid.index: gid for gid in port.gids} if isinstance(port.gids, tuple) else {}
     return str(IPv6Address(int(table[0].address) >> 64 << 64)) if 0 in table else ""

@@ -94,6 +94,8 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     troubled = {names.get(each.node_rank, ""): each for each in gathering.troubles if each.node_rank is not None}
     if set(absent) - set(troubled) and gathering.waited_s < _LEAST_WAIT_S:
         raise Unlearned(f"{fold(absent)} did not come, but rank 0 waited no longer than {gathering.waited_s:.1f} s")
+    if absent and gathering.floods:
+        raise Unlearned(f"{fold(absent)} did not come while strangers flooded rank 0's port: see launch.port-flooded")
     by_kind: dict[str, list[str]] = {}
     for name in absent:
         by_kind.setdefault(troubled[name].kind if name in troubled else "", []).append(name)

@@ -85,7 +85,7 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
 
 
 def _version(software: Every[Software | Absent]) -> Version | None:
-    """The NCCL of the first node that has one; others are sync.nccl-version's business."""
+    """Return the NCCL of the first node that has one; others are sync.nccl-version's business."""
     return next((version for _, each in software.items() if (version := loaded(each))), None)
 
 
@@ -112,12 +112,14 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
 
 
 def _applies(name: str, job: Job) -> bool:
-    """Whether a library of this job reads the variable."""
+    """Return whether a library of this job reads the variable."""
     return job.backend == "nccl" or name.startswith(_GLOOS)
 
 
 def _meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
-    """What a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set it."""
+    """Return what a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set
+    it.
+    """
     if parameter is None or (entry and entry.value is None):
         return _UNSET if entry is None else str(entry.value)
     text = (entry.value if entry else None) or ""

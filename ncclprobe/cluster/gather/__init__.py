@@ -14,12 +14,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, say
+from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -41,20 +42,37 @@ _LOOKING_ON_S = 1.0  # each question has its own deadline; this is the grace for
 
 
 def assemble(part: Part) -> ExitCode:
-    """Run this process's role to its end; return its exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was made for this run goes with it
+    """Run this process's role to its end; return its exit code. Raises KeyboardInterrupt at SIGINT and SIGTERM."""
+    role = _run_node if part.launch.speaks_for_node else _run_other_rank
     try:
-        return asyncio.run(_run_node(part) if part.launch.speaks_for_node else _run_other_rank(part))
-    except TimeoutError:
-        say("this node could not be looked at within --timeout; nothing was judged")
+        code = asyncio.run(_interruptible(role(part)))
+    except TimeoutError as error:
+        say(f"{error or 'this run had no time left to look and to judge within --timeout'}; nothing was judged")
         return ExitCode.INCONCLUSIVE
+    if code is None:
+        raise KeyboardInterrupt
+    return code
+
+
+async def _interruptible(work: Coroutine[Any, Any, ExitCode]) -> ExitCode | None:
+    """Return what `work` returns; None after SIGINT or SIGTERM, once what was made for this run is gone.
+
+    An exception out of a signal handler could come anywhere, and be printed with a traceback where nothing catches it.
+    """
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
 
 
 async def _run_other_rank(part: Part) -> ExitCode:
     launch = part.launch
     text = dump(heard_by_rank(part.collectors, part.times.by(0.3)), f"rank {launch.rank}")
     try:
-        leave = await hand_over(part.token.secret, part.node_rank, launch.local_rank or 0, text, part.times.end)
+        leave = await hand_over(part.token.local, part.node_rank, launch.local_rank or 0, text, part.times.end)
     except WireError as error:
         say(f"rank {launch.rank}: {error}: nothing was looked at from this rank")
         return ExitCode.INCONCLUSIVE
@@ -68,7 +86,7 @@ async def _run_node(part: Part) -> ExitCode:
         return await _join_nodes(part, await _look(part))
     async with contextlib.AsyncExitStack() as stack:
         try:
-            siblings = Siblings(part.token.secret, part.node_rank, others, part.times.end)
+            siblings = Siblings(part.token.local, part.node_rank, others, part.times.end)
             await stack.enter_async_context(siblings)
         except OSError:
             raise UsageError(
@@ -97,6 +115,9 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
         if part.keep:
             files.write(part.keep / files.named_after(local.name), local.text(), private=True)
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
+    local.add("proof", part.token.proof)
+    if part.token.unproven and not part.launch.names:
+        return alone(part, local, f"{UNPROVEN}, and the launcher has no list of nodes: this node was judged alone")
     if problem := no_master(part.launch):
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:

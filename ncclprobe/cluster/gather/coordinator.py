@@ -6,16 +6,19 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, alone, describe_meeting, missing, say
-from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, open_listeners, plan_mesh, walk
+from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
+from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
-from ncclprobe.cluster.rendezvous.coordinator import Coordinator, Peer
+from ncclprobe.cluster.rendezvous.coordinator import Allowed, Coordinator, Peer, all_allowed
 from ncclprobe.cluster.rendezvous.listener import CannotListen
-from ncclprobe.cluster.rendezvous.messages import Leave
+from ncclprobe.cluster.rendezvous.messages import Hello, Leave
+from ncclprobe.cluster.rendezvous.reach import Resolve, addresses_of
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
@@ -26,42 +29,92 @@ from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.report import Report
 from ncclprobe.model.values import asdict, replace
 
+_OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
+_RESOLVE_S = 5.0
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _SILENT = "silent: it did not tell in time what it saw of the others"
 
 
 async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode:
-    secret = secrets.token_bytes(32) if part.launch.agent_store else part.token.secret
-    async with Coordinator(secret, part.nnodes, spool, part.times.end) as coordinator:
+    secret = secrets.token_bytes(32)
+    key = secret if part.launch.agent_store else part.token.key or part.token.mark
+    allowed = only_listed(part.launch.names) if part.token.unproven else all_allowed
+    async with Coordinator(key, part.nnodes, spool, part.times.end, allowed=allowed) as coordinator:
         try:
             await _open(part, coordinator, secret)
         except (CannotListen, StoreError) as error:
             return alone(part, local, f"{error}: the other nodes could not be met")
-        listeners = await open_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name, secret)
-        gathering = await coordinator.gather(part.times.meeting())
-        names = _unique_names(local.name, coordinator.peers)
-        await _mesh(part, local, coordinator, listeners, names)
-        theirs = tuple(_replays(coordinator.peers, names))
-        came = tuple(peer.hello.node_rank for peer in coordinator.peers)
-        local.add("gathering", replace(gathering, came=came, lost=_lost(coordinator.peers)))
-        replays, traces = [local.replay(), *theirs], Traces()
-        snapshots = [of_capture(replay, part.collectors, traces) for replay in replays]
+        listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name)
         try:
-            report = part.judge(snapshots, missing(snapshots, came), [describe_meeting(part)])
-        except UsageError as error:  # the report cannot be written: tell the others at once
-            unwritten = Leave(ExitCode.INCONCLUSIVE, f"{local.name} could not write the report: {error}")
-            await coordinator.leave(
-                {peer.hello.id: unwritten for peer in coordinator.peers}, time.monotonic() + PARTING_S
-            )
-            raise
+            gathering = await coordinator.gather(part.times.meeting())
+            names = _unique_names(local.name, coordinator.peers)
+            if not part.token.unproven:
+                await _mesh(part, local, coordinator, listeners, names)
+        finally:
+            listeners.close()
+        came = tuple(peer.hello.node_rank for peer in coordinator.peers)
+        lost = () if part.token.unproven else _lost(coordinator.peers)
+        local.add("gathering", replace(gathering, came=came, lost=lost))
+        report, replays = await _judged(part, local, coordinator, names, came)
         shares = part.leaves(report)
         words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
         _keep(part.keep, replays)
     return shares[local.name].exit_code
+
+
+async def _judged(
+    part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str], came: Sequence[int]
+) -> tuple[Report, Sequence[Replay]]:
+    """Judge on a thread, so that the run's deadline holds. Raises TimeoutError.
+
+    Raises UsageError for a report that cannot be written, and tells the other nodes before.
+    """
+    work = partial(_judge, part, local, coordinator.peers, names, came)
+    try:
+        return await run_in_thread(work, part.times.end)
+    except UsageError as error:
+        unwritten = Leave(ExitCode.INCONCLUSIVE, f"{local.name} could not write the report: {error}")
+        words = {peer.hello.id: unwritten for peer in coordinator.peers}
+        await coordinator.leave(words, time.monotonic() + PARTING_S)
+        raise
+
+
+def _judge(
+    part: Part, local: LocalNode, peers: Sequence[Peer], names: Mapping[str, str], came: Sequence[int]
+) -> tuple[Report, Sequence[Replay]]:
+    replays, traces = [local.replay(), *_replays(peers, names)], Traces()
+    snapshots = [of_capture(replay, part.collectors, traces) for replay in replays]
+    notes = [describe_meeting(part), *([f"{UNPROVEN}: no path between them was tried"] if part.token.unproven else [])]
+    return part.judge(snapshots, missing(snapshots, came), notes), replays
+
+
+def only_listed(names: Sequence[str], resolve: Resolve = addresses_of) -> Allowed:
+    """Hear a node only from an address of the name that the launcher has for its rank."""
+    known: dict[str, frozenset[str]] = {}
+
+    async def allowed(hello: Hello, address: str) -> str:
+        if not 0 <= hello.node_rank < len(names):
+            return f"the launcher has no node of rank {hello.node_rank}"
+        name = names[hello.node_rank]
+        if name not in known:
+            known[name] = await _resolved(name, resolve)
+        if address in known[name]:
+            return ""
+        return f"{address} is no address of {name}, and {UNPROVEN}"
+
+    return allowed
+
+
+async def _resolved(name: str, resolve: Resolve) -> frozenset[str]:
+    try:
+        return frozenset(await run_in_thread(lambda: resolve(name), time.monotonic() + _RESOLVE_S))
+    except (OSError, ValueError, TimeoutError):
+        return frozenset()
 
 
 async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:
@@ -86,12 +139,13 @@ async def _mesh(
     node_names = {0: local.name, **{rank: names[peer.hello.id] for rank, peer in by_rank.items()}}
     plans, deadline = plan_mesh(listening, names=node_names), part.times.mesh()
     extras = {peer.hello.id: NodePlan(peer.hello.node_rank) for peer in coordinator.peers if peer.extra}
+    listeners.listen(coordinator.mesh_key)
+    await coordinator.open_mesh(min(deadline, time.monotonic() + _OPENING_S))
     seen = await _run_plans(coordinator, listeners, plans, extras, deadline)
     samples = {rank: peer.samples or {} for rank, peer in by_rank.items()}
     if retests := doubtful(plans, seen):
         for rank, paths in (await _run_plans(coordinator, listeners, retests, {}, deadline)).items():
             seen[rank] = merged(seen[rank], paths)
-    listeners.close()
     local.add("paths", seen[0])
     for rank, peer in by_rank.items():
         peer.samples = samples[rank] | {"paths": asdict(seen[rank])} if rank in seen else None
@@ -111,7 +165,7 @@ async def _run_plans(
     orders = {name: {"plan": asdict(plan), "seconds": seconds} for name, plan in asked.items()}
     began = time.monotonic()
     asking = asyncio.create_task(coordinator.mesh(orders, deadline + PARTING_S))
-    here = await walk(plans[0], listeners, listeners.token, deadline) if 0 in plans else None
+    here = await walk(plans[0], listeners, deadline) if 0 in plans else None
     patience_s = _STRAGGLERS_S + 2 * (time.monotonic() - began)
     await asyncio.wait({asking}, timeout=min(patience_s, deadline + PARTING_S - time.monotonic()))
     asking.cancel()

@@ -24,6 +24,7 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 
+UNPROVEN = "the nodes have no secret by which to prove who they are"
 _MESH_S = 30.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
@@ -133,8 +134,7 @@ def describe_meeting(part: Part) -> str:
     origins = dict(launch.origins)
     where = f"{launch.master_addr} ({origins.get('master_addr', 'given')}), port {launch.master_port}"
     through = "through torchrun's store at" if launch.agent_store else "at"
-    token = "random" if launch.agent_store else part.token.origin
-    return f"{launch.kind} started {part.nnodes} nodes, which met {through} {where}; token: {token}"
+    return f"{launch.kind} started {part.nnodes} nodes, to meet {through} {where}; token: {part.token.origin}"
 
 
 def say(line: str) -> None:

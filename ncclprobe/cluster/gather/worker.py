@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import LocalNode, Part, alone, code_of, say
-from ncclprobe.cluster.mesh import Listeners, NodePlan, open_listeners, walk
+from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
+from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import find
@@ -20,23 +20,21 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
-from ncclprobe.wire import WireError
+from ncclprobe.wire import Key, WireError
 
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     until = part.times.meeting()
     try:
-        target, port, secret = await _where(part, until)
+        target, port, key = await _where(part, until)
     except StoreError as error:
         return alone(part, local, f"{error}: rank 0 was not found")
     interfaces = _by_address(local.snapshot)
-    wire, reach = await find(target, port, secret, until, interfaces=interfaces)
+    wire, reach = await find(target, port, key, until, interfaces=interfaces)
     local.add("reach", reach)
     if wire is None:
         return alone(part, local, "rank 0 was not reached: this node was judged alone")
-    listeners = await open_listeners(
-        mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name, secret
-    )
+    listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
     try:
         hello = Hello(
@@ -49,22 +47,26 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
         while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
-            await _walk(part, local, worker, listeners, instruction)
+            if part.token.unproven:
+                raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
+            await _follow(part, local, worker, listeners, instruction)
     except (WireError, Refused) as error:
         return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
     finally:
         listeners.close()
         worker.close()
+    if part.token.unproven:
+        return alone(part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and it was judged alone")
     if instruction.line:
         say(instruction.line)
     return code_of(instruction)
 
 
-async def _where(part: Part, until: float) -> tuple[str, int, bytes]:
-    """Return the coordinator's address, its port and the secret. Raises StoreError."""
+async def _where(part: Part, until: float) -> tuple[str, int, Key]:
+    """Return the coordinator's address, its port and the key to prove. Raises StoreError."""
     target, port = part.launch.master_addr or "", part.launch.master_port or 0
     if not part.launch.agent_store:
-        return target, port, part.token.secret
+        return target, port, part.token.key or part.token.mark
     note = await look_up(target, port, part.attempt, until)
     try:
         return target, int(note["port"]), bytes.fromhex(note["token"])
@@ -72,14 +74,24 @@ async def _where(part: Part, until: float) -> tuple[str, int, bytes]:
         raise StoreError("garbled", "torchrun's store holds something else than what rank 0 leaves there") from None
 
 
+async def _follow(
+    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, instruction: bytes | Mapping[str, Any]
+) -> None:
+    """Listen, or try the paths of a plan and report them. Raises WireError for a malformed plan."""
+    if isinstance(instruction, bytes):
+        listeners.listen(instruction)
+        await worker.listening(part.times.by(0.9))
+    else:
+        await _walk(part, local, worker, listeners, instruction)
+
+
 async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:
-    """Try the paths of a plan and report them. Raises WireError for a malformed plan."""
     try:
         mine, seconds = msgspec.convert(plan["plan"], NodePlan, str_keys=True), float(plan["seconds"])
         mine.check()
     except (KeyError, TypeError, ValueError) as error:
         raise WireError("garbled", f"sent a plan that is none: {error}") from None
-    seen = await walk(mine, listeners, listeners.token, min(time.monotonic() + seconds, part.times.by(0.9)))
+    seen = await walk(mine, listeners, min(time.monotonic() + seconds, part.times.by(0.9)))
     local.add("paths", seen)
     samples = {name: json.loads(str(local.answers[SAMPLE, name])) for name in ("reach", "clock")}
     await worker.report(samples | {"paths": asdict(seen)}, part.times.by(0.95))

@@ -3,7 +3,7 @@
 Nodes call each other on interfaces of the same *role*: ``nccl0``, ``nccl1``, … in NCCL's order, and ``default``.
 """
 
-from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, open_listeners
+from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan, answering, plan_mesh
 from ncclprobe.cluster.mesh.retest import doubtful, merged
 from ncclprobe.cluster.mesh.walk import walk
@@ -15,7 +15,7 @@ __all__ = [
     "answering",
     "doubtful",
     "merged",
-    "open_listeners",
     "plan_mesh",
+    "reserve_listeners",
     "walk",
 ]

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any
 
 from ncclprobe.cluster.mesh.listeners import MeshInterface
+from ncclprobe.cluster.mesh.plan import check_other
 from ncclprobe.facts.interfaces import Address, Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.paths import MeshListener
@@ -56,12 +57,15 @@ def _fallback_candidates(
 
 
 def parse_listeners(announced: Sequence[Mapping[str, Any]]) -> tuple[MeshListener, ...]:
-    """Parse the listeners that another node announced; drop malformed ones, and those beyond the limit."""
+    """Parse the listeners that another node announced; drop malformed ones, and those beyond the limit.
+
+    An address that no other node can have, such as a loopback one, is malformed.
+    """
     listeners = []
     for each in announced[:_MAX_LISTENERS]:
         with contextlib.suppress(KeyError, ValueError, TypeError):
             listener = MeshListener(str(each["role"]), str(each["interface"]), str(each["address"]), int(each["port"]))
-            ip_address(listener.address.partition("%")[0])
+            check_other(listener.address)
             if 0 < listener.port < 1 << 16 and max(map(len, listener[:3])) <= _MAX_TEXT:
                 listeners.append(listener)
     return tuple(listeners)

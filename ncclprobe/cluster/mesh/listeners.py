@@ -1,17 +1,20 @@
-"""Open a node's own listeners: each names its node to a caller with the run's token, echoes, and takes or sends filler.
+"""Open a node's own listeners: each names its node to a caller with the run's key, echoes, and takes or sends filler.
 
 Filler (zeros) is the one thing that travels unsigned: it is counted and dropped. Everything else is a frame of
-:mod:`ncclprobe.wire`. A caller holds a connection for at most a minute, and one of 256.
+:mod:`ncclprobe.wire`. A caller holds a connection for at most a minute. A port is reserved before the nodes meet, and
+answers only from :meth:`Listeners.listen` to :meth:`Listeners.close`.
 """
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from ncclprobe import wire
+from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.facts.paths import MeshListener
+from ncclprobe.facts.reach import Flood
 from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import Wire, WireError
 
@@ -23,6 +26,7 @@ MAX_STREAM_BYTES = 64 << 20
 STREAM_S = 3.0  # that one caller may keep the others waiting
 _MESSAGE_BYTES = 4096
 _CALLERS = 256
+_FROM_ONE_ADDRESS = 32  # that have not proved the key: a node calls with AT_ONCE at a time
 _HANDSHAKE_S = 5.0
 _VISIT_S = 60.0
 
@@ -36,49 +40,55 @@ class MeshInterface(Struct, frozen=True):
 
 
 class Listeners(Struct):
-    """The listeners of node `me`, open until close(). `unopened` holds, by role, why one could not be opened."""
+    """The listeners of node `me`. `unopened` holds, by role, why an address could not be had."""
 
     me: int
     name: str
-    token: bytes
+    key: bytes = b""
     addresses: tuple[MeshListener, ...] = ()
     unopened: dict[str, str] = field(default_factory=dict)
-    _servers: list[asyncio.Server] = field(default_factory=list)
-    _tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _admission: Admission | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def close(self) -> None:
-        """Stop listening and close all connections. Never waits."""
-        for server in self._servers:
-            server.close()
-        for task in self._tasks:
-            task.cancel()
+    @property
+    def floods(self) -> tuple[Flood, ...]:
+        """Return the addresses that had to be hung up on to have room."""
+        return self._admission.floods if self._admission else ()
 
-    async def open(self, interface: MeshInterface) -> None:
-        """Listen on one more address, at a port that the kernel chooses."""
+    def reserve(self, interface: MeshInterface) -> None:
+        """Take a port of one more address, which the kernel chooses; it refuses callers until `listen`."""
         try:
-            server = await asyncio.start_server(self._handle, interface.address, 0, backlog=_CALLERS)
+            sock = _bound(interface.address)
         except OSError as error:
             self.unopened[interface.name] = error.strerror or str(error)
             return
-        self._servers.append(server)
-        port = server.sockets[0].getsockname()[1]
+        self._sockets.append(sock)
+        port = sock.getsockname()[1]
         self.addresses += (MeshListener(interface.name, interface.interface, interface.address, port),)
 
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or len(self._tasks) >= _CALLERS:
-            writer.transport.abort()
-            return
-        self._tasks.add(task)
-        try:
-            # What a caller did wrong is its own to tell; being cancelled is how close() ends a visit.
-            with contextlib.suppress(WireError, asyncio.CancelledError):
-                connection = await wire.accept(reader, writer, self.token, time.monotonic() + _HANDSHAKE_S)
-                await self._serve(connection)
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
+    def listen(self, key: bytes) -> None:
+        """Answer callers that prove `key`."""
+        self.key = key
+        self._admission = self._admission or Admission(self._handle, _CALLERS, _FROM_ONE_ADDRESS)
+        while self._sockets:
+            sock = self._sockets.pop()
+            sock.listen(_CALLERS)
+            self._admission.listen(sock)
+
+    def close(self) -> None:
+        """Stop listening and close all connections. Never waits."""
+        for sock in self._sockets:
+            sock.close()
+        if self._admission:
+            self._admission.close()
+
+    async def _handle(self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(WireError):  # what a caller did wrong is its own to tell
+            connection = await wire.accept(reader, writer, self.key, time.monotonic() + _HANDSHAKE_S)
+            if self._admission:
+                self._admission.proved(caller)
+            await self._serve(connection)
 
     async def _serve(self, connection: Wire) -> None:
         until = time.monotonic() + _VISIT_S
@@ -115,9 +125,23 @@ class Listeners(Struct):
             self._turn.release()
 
 
-async def open_listeners(interfaces: Sequence[MeshInterface], me: int, name: str, token: bytes) -> Listeners:
-    """Listen on all `interfaces` of node `me`, called `name`. An address that cannot be used is in `unopened`."""
-    listeners = Listeners(me, name, token)
+def _bound(address: str) -> socket.socket:
+    """Return a socket with a port of `address`. Raises OSError."""
+    flags = socket.AI_NUMERICHOST | socket.AI_PASSIVE
+    family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=flags)[0]
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(family, kind))
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(where)
+        undo.pop_all()
+    return sock
+
+
+def reserve_listeners(interfaces: Sequence[MeshInterface], me: int, name: str) -> Listeners:
+    """Take a port on all `interfaces` of node `me`, called `name`. An address that cannot be used is in `unopened`."""
+    listeners = Listeners(me, name)
     for interface in interfaces:
-        await listeners.open(interface)
+        listeners.reserve(interface)
     return listeners

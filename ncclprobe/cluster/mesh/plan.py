@@ -37,9 +37,17 @@ class NodePlan(Struct, frozen=True):
     def check(self) -> None:
         """Raise ValueError for an impossible call: a plan comes from another node."""
         for call in (*self.calls, *self.rates):
-            ip_address(call.address.partition("%")[0])
+            check_other(call.address)
             if not 0 < call.port < 1 << 16:
                 raise ValueError(f"port {call.port}")
+
+
+def check_other(address: str) -> None:
+    """Raise ValueError where another node cannot have `address`: loopback is this host, others are many."""
+    parsed = ip_address(address.partition("%")[0])
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    if parsed.is_loopback or parsed.is_multicast or parsed.is_unspecified or address == "255.255.255.255":
+        raise ValueError(f"{address} is not another node's address")
 
 
 def plan_mesh(

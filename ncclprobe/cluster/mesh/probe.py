@@ -27,9 +27,9 @@ _DETAIL_CHARACTERS = 160
 
 
 class Caller(Struct, frozen=True):
-    """The run's token, and the time by which all calls must be over."""
+    """The run's key, and the time by which all calls must be over."""
 
-    token: bytes
+    key: bytes
     deadline: float
 
     def limit(self, seconds: float) -> float:
@@ -81,7 +81,7 @@ def untried(call: Call, local: MeshListener) -> Path:
 
 async def reach(caller: Caller, call: Call, local: MeshListener, deadline: float) -> Wire:
     """Connect to the node that `call` means. Raises WireError, WrongPeer."""
-    connection = await wire.connect(_with_scope(call.address, local), call.port, caller.token, deadline, local.address)
+    connection = await wire.connect(_with_scope(call.address, local), call.port, caller.key, deadline, local.address)
     try:
         who = await connection.receive(deadline, _ANSWER_BYTES)
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on

@@ -30,7 +30,8 @@ def doubtful(plans: Mapping[int, NodePlan], seen: Mapping[int, Paths]) -> dict[i
 def merged(first: Paths, second: Paths) -> Paths:
     """Return `first` with the better of two measurements of each path."""
     better = {(row.to, row.role): row for row in second.rows if row.outcome == "ok" and row.rate_gbps}
-    return replace(first, rows=tuple(_better(row, better.get((row.to, row.role))) for row in first.rows))
+    rows = tuple(_better(row, better.get((row.to, row.role))) for row in first.rows)
+    return replace(first, rows=rows, floods=second.floods or first.floods)
 
 
 def _better(row: Path, retest: Path | None) -> Path:

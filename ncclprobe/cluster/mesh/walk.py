@@ -15,9 +15,9 @@ AT_ONCE = 16
 """Calls of one node at a time (contract, Manners)."""
 
 
-async def walk(plan: NodePlan, listeners: Listeners, token: bytes, deadline: float) -> Paths:
+async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
     """Return how node `plan.me` reaches the others by `deadline`, a time.monotonic(): one row per call of the plan."""
-    caller = Caller(token, deadline)
+    caller = Caller(listeners.key, deadline)
     local = {listener.role: listener for listener in listeners.addresses}
     calls = [call for call in plan.calls if call.role in local]
     rows = await _all(caller, calls, local)
@@ -28,7 +28,8 @@ async def walk(plan: NodePlan, listeners: Listeners, token: bytes, deadline: flo
     open_calls = [call for call in plan.rates if call in rows and rows[call].outcome == "ok"]
     for call, rate in (await stream_to_neighbours(caller, open_calls, local)).items():
         rows[call] = replace(rows[call], rate_gbps=rate.rate_gbps, resent=rate.resent, segments=rate.segments)
-    return Paths(plan.me, plan.names, listeners.addresses, tuple(rows.values()), dict(listeners.unopened))
+    unopened = dict(listeners.unopened)
+    return Paths(plan.me, plan.names, listeners.addresses, tuple(rows.values()), unopened, listeners.floods)
 
 
 async def _all(caller: Caller, calls: list[Call], local: Mapping[str, MeshListener]) -> dict[Call, Path]:

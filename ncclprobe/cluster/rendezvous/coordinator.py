@@ -7,27 +7,39 @@ peer has a deadline, every message a limit, and every failure is recorded with i
 import asyncio
 import contextlib
 import os
+import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
-from ncclprobe.cluster.rendezvous.listener import BACKLOG, bind_listener, room_for
+from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.wire import Wire, WireError, accept
+from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept
 
 _HELLO_S = 10.0
 _TRANSFER_S = 20.0
 _TRANSFERS = 48
-_SPARE_CONNECTIONS = 256
+_SPARE_CONNECTIONS = 256  # beyond those of the nodes
+_FROM_ONE_ADDRESS = 64  # that have not proved the key, beyond one for each node: they may come through one gateway
 _MAX_TROUBLES = 256
 _MOST_EXTRA = 16  # beyond one for each node rank
 _DUPLICATE_WAIT_S = 3.0
 _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
+
+Allowed = Callable[[Hello, str], Awaitable[str]]
+"""Why a node that calls from this address may not be heard; empty where it may."""
+
+
+async def all_allowed(hello: Hello, address: str) -> str:
+    """Hear every node: it has proved the run's key."""
+    return ""
 
 
 class Peer(Struct, eq=False):
@@ -42,6 +54,7 @@ class Peer(Struct, eq=False):
     lost: str = ""
     samples: dict[str, Any] | None = None
     samples_received: asyncio.Event = field(default_factory=asyncio.Event)
+    listening: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -49,18 +62,18 @@ class Coordinator:
     """Expects `nnodes` - 1 other nodes. ``async with``: at its end every connection is closed.
 
     `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. Call `listen`,
-    `gather`, `mesh` and `leave` in this order.
+    `gather`, `open_mesh`, `mesh` and `leave` in this order. `mesh_key` is what nodes prove to each other.
     """
 
-    def __init__(self, token: bytes, nnodes: int, spool: Path, deadline: float) -> None:
-        self._token, self._nnodes, self._spool, self._deadline = token, nnodes, spool, deadline
-        self._room = nnodes + _SPARE_CONNECTIONS
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, key: Key, nnodes: int, spool: Path, deadline: float, *, allowed: Allowed = all_allowed) -> None:
+        self.mesh_key = secrets.token_bytes(SECRET_BYTES)
+        self._key, self._nnodes, self._spool, self._deadline, self._allowed = key, nnodes, spool, deadline, allowed
+        self._admission = Admission(self._handle, 0, 0)
         self._transfers = asyncio.Semaphore(_TRANSFERS)
         self._peers: dict[str, Peer] = {}
+        self._holders: dict[int, str] = {}  # by node rank, the id of the peer that has it
         self._troubles: dict[tuple[str, str], Trouble] = {}
-        self._unfinished: dict[asyncio.StreamWriter, tuple[str, float, Hello | None]] = {}
+        self._unfinished: dict[Caller, Hello | None] = {}
         self._captures = 0
         self._open = True
         self._changed = asyncio.Event()
@@ -72,12 +85,13 @@ class Coordinator:
 
     async def listen(self, port: int) -> int:
         """Open `port`, and return it. Raises CannotListen."""
-        self._room = room_for(self._nnodes + _SPARE_CONNECTIONS)
-        if self._room < self._nnodes - 1:
-            words = f"room for {self._room} connections, {self._nnodes - 1} are expected; raise ulimit -n"
+        room = room_for(2 * self._nnodes + _SPARE_CONNECTIONS)
+        if room < self._nnodes - 1:
+            words = f"room for {room} connections, {self._nnodes - 1} are expected; raise ulimit -n"
             self._troubles["", "descriptors"] = Trouble("", "descriptors", words)
         sock = bind_listener(port)
-        self._server = await asyncio.start_server(self._admit, sock=sock, backlog=BACKLOG, limit=1 << 14)
+        self._admission = Admission(self._handle, room, self._nnodes + _FROM_ONE_ADDRESS)
+        self._admission.listen(sock)
         return int(sock.getsockname()[1])
 
     async def gather(self, deadline: float) -> Gathering:
@@ -94,20 +108,34 @@ class Coordinator:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left_s, 0.5))
         self._open = False
+        floods = self._admission.floods
+        if floods:  # a node that is late is told so, unless strangers would take the time of all that follows
+            self._admission.stop()
         came = {peer.address for peer in self._peers.values()}
         every = (*self._troubles.values(), *self._unfinished_peers())
         troubles = [each for each in every if not (each.peer in came and each.kind in _TRANSIENT)]
-        return Gathering(self._nnodes - 1, round(time.monotonic() - started, 3), tuple(troubles))
+        waited_s = round(time.monotonic() - started, 3)
+        return Gathering(self._nnodes - 1, waited_s, tuple(troubles[:_MAX_TROUBLES]), floods=floods)
 
     def _unfinished_peers(self) -> Iterator[Trouble]:
         """Yield the peers that are connected and have not sent everything."""
-        for address, since, hello in self._unfinished.values():
+        for caller, hello in islice(self._unfinished.items(), _MAX_TROUBLES):
             what = "sent no whole capture" if hello else "said nothing that is ours"
-            words = f"connected, and {what} in {time.monotonic() - since:.0f} s"
-            yield Trouble(address, "silent", words, hello.node_rank if hello else None)
+            words = f"connected, and {what} in {time.monotonic() - caller.since:.0f} s"
+            yield Trouble(caller.address, "silent", words, hello.node_rank if hello else None)
 
     def _all_joined(self) -> bool:
         return sum(peer.settled and not peer.extra for peer in self._peers.values()) >= self._nnodes - 1
+
+    async def open_mesh(self, deadline: float) -> None:
+        """Have all peers open their listeners to who proves `mesh_key`, by `deadline`."""
+        await asyncio.gather(*(self._open_peer(peer, deadline) for peer in self._peers.values()))
+
+    async def _open_peer(self, peer: Peer, deadline: float) -> None:
+        with contextlib.suppress(WireError, asyncio.TimeoutError):
+            if not peer.lost:
+                await peer.wire.send({"listen": peer.wire.seal(self.mesh_key).hex()}, deadline)
+                await asyncio.wait_for(peer.listening.wait(), max(0.0, deadline - time.monotonic()))
 
     async def mesh(self, plans: Mapping[str, Mapping[str, Any]], deadline: float) -> dict[str, dict[str, Any]]:
         """Send each peer its plan, by its id; return the samples of those that sent some by `deadline`."""
@@ -135,44 +163,32 @@ class Coordinator:
                 await peer.wire.send({"leave": asdict(leave)}, deadline)
                 await asyncio.wait_for(peer.gone.wait(), max(0.0, deadline - time.monotonic()))
 
-    def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= self._room and not self._drop_oldest_unproven():
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._handle(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _drop_oldest_unproven(self) -> bool:
-        """Make room: drop the oldest connection that has not proved the token."""
-        unproven = [(since, writer) for writer, (_, since, hello) in self._unfinished.items() if hello is None]
-        if unproven:
-            min(unproven, key=lambda pair: pair[0])[1].transport.abort()
-        return bool(unproven)
-
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address, hello, peer = _peer_address(writer), None, None
-        since = time.monotonic()
-        self._unfinished[writer] = address, since, None
+    async def _handle(self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello, peer = None, None
+        self._unfinished[caller] = None
         try:
-            wire = await accept(reader, writer, self._token, self._soon(_HELLO_S))
+            wire = await accept(reader, writer, self._key, self._soon(_HELLO_S))
+            self._admission.proved(caller)
             hello = messages.parse(await wire.receive(self._soon(_HELLO_S), messages.MAX_HELLO_BYTES), "hello", Hello)
             if len(hello.name) > messages.MAX_NAME:
                 raise WireError("garbled", f"calls itself by a name of {len(hello.name)} characters")
-            self._unfinished[writer] = address, since, hello
-            peer = await self._received(wire, hello, address)
-            del self._unfinished[writer]
+            self._unfinished[caller] = hello
+            peer = await self._received(wire, hello, caller.address)
+            del self._unfinished[caller]
             await self._serve(peer)
         except (WireError, Refused) as error:
-            self._failed(address, error, hello, peer)
+            self._failed(caller.address, error, hello, peer)
         except OSError as error:
-            self._failed(address, WireError("too-big", f"cannot keep its capture: {error.strerror}"), hello, peer)
+            full = WireError("too-big", f"cannot keep its capture: {error.strerror}")
+            self._failed(caller.address, full, hello, peer)
         finally:
-            self._unfinished.pop(writer, None)
-            writer.transport.abort()
+            self._unfinished.pop(caller, None)
 
     async def _received(self, wire: Wire, hello: Hello, address: str) -> Peer:
         """Receive the capture; only a peer that sent a whole one counts as come."""
+        if why := await self._allowed(hello, address):
+            await wire.send({"refused": why}, self._soon(_HELLO_S))
+            raise Refused(why)
         async with self._transfers:
             path = await self._transfer(wire) if self._open else None
         extra = self._is_surplus(hello)
@@ -188,12 +204,14 @@ class Coordinator:
             earlier.wire.close()
             earlier.capture.unlink()
         self._peers[hello.id] = peer
+        if not extra:
+            self._holders[hello.node_rank] = hello.id
         await wire.send({"welcome": True}, self._soon(_HELLO_S))
         return peer
 
     def _is_surplus(self, hello: Hello) -> bool:
-        others = (peer for peer in self._peers.values() if peer.hello.id != hello.id and not peer.extra)
-        return not 0 < hello.node_rank < self._nnodes or hello.node_rank in {each.hello.node_rank for each in others}
+        holder = self._holders.get(hello.node_rank, hello.id)
+        return holder != hello.id or not 0 < hello.node_rank < self._nnodes
 
     async def _transfer(self, wire: Wire) -> Path:
         """Return the file with the capture: readable by its owner only, removed if it is not complete."""
@@ -227,6 +245,8 @@ class Coordinator:
                 await peer.wire.send({"pong": message["ping"], "wall_s": time.time()}, self._soon(_HELLO_S))
             elif "ready" in message:
                 self._settle(peer)
+            elif "listening" in message:
+                peer.listening.set()
             else:
                 peer.samples = messages.parse(message, "samples", dict[str, Any])
                 peer.samples_received.set()
@@ -241,6 +261,7 @@ class Coordinator:
         if peer is not None:
             peer.lost = peer.lost or f"{kind}: {error}"
             peer.samples_received.set()
+            peer.listening.set()
             peer.gone.set()
             self._settle(peer)
         elif len(self._troubles) < _MAX_TROUBLES or (address, kind) in self._troubles:
@@ -255,16 +276,5 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close in the loop's next turn
-
-
-def _peer_address(writer: asyncio.StreamWriter) -> str:
-    """Return the caller's address; an IPv4 one without the ``::ffff:`` of a dual-stack socket."""
-    name = writer.get_extra_info("peername")
-    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else ""
+        self._admission.close()
+        await self._admission.gone()

@@ -9,6 +9,8 @@
     node     {"ping": N}                     several times
     rank 0   {"pong": N, "wall_s": SECONDS}
     node     {"ready": true}
+    rank 0   {"listen": KEY}                the key of the mesh, sealed: see Wire.seal
+    node     {"listening": true}
     rank 0   {"plan": …}                    once more for what was doubtful
     node     {"samples": {NAME: …}}
     rank 0   {"leave": Leave}

@@ -19,7 +19,7 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
 from ncclprobe.model.values import replace
-from ncclprobe.wire import Wire, WireError, connect
+from ncclprobe.wire import Key, Wire, WireError, connect
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -38,7 +38,7 @@ _BY_PATIENCE = ("resolve", "filtered", "silent")
 """Outcomes of a try that begins too late, whatever was there."""
 _FARTHER = (
     *("resolve", "route", "address", "denied", "unreachable", "filtered", "refused"),
-    *("reset", "silent", "foreign", "garbled", "too-big", "stranger"),
+    *("reset", "hung-up", "silent", "foreign", "garbled", "too-big", "stranger"),
 )
 """How far a call came. Of several addresses the one that came farthest tells most."""
 
@@ -52,7 +52,7 @@ def addresses_of(name: str) -> Sequence[str]:
 async def find(
     target: str,
     port: int,
-    token: bytes,
+    key: Key,
     deadline: float,
     *,
     interfaces: Mapping[str, str] = MappingProxyType({}),
@@ -66,7 +66,7 @@ async def find(
     reach = Reach(target, port, "resolve", "there was no time to try")
     counts: Counter[str] = Counter()
     while time.monotonic() < deadline:
-        wire, now = await _round(reach, token, deadline, interfaces, resolve)
+        wire, now = await _round(reach, key, deadline, interfaces, resolve)
         cut_short = reach.tries > 0 and now.outcome in _BY_PATIENCE and time.monotonic() >= deadline
         tries = reach.tries + 1
         reach = reach if cut_short else now
@@ -82,7 +82,7 @@ async def find(
 
 
 async def _round(
-    reach: Reach, token: bytes, deadline: float, interfaces: Mapping[str, str], resolve: Resolve
+    reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve
 ) -> tuple[Wire | None, Reach]:
     """Try every address once."""
     started = time.monotonic()
@@ -96,7 +96,7 @@ async def _round(
     reach = replace(reach, addresses=addresses, resolve_s=round(time.monotonic() - started, 4))
     rounds = [replace(reach, outcome="resolve", detail=f"{reach.target}: {trouble}", address="", source="")]
     for address in addresses:
-        wire, attempt = await _attempt(reach, address, token, deadline, interfaces)
+        wire, attempt = await _attempt(reach, address, key, deadline, interfaces)
         if wire is not None:
             return wire, attempt
         rounds.append(attempt)
@@ -104,7 +104,7 @@ async def _round(
 
 
 async def _attempt(
-    reach: Reach, address: str, token: bytes, deadline: float, interfaces: Mapping[str, str]
+    reach: Reach, address: str, key: Key, deadline: float, interfaces: Mapping[str, str]
 ) -> tuple[Wire | None, Reach]:
     reach = replace(reach, address=address, source="", interface="")
     try:
@@ -114,7 +114,7 @@ async def _attempt(
         return None, replace(reach, outcome=outcome, detail=f"{address}: {os.strerror(error.errno or 0)}")
     reach = replace(reach, source=source, interface=interfaces.get(source, ""))
     try:
-        wire = await connect(address, reach.port, token, min(deadline, time.monotonic() + _CONNECT_S), small=True)
+        wire = await connect(address, reach.port, key, min(deadline, time.monotonic() + _CONNECT_S), small=True)
     except WireError as error:
         return None, replace(reach, outcome=error.kind, detail=str(error))
     return wire, replace(reach, outcome="ok", detail="")

@@ -13,7 +13,8 @@ T = TypeVar("T")
 async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
     """Return what `work` returns. asyncio's own executor would be waited for when the loop ends.
 
-    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()).
+    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()), or where no thread can be had: the
+    message says so.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -32,7 +33,10 @@ async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended before
             loop.call_soon_threadsafe(settle, how, outcome)
 
-    threading.Thread(target=attempt, daemon=True).start()
+    try:
+        threading.Thread(target=attempt, daemon=True).start()
+    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
+        raise TimeoutError(f"this process may start no thread ({error})") from None
     try:
         return await asyncio.wait_for(done, max(0.0, deadline - time.monotonic()))
     except asyncio.TimeoutError:

@@ -1,13 +1,17 @@
 """Gather the ranks of one node: each hands what only it can see to local rank 0, and leaves when told.
 
 They use a unix socket with an abstract name, which needs no folder, ends with its process, and is visible in this
-network namespace only. Its name is drawn from the token, and each side must prove the token.
+network namespace only. Its name is drawn from the token; each side must prove it, and be of the same user: unix(7),
+SO_PEERCRED.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import hmac
+import os
+import socket
+import struct
 import time
 from collections.abc import Collection
 from types import TracebackType
@@ -57,6 +61,7 @@ class Siblings:
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(WireError):
+            _refuse_other_user(writer)
             soon = min(self._deadline, time.monotonic() + _HELLO_S)
             wire = await accept(reader, writer, self._token, soon)
             message = await wire.receive(soon, _MAX_TEXT_BYTES)
@@ -106,7 +111,17 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
     while True:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_unix_connection(socket_name(token, node_rank), limit=1 << 14)
+            _refuse_other_user(writer)
             return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S))
         if time.monotonic() + _PAUSE_S > deadline:
             raise WireError("refused", "local rank 0 of this node is not there")
         await asyncio.sleep(_PAUSE_S)
+
+
+def _refuse_other_user(writer: asyncio.StreamWriter) -> None:
+    """Raises WireError, and hangs up, where the other side of a unix socket is another user's process."""
+    said = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", said)
+    if user != os.geteuid():
+        writer.transport.abort()
+        raise WireError("stranger", f"user {user} holds the socket on which this node's ranks meet")

@@ -1,35 +1,181 @@
-"""Derive the secret that the processes of one run share."""
+"""Find the secret by which the processes of one run prove to each other that they belong to it.
 
+The first of these that there is: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file
+of this user in a home that the nodes share; one that node 0 makes and prints where the nodes are started by hand. Where
+there is none, no node can prove anything, and the report says so.
+"""
+
+import contextlib
 import hashlib
+import hmac
 import json
 import os
+import secrets
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 
+from ncclprobe.cluster.rendezvous import munge
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.reach import Proof
 from ncclprobe.model.values import Struct
+from ncclprobe.wire import SECRET_BYTES, Key
 
 VARIABLE = "NCCLPROBE_TOKEN"
+TRUST = "--trust-network"
+LEAST_CHARACTERS = 16
+"""A caller's proof lets who answers it try out tokens at leisure: 16 random letters and digits are beyond that."""
+
+_ROUNDS = 100_000  # of PBKDF2 over a token that a person may have chosen: about 30 ms, once
+_FILE = Path(".config", "ncclprobe", "token")
+_SHARED = frozenset(
+    {
+        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "9p", "virtiofs", "afs", "panfs", "pvfs2"),
+        *("wekafs", "gfs2", "ocfs2", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs", "fuse.sshfs", "fuse.moosefs"),
+    }
+)
+"""File systems that several machines mount, as /proc/self/mountinfo calls them."""
 
 
 class Token(Struct, frozen=True):
-    """`secret` keys every signature; `origin` says where it is from, and what it guards against."""
+    """What proves that a process belongs to the run.
 
-    secret: bytes
+    `mark` is made of what every process of the run knows, and every stranger as well: it keeps runs apart, no more.
+    `key` proves; None: the nodes have nothing that would, or `by_store`: torchrun's store will hand one out. `origin`
+    says where it is from. `trusted`: --trust-network. `made` is the text of a secret made here for the other nodes.
+    """
+
+    mark: bytes
+    key: Key | None
     origin: str
+    trusted: bool = False
+    by_store: bool = False
+    made: str = ""
 
     def __repr__(self) -> str:
         return f"Token({self.origin})"
 
+    @property
+    def unproven(self) -> bool:
+        """Return whether the nodes can prove nothing to each other, and nothing says that they need not."""
+        return self.key is None and not self.by_store
 
-def run_token(variables: Mapping[str, str | None], run_id: str, port: int) -> Token:
-    """Return the token of NCCLPROBE_TOKEN, or one from the job's id, its user and its port.
+    @property
+    def local(self) -> bytes:
+        """Return what names the socket on which the ranks of one node meet; who they are the kernel says."""
+        return self.key if isinstance(self.key, bytes) else self.mark
 
-    MASTER_ADDR is no part of it: one node may call rank 0 by name and another by number.
+    @property
+    def proof(self) -> Proof:
+        """Return what the report says of it."""
+        return Proof(self.origin, not self.unproven and not self.trusted, self.trusted)
+
+
+def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bool = False) -> Token:
+    """Return this run's token. Raises UsageError where the user's own is too weak, or is not given.
+
+    MASTER_ADDR is no part of the mark: one node may call rank 0 by name and another by number.
     """
+    mark = _mark(launch)
+    if launch.agent_store:
+        return Token(mark, None, "random, through torchrun's store", by_store=True)
     if given := variables.get(VARIABLE):
-        return Token(hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), VARIABLE)
-    known = json.dumps([run_id, os.getuid(), port])
-    what = "the job's id, user and port" if run_id else "user and port"
-    return Token(
-        hashlib.sha256(f"ncclprobe {known}".encode()).digest(),
-        f"derived from {what}, against mix-ups only ({VARIABLE} is for more)",
-    )
+        return Token(mark, _stretched(given), VARIABLE)
+    if trust:
+        return Token(mark, mark, f"none ({TRUST}): every process on this network may be part of the run", trusted=True)
+    if launch.several_nodes:
+        if variables.get("SLURM_JOB_ID") and munge.is_here():
+            return Token(mark, munge.Munge(mark), "munge")
+        if secret := _of_home(Path(variables.get("HOME") or "/")):
+            return Token(mark, hmac.digest(secret, mark, hashlib.sha256), f"~/{_FILE}")
+        if launch.kind == "options":
+            return _made_by_hand(mark, launch)
+    return Token(mark, None, "none")
+
+
+def _mark(launch: Launch) -> bytes:
+    known = json.dumps([launch.run_id, os.getuid(), launch.master_port or 0])
+    return hashlib.sha256(f"ncclprobe {known}".encode()).digest()
+
+
+def _stretched(given: str) -> bytes:
+    """Return the key of a token that a person gave. Raises UsageError."""
+    if len(given) < LEAST_CHARACTERS:
+        raise UsageError(
+            f"{VARIABLE} has {len(given)} characters, and a stranger can guess less than {LEAST_CHARACTERS}: "
+            "take `openssl rand -hex 16`, the same on every node"
+        )
+    text = given.encode("utf-8", "surrogateescape")
+    return hashlib.pbkdf2_hmac("sha256", text, b"ncclprobe", _ROUNDS, SECRET_BYTES)
+
+
+def _made_by_hand(mark: bytes, launch: Launch) -> Token:
+    if launch.node_rank:
+        raise UsageError(
+            f"{VARIABLE} is not set: start this node with the line that node 0 prints, or give {TRUST} on every node "
+            "where no stranger can reach these hosts"
+        )
+    text = secrets.token_hex(LEAST_CHARACTERS)
+    return Token(mark, _stretched(text), "made by node 0, for this run", made=text)
+
+
+def _of_home(home: Path) -> bytes | None:
+    """Return the secret of this user's file; make one where the home is on a file system that nodes share.
+
+    None: there is none. Raises UsageError where the file could be another's, or others can read it.
+    """
+    path = home / _FILE
+    try:
+        if not path.exists():
+            if not is_shared(home):
+                return None
+            _make(path)
+        return _read(path)
+    except OSError:  # a home that root may not write (root_squash), a full disk: as if there were none
+        return None
+
+
+def _make(path: Path) -> None:
+    """Write a new secret, whole or not at all; leave another node's that was quicker. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+        file.write(secrets.token_hex(SECRET_BYTES))
+        os.fsync(file.fileno())
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        part.unlink()
+
+
+def _read(path: Path) -> bytes:
+    """Raises OSError, and UsageError where the file is not this user's alone."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        fit = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        if not fit:
+            raise UsageError(f"{path}: other users could read or have written it: remove it, and a new one is made")
+        text = file.read(4 * SECRET_BYTES).strip()
+    if len(text) < 2 * LEAST_CHARACTERS:
+        raise UsageError(f"{path}: holds no secret of {2 * LEAST_CHARACTERS} characters: remove it, a new one is made")
+    return text
+
+
+def is_shared(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Return whether `path` is on a file system that several machines mount: proc_pid_mountinfo(5)."""
+    try:
+        place, lines = str(path.resolve()), mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    best = ("", "")
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        words = fields.split()
+        point = words[4].replace("\\040", " ") if len(words) > 4 else ""
+        inside = point and (place == point or place.startswith(point.rstrip("/") + "/"))
+        if inside and len(point) >= len(best[0]):
+            best = point, rest.split(" ")[0]
+    return best[1] in _SHARED

@@ -6,7 +6,7 @@ from typing import Any
 
 from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, MAX_HELLO_BYTES, MAX_PLAN_BYTES, Hello, Leave, parse
 from ncclprobe.facts.reach import ClockOffset
-from ncclprobe.wire import Wire
+from ncclprobe.wire import Wire, WireError
 
 _PINGS = 8
 
@@ -42,10 +42,22 @@ class Worker:
         rtt_s = time.monotonic() - started
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
-    async def next_instruction(self, deadline: float) -> dict[str, Any] | Leave:
-        """Return what this node is to do next: a plan to probe by, or how to leave."""
+    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | Leave:
+        """Return what this node is to do next: listen to who proves this key, probe by a plan, or leave."""
         message = await self._wire.receive(deadline, MAX_PLAN_BYTES)
+        if "listen" in message:
+            return self._key(parse(message, "listen", str))
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
+
+    def _key(self, sealed: str) -> bytes:
+        try:
+            return self._wire.seal(bytes.fromhex(sealed))
+        except ValueError:
+            raise WireError("garbled", "sent a key that is none") from None
+
+    async def listening(self, deadline: float) -> None:
+        """Say that this node listens."""
+        await self._wire.send({"listening": True}, deadline)
 
     async def report(self, samples: Mapping[str, Any], deadline: float) -> None:
         """Send the measured samples, by name."""

@@ -74,14 +74,9 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Meas
     found = judged(row, bands, disturbances=[each for each in rows.disturbances if each.falsifies])
     for each in rows.retests:
         if found.status == "fail" and (each.op, each.nbytes, each.place) == (row.op, row.nbytes, row.place):
-            retest = Retest(each.busbw_GBps, each.time_us.mean, each.interval_us, each.batches)
+            retest = Retest(each.busbw_GBps, each.time_us.typical, each.interval_us, each.batches)
             found = judged(found, (), retest=retest)
     return judged(found, (), disturbances=rows.disturbances) if found.status == "fail" else found
-
-
-def typical_GBps(row: Measurement) -> float:
-    """Bus bandwidth by the median time, which verdicts go by; by the mean where that is all there is."""
-    return row.busbw_GBps * row.time_us.mean / (row.time_us.median or row.time_us.mean)
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:

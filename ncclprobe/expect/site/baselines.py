@@ -18,7 +18,6 @@ from typing import Any, Literal
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
@@ -126,6 +125,19 @@ def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: boo
     return Kept(tuple(rows), tuple(refused), tuple(flagged))
 
 
+def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """`runs` without those that are a copy of an earlier one, and a line on each that is."""
+    kept: list[Run] = []
+    copies: list[str] = []
+    for run in runs:
+        same = next((each for each in kept if (each.started, each.rows) == (run.started, run.rows)), None)
+        if same:
+            copies.append(f"{run.source}: the same run as {same.source}, counted once")
+        else:
+            kept.append(run)
+    return kept, copies
+
+
 def _refuse_strangers(runs: Sequence[Run]) -> None:
     """Raises UsageError where two runs are of machines or software that differ."""
     known = [run for run in runs if run.fingerprint]
@@ -147,7 +159,7 @@ def _unfit(row: Measurement) -> str:
 
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
     """The row that `rows` become, why it is no expectation (empty: it is), and whether that is for being low."""
-    first, rates = rows[0], [typical_GBps(row) for row in rows]
+    first, rates = rows[0], [row.busbw_GBps for row in rows]
     value = median(rates)
     mad = median(abs(rate - value) for rate in rates)
     within = median(row.precision or 0.0 for row in rows)
@@ -171,7 +183,7 @@ def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, 
     name = f"{first.op} {size(first.nbytes)}, {first.place} of place" if first.place == "out" else ""
     name = name or f"{first.op} {size(first.nbytes)}, in place"
     if noise > _MOST_NOISE:
-        return kept, f"{name}: too noisy, {noise:.0%} would have to be missing before anybody noticed", False
+        return kept, f"{name}: too noisy for a baseline, its runs scatter by ±{noise:.0%}", False
     least = allowed(first) if allowed else None
     if least is not None and value < least:
         return kept, f"{name}: {value:.4g} GB/s, and this machine should reach {least:.4g} at least", True

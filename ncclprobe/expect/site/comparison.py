@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from ncclprobe.expect.site.bands import typical_GBps
 from ncclprobe.expect.site.baselines import Site
 from ncclprobe.model.measurement import Conditions, Measurement, conditions
 from ncclprobe.model.values import Struct
@@ -69,14 +68,15 @@ def of_site(site: Site) -> dict[RowKey, Point]:
 
 
 def _point(rows: Sequence[Measurement]) -> Point:
-    rates = [typical_GBps(row) for row in rows]
+    rates = [row.busbw_GBps for row in rows]
     if len(rows) > 1:
         return Point(median(rates), min(rates), max(rates))
     row = rows[0]
     if row.interval_us is None:
         return Point(rates[0], rates[0], rates[0], blind=True)
     fast, slow = row.interval_us
-    return Point(rates[0], row.busbw_GBps * row.time_us.mean / slow, row.busbw_GBps * row.time_us.mean / fast)
+    whole = row.busbw_GBps * row.time_us.typical
+    return Point(rates[0], whole / slow, whole / fast)
 
 
 def differences(old: Mapping[RowKey, Point], new: Mapping[RowKey, Point], tolerance: float) -> Iterator[RowDifference]:

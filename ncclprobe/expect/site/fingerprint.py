@@ -9,7 +9,7 @@ from ncclprobe.model.measurement import Fingerprint
 
 
 def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
-    """What differs, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is no difference."""
+    """Return what differs, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is no difference."""
     if old is None or new is None:
         return ()
     return (
@@ -26,7 +26,7 @@ def unknown(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]
 
 
 def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
-    """Whether machine and topology agree in all that both know, and they know something of each other.
+    """Return whether machine and topology agree in all that both know, and they know something of each other.
 
     Software may differ: that is what many want to compare.
     """
@@ -37,7 +37,7 @@ def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
 
 
 def digest(devices: Any) -> str:
-    """Twelve hexadecimal digits of `devices`, any JSON: what the topology is told apart by."""
+    """Return twelve hexadecimal digits of `devices`, any JSON: what the topology is told apart by."""
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -100,13 +100,13 @@ def _ends(row: Measurement) -> tuple[float, float] | None:
     """Bus bandwidth at both ends of the median's interval, the slower first."""
     if row.interval_us is None:
         return None
-    return _rates(row.busbw_GBps, row.time_us.mean, row.interval_us)
+    return _rates(row.busbw_GBps, row.time_us.typical, row.interval_us)
 
 
 def _retest_ends(retest: Retest) -> tuple[float, float] | None:
-    return None if retest.interval_us is None else _rates(retest.busbw_GBps, retest.mean_us, retest.interval_us)
+    return None if retest.interval_us is None else _rates(retest.busbw_GBps, retest.time_us, retest.interval_us)
 
 
-def _rates(busbw: float, mean_us: float, interval_us: tuple[float, float]) -> tuple[float, float]:
+def _rates(busbw: float, time_us: float, interval_us: tuple[float, float]) -> tuple[float, float]:
     fast, slow = interval_us
-    return busbw * mean_us / slow, busbw * mean_us / fast
+    return busbw * time_us / slow, busbw * time_us / fast

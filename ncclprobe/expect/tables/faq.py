@@ -32,7 +32,7 @@ class Belief(Struct, frozen=True):
 
 
 def table() -> tuple[Belief, ...]:
-    """Every belief, the most asked first."""
+    """Return every belief, the most asked first."""
     return _BELIEFS
 
 

@@ -54,20 +54,22 @@ class GpuProduct(Struct, frozen=True):
 
     @property
     def nccl_pcie_GBps(self) -> float | None:
-        """Its slot as NCCL counts it; None where it has none."""
+        """Return the slot as NCCL counts it; None where it has none."""
         if self.pcie_generation is None or self.pcie_width is None:
             return None
         return nccl_pcie_GBps(self.pcie_generation, self.pcie_width)
 
 
 def nccl_pcie_GBps(generation: int, width: int) -> float:
-    """A slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. A generation unknown to it counts as Gen3."""
+    """Return a slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. A generation unknown to it counts as
+    Gen3.
+    """
     return NCCL_PCIE_GBPS_PER_LANE.get(generation, NCCL_PCIE_GBPS_PER_LANE[3]) * width
 
 
 @cache
 def table() -> Mapping[str, GpuProduct]:
-    """Every product, by NVML's name and by each alias of it."""
+    """Return every product, by NVML's name and by each alias of it."""
     gpus = products()
     named = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
@@ -80,7 +82,7 @@ def table() -> Mapping[str, GpuProduct]:
 
 @cache
 def products() -> tuple[GpuProduct, ...]:
-    """Every product once, as the table orders them."""
+    """Return every product once, as the table orders them."""
     data = pkgutil.get_data(__package__, "gpus.csv") or b""
     gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
     if len({gpu.name for gpu in gpus}) < len(gpus):

@@ -35,23 +35,13 @@ class LinkKind(Struct, frozen=True):
 
 @cache
 def table() -> Mapping[str, LinkKind]:
-    """Every link by its name."""
+    """Return every link by its name."""
     data = pkgutil.get_data(__package__, "links.csv") or b""
     rows = [_link(row) for row in csv.DictReader(data.decode().splitlines())]
     links = {link.name: link for link in rows}
     if len(links) < len(rows):
         raise ValueError("links.csv: a name comes twice")
     return MappingProxyType(links)
-
-
-def pcie(generation: int, width: int) -> LinkKind | None:
-    """The PCIe link of this generation and width, where the table has it."""
-    return table().get(f"PCIe Gen{generation} x{width}")
-
-
-def infiniband(generation: str, lanes: int = 4) -> LinkKind | None:
-    """The InfiniBand link of a generation as sysfs spells it (``NDR``)."""
-    return table().get(f"InfiniBand {lanes}x {generation}")
 
 
 def _link(row: Mapping[str, str]) -> LinkKind:

@@ -77,7 +77,7 @@ _LINE_OVER_NCCL = 63.0 / 48.0
 
 
 def from_toml(text: str, path: str) -> MachineType:
-    """One type. Raises UsageError naming `path`, the key and the reason."""
+    """Return one type. Raises UsageError naming `path`, the key and the reason."""
     said = table(document(text, path), _MACHINE, path)
     match = _match(said["match"], f"{path}: match")
     known = gpus.table()
@@ -183,7 +183,7 @@ def _refuse_ranks(per_node: int, ranks: int, links: NodeLinks, where: str) -> No
 
 
 def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:
-    """The bus bandwidth that no healthy machine exceeds in `row`'s case.
+    """Return the bus bandwidth that no healthy machine exceeds in `row`'s case.
 
     Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers where the ring
     moves 2(n-1)/n, so its busbw may be 2(n-1)/(n+1) times as much. Between nodes busbw x (n-g)/(n-1) has to pass the

@@ -70,11 +70,11 @@ class Published(Struct, frozen=True):
 
     @property
     def ranks(self) -> int:
-        """One per GPU."""
+        """Return one per GPU."""
         return self.gpus * self.nodes
 
     def overlaps(self, other: "Published") -> bool:
-        """Whether some case is covered by both."""
+        """Return whether some case is covered by both."""
         same = (self.op, self.gpus, self.nodes) == (other.op, other.gpus, other.nodes)
         return same and self.min_bytes <= other.max_bytes and other.min_bytes <= self.max_bytes
 
@@ -111,7 +111,7 @@ class MachineType(Struct, frozen=True):
     note: str = ""
 
     def system(self) -> NodeSystem:
-        """The machine as the cost model sees it."""
+        """Return the machine as the cost model sees it."""
         gpu, links = gpus.table()[self.gpu], self.links
         return NodeSystem(
             name=self.name,

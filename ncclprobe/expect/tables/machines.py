@@ -111,7 +111,11 @@ def find(name: str) -> MachineType:
     if _folded(name) in folded:
         return machines[folded[_folded(name)]]
     close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(folded[word] for word in close)}?" if close else "`ncclprobe expect --list`"
+    hint = (
+        f"did you mean {' or '.join(folded[word] for word in close)}?"
+        if close
+        else "`ncclprobe expect --list` names them; '8 x L40S' composes one"
+    )
     raise UsageError(f"no machine type is called {name[:80]!r}; {hint}")
 
 

@@ -25,7 +25,7 @@ class Product(Struct, frozen=True):
 
 @cache
 def products() -> Mapping[str, Product]:
-    """Every product whose NVLinks are known, by its name."""
+    """Return every product whose NVLinks are known, by its name."""
     return MappingProxyType(
         {
             gpu.name: Product(gpu.name, gpu.nvlinks, gpu.nvlink_GBps, gpu.wiring, gpu.nvlink_source)

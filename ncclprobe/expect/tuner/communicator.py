@@ -23,40 +23,41 @@ class Communicator(Struct, frozen=True):
 
     @property
     def tuning(self) -> Tuning:
-        """The constants of this version."""
+        """Return the constants of this version."""
         return tuning(self.version)
 
     @property
     def per_node(self) -> float:
-        """Ranks of each node, on average."""
+        """Return ranks of each node, on average."""
         return self.ranks / self.nodes
 
     @property
     def generation(self) -> int:
-        """The row of a table: Volta, Ampere, Hopper, Blackwell."""
+        """Return the row of a table: Volta, Ampere, Hopper, Blackwell."""
         cc = self.system.compute_capability
         return 3 if cc >= 100 else 2 if cc >= 90 else 1 if cc >= 80 else 0
 
     @property
     def column(self) -> int:
-        """The column of a table: one node, two, more."""
+        """Return the column of a table: one node, two, more."""
         return min(self.nodes, 3) - 1
 
     def graph(self, algorithm: Algorithm) -> Graph:
-        """The channels that `algorithm` uses."""
+        """Return the channels that `algorithm` uses."""
         nvls = self.graphs.nvls or self.graphs.ring
         trees = self.graphs.tree
         return {"Tree": trees, "Ring": self.graphs.ring, "NVLS": nvls, "NVLSTree": nvls, "PAT": trees}[algorithm]
 
     def steps(self, function: Function) -> int:
-        """How often a ring passes something on."""
+        """Return how often a ring passes something on."""
         if function == "AllReduce":
             return 2 * (self.ranks - 1)
         return self.ranks - 1 if function in ("AllGather", "ReduceScatter") else self.ranks
 
     @property
     def channels(self) -> int:
-        """Twice the search's, and twice more on fast rings between nodes (src/graph/connect.cc:460).
+        """Return twice the channels of the search, and twice more on fast rings between nodes
+        (src/graph/connect.cc:460).
 
         Before 2.28 never fewer than NVLS has; Hopper's fast rings first, Blackwell's since 2.25.
         """
@@ -70,7 +71,7 @@ class Communicator(Struct, frozen=True):
 
     @property
     def nvls_channels(self) -> int:
-        """Those of the switches' reduction, whatever the size of a call (src/transport/nvls.cc:203)."""
+        """Return those of the switches' reduction, whatever the size of a call (src/transport/nvls.cc:203)."""
         if self.system.compute_capability < 100 or self.version < (2, 25, 0):
             return 16
         if self.version < (2, 27, 0):
@@ -80,7 +81,7 @@ class Communicator(Struct, frozen=True):
         return self._nvls_channels_between() if self.version >= (2, 30, 0) else 32
 
     def _nvls_channels_between(self) -> int:
-        """Blackwell's, since 2.30: fewer where the NICs are the limit."""
+        """Return Blackwell's number, since 2.30: fewer where the NICs are the limit."""
         nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
         if nic < 48 or self.nodes == 2:
             return 32

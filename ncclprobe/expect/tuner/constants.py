@@ -46,7 +46,7 @@ _NVLINK_BEFORE: Final[tuple[tuple[NcclVersion, float], ...]] = (((2, 27, 5), 40.
 
 
 def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
-    """What NCCL takes the link between two sockets to carry."""
+    """Return what NCCL takes the link between two sockets to carry."""
     speed = _SOCKETS[processor]
     for since, before in _SOCKETS_BEFORE:
         speed = before.get(processor, speed) if version < since else speed
@@ -54,7 +54,7 @@ def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
 
 
 def nvlink_GBps(compute_capability: int, link_GBps: float, version: NcclVersion) -> float:
-    """One NVLink as `version` counts it, where the newest counts `link_GBps`."""
+    """Return one NVLink as `version` counts it, where the newest counts `link_GBps`."""
     for since, speed in _NVLINK_BEFORE:
         if version < since and compute_capability // 10 == 10:
             link_GBps = min(link_GBps, speed)
@@ -86,7 +86,7 @@ _STEPS: Final[tuple[tuple[NcclVersion, int, Speeds, Speeds], ...]] = (
 
 
 def speeds(compute_capability: int, version: NcclVersion, *, network: bool) -> Speeds:
-    """The speeds of a channel that the search tries, fastest first."""
+    """Return the speeds of a channel that the search tries, fastest first."""
     for since, least, intra, inter in _STEPS:
         if version >= since and compute_capability >= least:
             return inter if network else intra

@@ -34,7 +34,7 @@ assert set(get_args(PathWord)) == set(WORDS)
 
 
 def graph_dump(text: str, path: str) -> Graphs:
-    """The graphs of a dump. Raises UsageError, naming `path` and the reason, for what is none."""
+    """Return the graphs of a dump. Raises UsageError, naming `path` and the reason, for what is none."""
     if len(text.encode(errors="replace")) > MOST_BYTES:
         raise UsageError(f"{path}: larger than {MOST_BYTES >> 20} MiB, so no graph dump of NCCL's")
     if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):
@@ -107,7 +107,7 @@ def _word(text: str, where: str) -> PathWord:
 
 
 def _whole(found: Mapping[str, Graph], path: str, source: str) -> Graphs:
-    """Ring and tree are always there; NVLS without channels is none."""
+    """Return the algorithms: ring and tree always; NVLS without channels is none."""
     for name in ("ring", "tree"):
         if name not in found or not found[name].channels or not found[name].bw_intra:
             raise UsageError(f"{path}: holds no {name} graph with channels")
@@ -116,7 +116,8 @@ def _whole(found: Mapping[str, Graph], path: str, source: str) -> Graphs:
 
 
 def pattern_lines(text: str, path: str) -> Graphs:
-    """The graphs of the first communicator of an INFO log with the GRAPH subsystem. Raises UsageError without any.
+    """Return the graphs of the first communicator of an INFO log with the GRAPH subsystem. Raises UsageError without
+    any.
 
     Several processes write one log; all of one communicator agree, so that the first of each kind speaks for it.
     """
@@ -141,7 +142,7 @@ def pattern_lines(text: str, path: str) -> Graphs:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Bounded: a line of Pattern stands early, and is short."""
+    """Yield lines, bounded: a line of Pattern stands early, and is short."""
     for number, match in enumerate(re.finditer(r"[^\n]+", text)):
         if number >= _MOST_LINES:
             return

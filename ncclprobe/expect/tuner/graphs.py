@@ -56,5 +56,5 @@ class Graphs(Struct, frozen=True, kw_only=True):
 
 
 def farther(one: PathWord, other: PathWord) -> PathWord:
-    """The worse of two kinds of path."""
+    """Return the worse of two kinds of path."""
     return max(one, other, key=WORDS.index)

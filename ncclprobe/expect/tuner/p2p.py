@@ -21,7 +21,7 @@ class RankLinks(Struct, frozen=True, kw_only=True):
 
 
 def links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLinks:
-    """The links of one rank of `shape`."""
+    """Return the links of one rank of `shape`."""
     largest = max(nvlink_domains(system, shape))
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
     slot = system.to_nic_GBps or LOCAL_GBps

@@ -63,7 +63,7 @@ _NET: Final[Latencies] = MappingProxyType(
 
 
 def _simple(latencies: Latencies, simple: Mapping[Algorithm, float]) -> Latencies:
-    """`latencies` with other values for Simple."""
+    """Return `latencies` with other values for Simple."""
     return MappingProxyType({name: (*each[:2], simple.get(name, each[2])) for name, each in latencies.items()})
 
 
@@ -75,7 +75,7 @@ _NVLS_TREE: Final[Limits] = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7,
 
 
 def _row(limits: Limits, row: int, *values: float) -> Limits:
-    """`limits` with another row."""
+    """Return `limits` with another row."""
     one, two, more = values
     return (*limits[:row], (one, two, more), *limits[row + 1 :])
 
@@ -117,7 +117,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     ring_returns: bool = False
 
     def hardware(self, kind: Hardware) -> Latencies:
-        """The latency of one hop."""
+        """Return the latency of one hop."""
         return {"NVLINK": self.nvlink, "PCI": self.pci, "NET": self.net}[kind]
 
 
@@ -177,7 +177,7 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
 
 @cache
 def tuning(version: NcclVersion) -> Tuning:
-    """The constants of `version`."""
+    """Return the constants of `version`."""
     found = Tuning()
     for since, differences in BEFORE:
         found = replace(found, **differences) if version < since else found

@@ -46,17 +46,17 @@ class Within(Struct, frozen=True, kw_only=True):
         return self.ring(speed) * (2 if self.gpus == 2 or self.least == 2 else 1)
 
     def leaving(self, speed: float) -> int:
-        """How many fit that leave the node, so that one GPU of each spares its links."""
+        """Return how many fit that leave the node, so that one GPU of each spares its links."""
         return MOST_CHANNELS if self.gpus == 1 else max(self.ring(speed), self.open(speed) if self.open else 0)
 
     def same(self, channels: int, speed: float, found: int) -> bool:
-        """Whether all `channels` take one path, `found` of them before NCCL doubles them."""
+        """Return whether all `channels` take one path, `found` of them before NCCL doubles them."""
         fits = (self.path or self.ring)(speed)
         return channels <= fits and found * (self.gpus + 1) <= _PATIENCE
 
 
 def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Absent:
-    """The links within a node, by how they are laid."""
+    """Return the links within a node, by how they are laid."""
     if gpus == 1:
         return Within(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
@@ -85,7 +85,7 @@ def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Abse
 
 
 def fit(capacity: float, speed: float) -> int:
-    """How many channels of `speed` a link carries; NCCL rounds what is left to thousandths."""
+    """Return how many channels of `speed` a link carries; NCCL rounds what is left to thousandths."""
     return math.floor(round(capacity / speed, 6))
 
 
@@ -112,7 +112,9 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
 
 
 def _uneven(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
-    """Four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some ring."""
+    """Return four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some
+    ring.
+    """
     if (system.gpus, system.nvlinks) != (4, 4):
         return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
     if gpus not in (2, 4):
@@ -122,7 +124,7 @@ def _uneven(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
 
 
 def _cube(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
-    """The DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
+    """Return the DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
 
     Faster than a link are only the pairs of links, which form one ring of all eight.
     """
@@ -140,7 +142,7 @@ def _cube(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
 
 
 def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> Within:
-    """GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
+    """Return GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
     through_root = not crosses and (not system.p2p or gpus > _ON_A_SWITCH)

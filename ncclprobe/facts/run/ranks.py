@@ -30,7 +30,7 @@ class Participants(Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """How many hosts there are."""
+        """Return how many hosts there are."""
         return len(set(self.hosts))
 
 

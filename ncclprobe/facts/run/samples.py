@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]:
-    """All samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured where there is none.
+    """Return all samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured where there is none.
 
     `none`: what the reader is told then.
     """
@@ -37,5 +37,5 @@ def any_of(host: Host, name: str, kind: type[T]) -> tuple[T, ...]:
 
 
 def last(host: Host, name: str, kind: type[T], none: str = "") -> T:
-    """The newest sample called `name`. Raises as :func:`every` does."""
+    """Return the newest sample called `name`. Raises as :func:`every` does."""
     return every(host, name, kind, none)[-1]

@@ -8,7 +8,7 @@ from ncclprobe.model.report import Report
 
 
 def render(report: Report) -> str:
-    """The whole page. Needs jinja2, and plotly where something was measured (the extra ``html``)."""
+    """Return the whole page. Needs jinja2, and plotly where something was measured (the extra ``html``)."""
     from ncclprobe.report.html.page import page  # here, so that asking for no page costs nothing
 
     return page(report)

@@ -1,7 +1,7 @@
 """Curves of a sweep as plotly figures: plain dictionaries, data only. Colours are names of the page's own variables
 (``--fail``), which the page's script fills in, so that one figure suits light, dark and paper.
 
-Bandwidth is busbw, of the mean time, which is what is judged. The short bars are the median with its 95 % interval: a
+Bandwidth is busbw, of the median time, which is what is judged. The short bars are its 95 % interval: a
 point next to its bar says that a few slow calls made the mean.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, printable, rate
-from ncclprobe.units import size
+from ncclprobe.report.html.legible import micros, printable, rate
+from ncclprobe.units import plural, size
 
 MOST_OPS = 24
 MOST_POINTS = 400
@@ -94,7 +94,7 @@ def _bandwidth(row: Measurement) -> float | None:
 
 
 def _latency(row: Measurement) -> float | None:
-    return _drawn(row.time_us.mean)
+    return _drawn(row.time_us.typical)
 
 
 def _median_latency(row: Measurement) -> tuple[float | None, ...]:
@@ -109,7 +109,7 @@ def _median_bandwidth(row: Measurement) -> tuple[float | None, ...]:
 
 
 def _as_rate(row: Measurement, time: float | None) -> float | None:
-    whole = row.busbw_GBps * row.time_us.mean
+    whole = row.busbw_GBps * row.time_us.typical
     return _drawn(whole / time) if time else None
 
 
@@ -218,7 +218,7 @@ def _hover(row: Measurement) -> str:
     lines = [
         f"<b>{size(row.nbytes)}</b>  {'in place' if row.place == 'in' else 'out of place'}  <b>{row.status}</b>",
         f"bus {rate(row.busbw_GBps)} GB/s, algorithm {rate(row.algbw_GBps)} GB/s",
-        f"mean {micros(row.time_us.mean)} µs, median {micros(row.time_us.median)} µs",
+        f"median {micros(row.time_us.median)} µs, mean {micros(row.time_us.mean)} µs",
     ]
     if row.interval_us:
         lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} µs (95 %)")

@@ -40,7 +40,7 @@ class Kind(Struct, frozen=True):
 
     @property
     def others(self) -> list[str]:
-        """Names of GPUs and NICs: the columns of the table of paths."""
+        """Return names of GPUs and NICs: the columns of the table of paths."""
         return [each.name for each in (*(self.topology.gpus or ()), *(self.topology.nics or ()))]
 
 
@@ -64,7 +64,7 @@ def _states(report: Report, found: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def tiles(report: Report, found: Sequence[Row]) -> tuple[list[Tile], int]:
-    """The nodes in the report's order, and how many are not shown. Where not all fit: the loudest first."""
+    """Return the nodes in the report's order, and how many are not shown. Where not all fit: the loudest first."""
     states = _states(report, found)
     if len(states) > MOST_TILES:
         states.sort(key=lambda each: ORDER.index(each[1]))
@@ -74,7 +74,7 @@ def tiles(report: Report, found: Sequence[Row]) -> tuple[list[Tile], int]:
 
 
 def states(report: Report, found: Sequence[Row]) -> list[tuple[str, int, str]]:
-    """(state, how many, who), the loudest first."""
+    """Return (state, how many, who), the loudest first."""
     by_state: dict[str, list[str]] = defaultdict(list)
     for name, state in _states(report, found):
         by_state[state].append(name)
@@ -82,7 +82,7 @@ def states(report: Report, found: Sequence[Row]) -> list[tuple[str, int, str]]:
 
 
 def kinds(report: Report, found: Sequence[Row]) -> tuple[list[Kind], int, int]:
-    """The kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
+    """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
     marks = _marks(report, found)
     groups: dict[tuple[str, tuple[tuple[str, tuple[Mark, ...]], ...]], list[str]] = defaultdict(list)
     for name, topology in report.topology.items():

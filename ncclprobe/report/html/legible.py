@@ -16,7 +16,9 @@ _NAMES = 160
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """`text` with control, direction and surrogate characters escaped, cut after `limit` with a word about the rest."""
+    """Return `text` with control, direction and surrogate characters escaped, cut after `limit` with a word about the
+    rest.
+    """
     kept = text[:limit]
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in kept)
@@ -25,12 +27,12 @@ def printable(text: str, limit: int = LONGEST) -> str:
 
 
 def finalize(value: object) -> object:
-    """What jinja2 calls on each value before it escapes it. Markup is what this package made itself."""
+    """Return what jinja2 calls on each value before it escapes it. Markup is what this package made itself."""
     return value if isinstance(value, Markup) else printable(str(value))
 
 
 def folded(names: Iterable[str], limit: int = _NAMES) -> str:
-    """`names` as one short list, ``n[0-3]``; a long one is cut between names and counted: ``… (240 nodes)``."""
+    """Return `names` as one short list, ``n[0-3]``; a long one is cut between names and counted: ``… (240 nodes)``."""
     unique = tuple(dict.fromkeys(names))
     text = fold(unique)
     if len(text) <= limit:
@@ -39,31 +41,28 @@ def folded(names: Iterable[str], limit: int = _NAMES) -> str:
 
 
 def breaks(names: str) -> Markup:
-    """`names`, a folded list, which a browser may break after a comma rather than within a number."""
+    """Return `names`, a folded list, which a browser may break after a comma rather than within a number."""
     return Markup("").join(Markup("{},<wbr>").format(part) for part in printable(names).split(","))[: -len(",<wbr>")]
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 node``, ``2,048 nodes``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def rate(value: float | None) -> str:
-    """GB/s with four digits that mean something: 0.001234, 1.234, 483.2."""
+    """Return GB/s with four digits that mean something: 0.001234, 1.234, 483.2."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:#.4g}" if value >= 1e-4 or value <= 0 else f"{value:.1e}"
 
 
 def micros(value: float | None) -> str:
-    """Microseconds with two digits after the point up to a thousand, and none beyond a hundred thousand."""
+    """Return microseconds with two digits after the point up to a thousand, and none beyond a hundred thousand."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,.2f}" if value < 1000 else f"{value:,.1f}" if value < 100_000 else f"{value:,.0f}"
 
 
 def data(value: Any) -> Markup:
-    """`value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator in it."""
+    """Return `value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator in
+    it.
+    """
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for mark in "<>&":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -71,7 +70,7 @@ def data(value: Any) -> Markup:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with numbers that JSON lacks as null and every text printable."""
+    """Return `value` with numbers that JSON lacks as null and every text printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):

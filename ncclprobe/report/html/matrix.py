@@ -9,9 +9,9 @@ from typing import Any
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, printable, rate
+from ncclprobe.report.html.legible import micros, printable, rate
 from ncclprobe.report.pairs import description
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 MOST_ENDS = 64
 """Rows of a heat map that can be told apart on a screen."""
@@ -42,7 +42,7 @@ class Words(Struct, frozen=True):
 
 
 def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[Map]:
-    """The tournament (retests are in the JSON): one way, and both ways at once where that was measured."""
+    """Return the round-robin (retests are in the JSON): one way, and both ways at once where that was measured."""
     drawn = []
     for both in (False, True):
         chosen = [row for row in rows if row.both is both and not row.step]
@@ -53,7 +53,7 @@ def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[Map]:
 
 
 def worst(rows: Sequence[PairRow]) -> list[PairRow]:
-    """The slowest directions, as the table under the map lists them."""
+    """Return the slowest directions, as the table under the map lists them."""
     return sorted((row for row in rows if not row.step), key=lambda row: row.GBps)[:WORST]
 
 
@@ -97,13 +97,13 @@ def _blamed(found: Localisation) -> list[Blamed]:
 
 
 def _ends(rows: Sequence[PairRow]) -> dict[int, str]:
-    """The name of each rank's end, in the order of ranks."""
+    """Return the name of each rank's end, in the order of ranks."""
     named = {row.src: row.src_end for row in rows} | {row.dst: row.dst_end for row in rows}
     return dict(sorted(named.items()))
 
 
 def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blamed]) -> list[int]:
-    """All ranks, or those that are blamed and those whose median is lowest."""
+    """Return all ranks, or those that are blamed and those whose median is lowest."""
     if len(ends) <= MOST_ENDS:
         return list(ends)
     rates: dict[int, list[float]] = {rank: [] for rank in ends}
@@ -116,13 +116,13 @@ def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blam
 
 
 def _usual(rows: Sequence[PairRow]) -> dict[bool, float]:
-    """The median rate between nodes and, apart, within nodes, where the transport is another."""
+    """Return the median rate between nodes and, apart, within nodes, where the transport is another."""
     rates = {within: [row.GBps for row in rows if row.inside is within] for within in (False, True)}
     return {within: statistics.median(each) for within, each in rates.items() if each}
 
 
 def _heat(shown: Sequence[int], rows: Sequence[PairRow], usual: dict[bool, float]) -> dict[str, Any]:
-    """Colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
+    """Return the heat map; colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
     place = {rank: n for n, rank in enumerate(shown)}
     z: list[list[float | None]] = [[None] * len(shown) for _ in shown]
     text = [[""] * len(shown) for _ in shown]
@@ -150,7 +150,7 @@ def _heat(shown: Sequence[int], rows: Sequence[PairRow], usual: dict[bool, float
 
 
 def _hover(row: PairRow) -> str:
-    """plotly reads a few elements in hover text, so names are escaped here too."""
+    """Return the hover text; plotly reads a few elements in it, so names are escaped here too."""
     src, dst = escape(printable(row.src_end, 60)), escape(printable(row.dst_end, 60))
     return (
         f"<b>{src} to {dst}</b><br>{rate(row.GBps)} GB/s, {size(row.nbytes)}<br>"
@@ -160,7 +160,7 @@ def _hover(row: PairRow) -> str:
 
 
 def _layout(shown: Sequence[int], ends: dict[int, str], frames: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`height` is the most; the page makes the map square, as far as its width allows."""
+    """Return the map; `height` is the most, and the page makes the map square, as far as its width allows."""
     names = [printable(ends[rank]) for rank in shown]
     short = max(map(len, names)) <= _SHORT
     told = [escape(name) for name in names] if short else [str(rank) for rank in shown]
@@ -186,13 +186,13 @@ _END = re.compile(r"(.*?)(?: rail (\d{1,6}))?(?: \(.*\))?", re.DOTALL)
 
 
 def _end(text: str) -> tuple[str, int]:
-    """Node and rail of an end: ``n3 rail 1 (mlx5_1)``. The first rail is not written."""
+    """Return node and rail of an end: ``n3 rail 1 (mlx5_1)``. The first rail is not written."""
     match = _END.fullmatch(text)
     return (match[1], int(match[2] or 0)) if match else (text, 0)
 
 
 def _is_of(end: str, blamed: Blamed) -> bool:
-    """Whether `end` is one of those that are blamed."""
+    """Return whether `end` is one of those that are blamed."""
     node, rail = _end(end)
     return (not blamed.nodes or node in blamed.nodes) and blamed.rail in (None, rail)
 
@@ -200,7 +200,7 @@ def _is_of(end: str, blamed: Blamed) -> bool:
 def _frames(
     shown: Sequence[int], ends: dict[int, str], blamed: Sequence[Blamed], confirmed: Sequence[Blamed]
 ) -> Iterator[dict[str, Any]]:
-    """A frame around each row (what goes out) and column (what comes in) to which blame is attached."""
+    """Yield a frame around each row (what goes out) and column (what comes in) to which blame is attached."""
     for each in blamed[:8]:
         line = {"color": "--fail", "width": 3} if each in confirmed else {"color": "--warn", "width": 3, "dash": "dot"}
         yield from ({**frame, "line": line} for frame in _framed(shown, ends, each))
@@ -220,14 +220,14 @@ def _framed(shown: Sequence[int], ends: dict[int, str], blamed: Blamed) -> Itera
 
 
 def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, dst: int) -> bool:
-    """Whether the cell lies on the blamed way of a pair, which `out` and `into` name from its first node."""
+    """Return whether the cell lies on the blamed way of a pair, which `out` and `into` name from its first node."""
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]
 
 
 def _frame(x0: float, y0: float, x1: float, y1: float) -> dict[str, Any]:
-    """A rectangle around cells, which are numbered by their middle; -0.5 and n - 0.5 are the map's own edges."""
+    """Return a rectangle around cells, which are numbered by their middle; -0.5 and n - 0.5 are the map's own edges."""
 
     def edge(value: float, way: float) -> float:
         return value if value % 1 else value + way

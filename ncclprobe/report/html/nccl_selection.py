@@ -29,7 +29,7 @@ class EqualChoices(Struct, frozen=True):
 
 
 def equal_choices(report: Report) -> tuple[list[EqualChoices], int]:
-    """The kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
+    """Return the kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
     groups: dict[Choices, list[str]] = defaultdict(list)
     for node, made in report.choices.items():
         groups[made].append(node)

@@ -15,10 +15,10 @@ from markupsafe import Markup
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
-from ncclprobe.report.html.legible import breaks, folded, micros, plural, rate
+from ncclprobe.report.html.legible import breaks, folded, micros, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
 from ncclprobe.report.text import none_judged
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 HERE = Path(__file__).resolve().parent
 MOST_ROWS = 400
@@ -31,7 +31,7 @@ MOST_SETTINGS = 200
 
 
 def page(report: Report) -> str:
-    """`report` as HTML."""
+    """Return `report` as HTML."""
     scripts, found = _scripts(report), rows(report)
     rules = " ".join(_hash(script) for script in scripts)
     return _template().render(
@@ -66,7 +66,7 @@ def _read(name: str) -> str:
 
 
 def _scripts(report: Report) -> list[str]:
-    """The page's own script, and plotly's before it where there is anything to plot: it has five megabytes."""
+    """Return the page's own script, and plotly's before it where there is anything to plot: it has five megabytes."""
     own = _read("page.js")
     if not report.measurements and not report.pairs:
         return [own]
@@ -74,7 +74,7 @@ def _scripts(report: Report) -> list[str]:
 
 
 def _hash(script: str) -> str:
-    """What the page's policy calls a script that may run."""
+    """Return what the page's policy calls a script that may run."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
@@ -93,7 +93,7 @@ _NOTHING = {
 
 
 def _verdict(report: Report, found: Sequence[Row]) -> str:
-    """The run in one sentence, with how much of the fleet is concerned."""
+    """Return the run in one sentence, with how much of the fleet is concerned."""
     unjudged = none_judged(report)
     if unjudged and report.status is Status.PASS:
         return f"{unjudged}."
@@ -147,7 +147,7 @@ def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
 
 
 def _unjudged(report: Report) -> list[tuple[int, str, str]]:
-    """Numbers that could not be judged: (how many, what became of them, why)."""
+    """Return numbers that could not be judged: (how many, what became of them, why)."""
     words = {
         "unjudged": ("not judged", "no number is known well enough to judge them by"),
         "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
@@ -157,14 +157,14 @@ def _unjudged(report: Report) -> list[tuple[int, str, str]]:
 
 
 def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
-    """The nodes called `names` by their places, as first and last of each run."""
+    """Return the nodes called `names` by their places, as first and last of each run."""
     told = sorted(places[name] for name in names if name in places)
     runs = (list(run) for _, run in groupby(enumerate(told), key=lambda pair: pair[1] - pair[0]))
     return [[run[0][1], run[-1][1]] for run in runs]
 
 
 def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
-    """A row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
+    """Return a row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
     why = (row.evidence, row.see_also, row.remedy, row.blame)
     texts = (row.title, where(row, everywhere), row.subject, row.message, *why)
     short = (legible.printable(text, 300) for text in texts)

@@ -32,12 +32,14 @@ _PARTS = {"nvl": "nvlink", "pci": "pci", "ib": "port", "roce": "port"}
 
 
 def part_of(check: str) -> str:
-    """Which part of a device a check speaks of: its NVLinks, its PCIe link, its port to the network, or itself."""
+    """Return which part of a device a check speaks of: its NVLinks, its PCIe link, its port to the network, or
+    itself.
+    """
     return _PARTS.get(check.partition(".")[0], "device")
 
 
 def picture(topology: NodeTopology, marks: Marks) -> Markup | None:
-    """The picture, or None where no device is known or there are too many to draw."""
+    """Return the picture, or None where no device is known or there are too many to draw."""
     number = len(topology.gpus or ()) + len(topology.nics or ())
     if not 0 < number <= MOST_DEVICES:
         return None
@@ -82,7 +84,7 @@ def _numa(domain: Domain, foot: float) -> Markup:
 
 
 def _nvlinks(topology: NodeTopology, spots: Mapping[str, float], marks: Marks) -> Iterator[Markup]:
-    """A bar for all to all, as NVSwitches give it; else an arc for each pair."""
+    """Yield a bar for all to all, as NVSwitches give it; else an arc for each pair."""
     pairs = nvlinked(topology)
     if all_to_all(pairs):
         ends = sorted({end for pair in pairs for end in pair}, key=spots.__getitem__)
@@ -101,7 +103,7 @@ def _nvlinks(topology: NodeTopology, spots: Mapping[str, float], marks: Marks) -
 
 
 def _drawn(cluster: Cluster, marks: Marks) -> Iterator[Markup]:
-    """One switch with what hangs on it."""
+    """Yield one switch with what hangs on it."""
     several = len(cluster.gpus) + len(cluster.nics) > 1
     for each in cluster.gpus if several else ():
         yield _line(each.x, _GPU + 46, each.x, _SWITCH, "pci " + _worst(marks, each.device.name, "pci"))
@@ -118,7 +120,9 @@ def _drawn(cluster: Cluster, marks: Marks) -> Iterator[Markup]:
 
 
 def _device(placed: Placed, sort: str, top: int, high: int, marks: Marks) -> Markup:
-    """A box with name and model; what is said of the device is its tooltip, and a badge shows that there is any."""
+    """Return a box with name and model; what is said of the device is its tooltip, and a badge shows that there is
+    any.
+    """
     device, said = placed.device, marks.get(placed.device.name, ())
     kind = _worst(marks, device.name)
     words = "\n".join([f"{device.name}: {device.model}", f"PCI {device.pci or 'unknown'}", *(m.text for m in said)])
@@ -134,7 +138,9 @@ def _device(placed: Placed, sort: str, top: int, high: int, marks: Marks) -> Mar
 
 
 def _model(text: str) -> str:
-    """What tells a model in a word or two: ``H100 80GB`` of ``NVIDIA H100 80GB HBM3``, ``MT4129`` of its long id."""
+    """Return what tells a model in a word or two: ``H100 80GB`` of ``NVIDIA H100 80GB HBM3``, ``MT4129`` of its long
+    id.
+    """
     words = [word for word in text.replace("-", " ").split() if word not in ("NVIDIA", "Tesla", "Fake")]
     return " ".join(words[:2]) if sum(map(len, words[:2])) < 12 else "".join(words[:1])
 
@@ -156,7 +162,7 @@ def _line(x0: float, y0: float, x1: float, y1: float, sort: str) -> Markup:
 
 
 def _port(x: float, sort: str) -> Markup:
-    """A NIC's way out to the network."""
+    """Return a NIC's way out to the network."""
     end = Markup('<circle class="{}" cx="{:.0f}" cy="{}" r="4"/>').format(sort.strip(), x, _NIC + 60)
     return _line(x, _NIC + 38, x, _NIC + 58, sort) + end
 

@@ -49,7 +49,7 @@ class Domain(Struct, frozen=True):
 
 
 def place(topology: NodeTopology) -> tuple[Domain, ...]:
-    """The NUMA nodes that have devices, from left to right."""
+    """Return the NUMA nodes that have devices, from left to right."""
     gpus, nics, paths = topology.gpus or (), topology.nics or (), topology.paths or {}
     by_numa: dict[int | None, list[DeviceRow]] = defaultdict(list)
     for each in (*gpus, *nics):
@@ -81,7 +81,7 @@ def _domain(
 
 
 def _clusters(devices: Sequence[DeviceRow], paths: Paths) -> list[tuple[list[DeviceRow], bool]]:
-    """Devices that share a switch, then all others of the NUMA node together."""
+    """Return devices that share a switch, then all others of the NUMA node together."""
     groups: list[list[DeviceRow]] = []
     for each in devices:
         joined = [group for group in groups if any(_path(paths, each.name, o.name) in _SWITCHED for o in group)]
@@ -106,7 +106,7 @@ def _cluster(members: Iterable[DeviceRow], gpu_names: set[str], switch: bool, pa
 
 
 def _spread(devices: Sequence[DeviceRow], left: float, wide: float) -> tuple[Placed, ...]:
-    """`devices` evenly over `wide`."""
+    """Return `devices` evenly over `wide`."""
     step = wide / max(1, len(devices))
     return tuple(Placed(each, left + step * (n + 0.5)) for n, each in enumerate(devices))
 
@@ -116,13 +116,13 @@ def _path(paths: Paths, one: str, other: str) -> str | None:
 
 
 def nvlinked(topology: NodeTopology) -> list[tuple[str, str]]:
-    """Pairs of GPUs that NVLinks join."""
+    """Return pairs of GPUs that NVLinks join."""
     names = [each.name for each in topology.gpus or ()]
     paths = topology.paths or {}
     return [(a, b) for n, a in enumerate(names) for b in names[n + 1 :] if _path(paths, a, b) == "NVL"]
 
 
 def all_to_all(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether `pairs` join each of at least three GPUs with each other, as NVSwitches do."""
+    """Return whether `pairs` join each of at least three GPUs with each other, as NVSwitches do."""
     ends = {end for pair in pairs for end in pair}
     return len(ends) > 2 and len(pairs) == len(ends) * (len(ends) - 1) // 2

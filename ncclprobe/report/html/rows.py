@@ -9,8 +9,9 @@ from ncclprobe.model.pair_results import Blamed
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
-from ncclprobe.report.html.legible import folded, plural
+from ncclprobe.report.html.legible import folded
 from ncclprobe.report.pairs import description
+from ncclprobe.units import plural
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
 """Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
@@ -40,12 +41,12 @@ class Row(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """What the id begins with: ``ib`` of ``ib.rate``."""
+        """Return what the id begins with: ``ib`` of ``ib.rate``."""
         return self.id.partition(".")[0]
 
 
 def rows(report: Report) -> list[Row]:
-    """All rows, the loudest first, and of these what is on most nodes first."""
+    """Return all rows, the loudest first, and of these what is on most nodes first."""
     where_found: dict[Row, list[str]] = defaultdict(list)
     for verdict in report.checks:
         for row, names in _said(verdict):
@@ -55,7 +56,7 @@ def rows(report: Report) -> list[Row]:
 
 
 def where(row: Row, everywhere: int) -> str:
-    """The nodes of `row` in words; `everywhere` is how many nodes the report has."""
+    """Return the nodes of `row` in words; `everywhere` is how many nodes the report has."""
     if not row.nodes:
         return "whole run"
     if everywhere > 1 and len(row.nodes) == everywhere:
@@ -72,7 +73,9 @@ def _on(row: Row, names: Sequence[str]) -> Row:
 
 
 def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
-    """The rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it made."""
+    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it
+    made.
+    """
     own = (verdict.node,) if verdict.node and not verdict.id.startswith(_OF_THE_RUN) else ()
     for finding in verdict.findings:
         yield _found(verdict, finding), finding.nodes or own
@@ -106,7 +109,7 @@ class Step(Struct, frozen=True):
 
 
 def first_steps(report: Report, found: Sequence[Row], most: int = 3) -> tuple[list[Step], int]:
-    """The `most` things to do first, and how many more there are: lost nodes, failures, then what is not known.
+    """Return the `most` things to do first, and how many more there are: lost nodes, failures, then what is not known.
 
     Rows of one check are one thing: one visit to a machine serves all findings of a check.
     """
@@ -172,7 +175,7 @@ def _step(group: Sequence[Row], everywhere: int) -> Step:
 
 
 def blind(found: Sequence[Row]) -> list[tuple[str, bool, tuple[str, ...], tuple[str, ...]]]:
-    """What could not be looked at, by reason: (why, whether required, ids, nodes), what is required first."""
+    """Return what could not be looked at, by reason: (why, whether required, ids, nodes), what is required first."""
     groups: dict[tuple[str, bool], tuple[dict[str, None], dict[str, None]]] = {}
     for row in found:
         if row.kind == "unknown":
@@ -184,5 +187,5 @@ def blind(found: Sequence[Row]) -> list[tuple[str, bool, tuple[str, ...], tuple[
 
 
 def device(subject: str) -> tuple[str, ...]:
-    """The devices that a finding's subject names: ``mlx5_0:1`` is a port of mlx5_0."""
+    """Return the devices that a finding's subject names: ``mlx5_0:1`` is a port of mlx5_0."""
     return tuple(part.partition(":")[0] for part in re.split(r",|\s+and\s+|\s+", subject) if part)

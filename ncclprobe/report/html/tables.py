@@ -6,8 +6,8 @@ from typing import TypeVar
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, plural, rate
-from ncclprobe.units import size
+from ncclprobe.report.html.legible import micros, rate
+from ncclprobe.units import plural, size
 
 T = TypeVar("T")
 MOST = 200
@@ -27,7 +27,7 @@ class Table(Struct, frozen=True):
 
 
 def tables(report: Report) -> list[Table]:
-    """The tables that have rows."""
+    """Return the tables that have rows."""
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
     found = [
@@ -118,7 +118,7 @@ def _nic(of: tuple[OperationTraffic, NicBytes]) -> Iterator[str]:
 
 
 def fingerprint(report: Report) -> list[tuple[str, str]]:
-    """What the numbers depend on, by name."""
+    """Return what the numbers depend on, by name."""
     mark = report.fingerprint
     if mark is None:
         return []
@@ -127,7 +127,7 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
 
 
 def pair_notes(report: Report) -> list[str]:
-    """What spoils or limits the pairs' verdict, in words."""
+    """Return what spoils or limits the pairs' verdict, in words."""
     found = report.localisation
     if found is None:
         return []

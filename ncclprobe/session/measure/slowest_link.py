@@ -71,7 +71,7 @@ async def _streams(
     exchange: Exchange, identity: RankIdentity, own: Interface | None, name: str, decision: Mapping[str, Any]
 ) -> list[list[float]] | None:
     """Stream to other nodes; return the rates in Gb/s, on rank 0 those of all nodes."""
-    from ncclprobe.cluster.mesh import MeshInterface, open_listeners, plan_mesh, walk
+    from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
     from ncclprobe.cluster.mesh.interfaces import parse_listeners
 
     token = hashlib.sha256(str(decision["token"]).encode()).digest()
@@ -80,7 +80,8 @@ async def _streams(
         if own and (address := _address(own)) and identity.local_rank == 0
         else []
     )
-    listeners = await open_listeners(interfaces_out, identity.rank, name, token)
+    listeners = reserve_listeners(interfaces_out, identity.rank, name)
+    listeners.listen(token)
     try:
         received = await asyncio.to_thread(exchange.collect, [listener._asdict() for listener in listeners.addresses])
         listening = await asyncio.to_thread(exchange.share, received)
@@ -89,7 +90,7 @@ async def _streams(
         if identity.rank in everywhere and len(everywhere) > 1:
             plan = plan_mesh(everywhere)[identity.rank]
             short = type(plan)(plan.me, plan.names, plan.rates, plan.rates)
-            seen = await walk(short, listeners, token, time.monotonic() + float(decision["seconds"]))
+            seen = await walk(short, listeners, time.monotonic() + float(decision["seconds"]))
             rates = [row.rate_gbps for row in seen.rows if row.rate_gbps]
         all_rates = await asyncio.to_thread(exchange.collect, rates)
         await asyncio.to_thread(exchange.share, None)  # close no listener before all have streamed

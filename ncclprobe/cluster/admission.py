@@ -1,0 +1,157 @@
+"""Admit callers to the listeners of a run, and bound what they cost that have not proved to belong to it.
+
+The network is other people's too: port scanners, broken jobs, and processes that hold connections open. A caller that
+has not proved the run's key holds a place only until its address, or all callers together, need it: the oldest one is
+hung up on, so that a node gets its turn however many strangers are there. Every step costs the same at any number.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from ncclprobe.facts.reach import Flood
+from ncclprobe.model.values import Struct, field
+
+_PAUSE_S = 0.1  # where this process may open no more files
+_MOST_SOURCES = 64  # that are counted by their address
+_MOST_TOLD = 8
+_ESTABLISHED = b"\x01"  # tcpi_state, the first byte of struct tcp_info
+_OTHERS = "other addresses"
+
+
+class Caller(Struct, eq=False):
+    """A connection, by the address that it comes from, since a time.monotonic()."""
+
+    address: str
+    since: float = field(default_factory=time.monotonic)
+    task: asyncio.Task[None] | None = None
+
+
+Serve = Callable[[Caller, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Admission:
+    """Serves callers, at most `room` of them, and at most `quota` unproven ones of one address.
+
+    `quota` are accepted before every other task has its turn: all nodes of a job may call at the same moment.
+    """
+
+    def __init__(self, serve: Serve, room: int, quota: int) -> None:
+        self._serve, self._room, self._quota = serve, room, quota
+        self._sockets: set[socket.socket] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unproven: dict[Caller, None] = {}  # the oldest first
+        self._by_address: dict[str, dict[Caller, None]] = {}
+        self._hung_up: Counter[str] = Counter()
+
+    @property
+    def floods(self) -> tuple[Flood, ...]:
+        """Return the addresses of which callers were hung up on to make room, the most connections first."""
+        return tuple(Flood(address, count) for address, count in self._hung_up.most_common(_MOST_TOLD))
+
+    @property
+    def callers(self) -> int:
+        """Return how many are served."""
+        return len(self._tasks)
+
+    def listen(self, sock: socket.socket) -> None:
+        """Serve the callers of this listening socket, which must not block."""
+        self._sockets.add(sock)
+        asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def proved(self, caller: Caller) -> None:
+        """Keep `caller` until it leaves: it belongs to the run."""
+        self._unproven.pop(caller, None)
+        mine = self._by_address.get(caller.address, {})
+        mine.pop(caller, None)
+        if not mine:
+            self._by_address.pop(caller.address, None)
+
+    def stop(self) -> None:
+        """Listen no longer. Never waits."""
+        for sock in self._sockets:
+            with contextlib.suppress(RuntimeError):  # the loop has ended before
+                asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        """Listen no longer, and hang up on all callers. Never waits."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    async def gone(self) -> None:
+        """Wait for the end of all connections after `close`."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(self._quota):
+            try:
+                connection, address = sock.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause(sock)
+                return  # none is waiting, or the caller has gone
+            connection.setblocking(False)
+            if _has_left(connection):
+                connection.close()
+                continue
+            self._admit(connection, str(address[0]).removeprefix("::ffff:"))
+
+    def _pause(self, sock: socket.socket) -> None:
+        """Leave `sock` alone for a moment: asking again at once would keep the loop busy."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        loop.call_later(_PAUSE_S, lambda: sock in self._sockets and loop.add_reader(sock, self._accept, sock))
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        caller = Caller(address)
+        mine = self._by_address.setdefault(caller.address, {})
+        if len(mine) >= self._quota:
+            self._hang_up(next(iter(mine)))
+        elif len(self._tasks) >= self._room:
+            if not self._unproven:
+                self._count(address)
+                connection.close()
+                return
+            self._hang_up(next(iter(self._unproven)))
+        self._by_address.setdefault(caller.address, mine)[caller] = self._unproven[caller] = None
+        caller.task = asyncio.get_running_loop().create_task(self._run(caller, connection))
+        self._tasks.add(caller.task)
+        caller.task.add_done_callback(lambda task: self._ended(task, caller, connection))
+
+    def _hang_up(self, caller: Caller) -> None:
+        self._count(caller.address)
+        self.proved(caller)
+        if caller.task is not None:
+            caller.task.cancel()
+
+    def _count(self, address: str) -> None:
+        known = address in self._hung_up or len(self._hung_up) < _MOST_SOURCES
+        self._hung_up[address if known else _OTHERS] += 1
+
+    async def _run(self, caller: Caller, connection: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 14)
+        except OSError:  # it has gone
+            return
+        try:
+            await self._serve(caller, reader, writer)
+        finally:
+            writer.transport.abort()
+
+    def _ended(self, task: "asyncio.Task[None]", caller: Caller, connection: socket.socket) -> None:
+        self._tasks.discard(task)
+        self.proved(caller)
+        connection.close()  # also where the task was cancelled before its first step
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the caller hung up while it waited in the kernel's queue: that costs no task then."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED

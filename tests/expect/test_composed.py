@@ -1,0 +1,82 @@
+"""A box by its parts: what is understood, what is assumed, what is refused, and that all of it gets a number."""
+
+import pytest
+
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.composed import EXAMPLE, composed, is_composed
+from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.predict import predict
+from ncclprobe.expect.system import Shape
+from ncclprobe.ops import OPS
+
+GIB = 1 << 30
+GPUS = ("L40S", "RTX 4090", "5090", "RTX PRO 6000", "A6000", "RTX 6000 Ada", "A40", "A10", "T4", "H100 PCIe")
+
+
+def test_the_example_says_every_part() -> None:
+    box = composed(EXAMPLE)
+    assert (box.gpu, box.gpus, box.sockets, box.p2p) == ("NVIDIA L40S", 8, 2, False)
+    assert (box.nics, box.nic_gbps, box.network, box.gdr) == (4, 200, "roce", True)
+    assert "P2P" not in box.source
+
+
+def test_what_is_not_said_is_usual_and_named() -> None:
+    box = composed("8x rtx 4090")
+    assert (box.sockets, box.p2p, box.nvlinks, box.nics) == (2, False, 0, 0)
+    assert "assumed: two sockets, processors of AMD, no P2P" in box.source
+    assert composed("2 x A6000").nvlinks == 0
+    assert composed("2 x A6000, NVLink bridges").fabric == "pairs"
+    assert composed("8 x H100 80GB HBM3").nvls
+
+
+@pytest.mark.parametrize("sockets", [1, 2])
+@pytest.mark.parametrize("p2p", ["P2P", "no P2P"])
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets: int) -> None:
+    box = composed(f"8 x {gpu}, {sockets} sockets, {p2p}")
+    for op in OPS:
+        found = expectation(op, GIB, Shape((8,)), box)
+        assert found is not None
+        assert 0 < found.value <= box.pcie_GBps
+        assert found.worst == "unjudged"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("8 x RTX PRO 6000, 1 socket", 41.1),  # voipmonitor/rtx6kpro, three switches
+        ("8 x RTX PRO 6000", 22.2),  # the same, direct on two EPYC, NCCL's own number of channels
+        ("8 x 5090", 28.0),  # NVIDIA/nccl#1639
+        ("3 x A100 80GB PCIe", 20.0),  # NVIDIA/nccl-tests#178
+        ("2 x V100 PCIe 32GB", 11.67),  # microsoft/superbench-results
+    ],
+)
+def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
+    box = composed(text)
+    found = predict(box, Shape((box.gpus,)), "all_reduce", 8 * GIB)
+    assert found is not None
+    assert found.busbw_GBps == pytest.approx(seen, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0 x L40S", "1 to 16 GPUs"),
+        ("99 x L40S", "1 to 16 GPUs"),
+        ("8 x Radeon", "no GPU is called"),
+        ("8 x RTX 40", "may be"),
+        ("8 x H100", "may be"),
+        ("8 x L40S, liquid cooled", "no part of a box"),
+        ("8 x L40S, 4 NICs x 200 token-ring", "no part of a box"),
+        ("8 x L40S, NVLink bridges", "no NVLink bridge fits"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_an_example(text: str, why: str) -> None:
+    assert is_composed(text)
+    with pytest.raises(UsageError, match=why):
+        composed(text)
+
+
+def test_a_name_of_a_type_is_no_box() -> None:
+    assert not is_composed("dgx-h100")
+    assert not is_composed("p5.48xlarge")

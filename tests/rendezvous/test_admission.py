@@ -1,0 +1,150 @@
+"""Callers that have not proved the key hold a place only until it is needed, and never keep a node out."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from rendezvous_lab import until
+
+from ncclprobe.cluster.admission import Admission, Caller
+
+Scene = Callable[[Admission, int], Awaitable[None]]
+
+
+@asynccontextmanager
+async def admission(room: int, quota: int, prove: bytes = b"secret") -> AsyncIterator[tuple[Admission, int]]:
+    """An admission whose callers are proved as soon as they send `prove`, and then get an echo of it."""
+
+    async def serve(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(100) == prove:
+            made.proved(caller)
+            writer.write(prove)
+            await reader.read()
+
+    made = Admission(serve, room, quota)
+    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    sock.setblocking(False)
+    made.listen(sock)
+    try:
+        yield made, sock.getsockname()[1]
+    finally:
+        made.close()
+        await made.gone()
+
+
+async def call(port: int, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def prove(port: int, source: str = "127.0.0.1") -> asyncio.StreamWriter:
+    reader, writer = await call(port, source)
+    writer.write(b"secret")
+    assert await asyncio.wait_for(reader.read(100), 10.0) == b"secret"
+    return writer
+
+
+def play(scene: Scene, room: int = 20, quota: int = 8) -> None:
+    async def run() -> None:
+        async with admission(room, quota) as (made, port):
+            await scene(made, port)
+
+    asyncio.run(run())
+
+
+def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        crowd = [await call(port, "127.0.0.9") for _ in range(30)]
+        await until(lambda: sum(flood.connections for flood in made.floods) == 22)
+        assert await crowd[0][0].read() == b""
+        assert (made.floods[0].address, made.callers) == ("127.0.0.9", 8)
+        (await prove(port)).transport.abort()
+        for _, writer in crowd:
+            writer.transport.abort()
+
+    play(scene)
+
+
+def test_a_node_at_the_address_of_a_flood_gets_in_too() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        crowd = [await call(port) for _ in range(30)]
+        (await prove(port)).transport.abort()
+        for _, writer in crowd:
+            writer.transport.abort()
+
+    play(scene)
+
+
+def test_many_addresses_fill_the_room_and_the_oldest_of_all_makes_place() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        crowd = [await call(port, f"127.0.0.{number}") for number in range(2, 42)]
+        await until(lambda: len(made.floods) == 8)
+        assert made.floods[0].connections == 1
+        (await prove(port)).transport.abort()
+        for _, writer in crowd:
+            writer.transport.abort()
+
+    play(scene)
+
+
+def test_who_proved_the_key_is_never_hung_up_on() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        nodes = [await prove(port, f"127.0.1.{number}") for number in range(1, 21)]
+        reader, writer = await call(port, "127.0.0.9")  # the room is full of nodes
+        assert await reader.read() == b""
+        assert made.callers == 20
+        for each in (*nodes, writer):
+            each.transport.abort()
+
+    play(scene)
+
+
+def test_callers_that_left_while_they_waited_cost_nothing() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+        await asyncio.sleep(0.05)
+        assert (made.callers, made.floods) == (0, ())
+
+    play(scene)
+
+
+def test_a_process_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    async def run() -> None:
+        async with admission(20, 8) as (made, port):
+            (sock,) = made._sockets
+            refused = [OSError(errno.EMFILE, "too many open files")] * 3
+
+            class Short:
+                def __getattr__(self, name: str) -> object:
+                    return getattr(sock, name)
+
+                def accept(self) -> object:
+                    if refused:
+                        raise refused.pop()
+                    return sock.accept()
+
+            short = Short()
+            asyncio.get_running_loop().remove_reader(sock)
+            made._sockets = {short}  # type: ignore[arg-type]
+            asyncio.get_running_loop().add_reader(sock, made._accept, short)
+            (await prove(port)).transport.abort()
+            assert not refused
+
+    asyncio.run(run())
+
+
+def test_stopping_to_listen_keeps_who_is_there() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        node = await prove(port)
+        made.stop()
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await call(port)
+        assert made.callers == 1
+        node.transport.abort()
+
+    play(scene)
