@@ -59,7 +59,7 @@ from ncclprobe.model.values import Struct, replace  # noqa: E402
 
 LOSSES = (0.05, 0.1, 0.15, 0.2)
 LARGE = 0.4
-SEEDS = {8: 40, 17: 24, 64: 4, 256: 6, 1024: 2}
+SEEDS = {8: 16, 17: 12, 64: 3, 256: 3, 1024: 1}
 """Fleets of a cell by their size, so that the whole page takes minutes."""
 KINDS = (
     ("a node", "node", 1), ("two nodes", "node", 2), ("a NIC", "nic", 1), ("a NIC, one way", "direction", 1),
@@ -122,7 +122,7 @@ def tries(name: str, kind: str, loss: float, seeds: int) -> list[Again]:
 def recorded_rows(run: Runner, cluster: str) -> Iterator[tuple[object, ...]]:
     """Each fault in every set of a cluster: all sets, the worst and the median one, and who else was blamed."""
     names = [name for name in recorded_sets() if name.startswith(cluster)]
-    seeds = run.seeds or 3
+    seeds = run.seeds or 1
     cases = [("a node", "node"), ("two nodes", "nodes"), ("what a node sends", "out"), ("a pair", "pair")]
     for title, kind in (*cases, ("a dead pair and a node", "dead")):
         for loss in LOSSES:
@@ -147,7 +147,7 @@ def recorded_rows(run: Runner, cluster: str) -> Iterator[tuple[object, ...]]:
 
 def as_recorded(run: Runner) -> Iterator[tuple[object, ...]]:
     """Each set with nothing planted."""
-    seeds = run.seeds or 10
+    seeds = run.seeds or 5
     for name, each in recorded_sets().items():
         seen = run.play(replay, [Again(name, seed=seed) for seed in range(seeds)])
         innocent = sorted({cause for outcome in seen for cause in outcome.innocent})
@@ -188,7 +188,7 @@ PLANTED = (
 
 def report(asked: argparse.Namespace, run: Runner) -> Iterator[str]:
     """All tables, and what was run for them."""
-    seeds = "three seeds each, ten where nothing is planted" if asked.seeds is None else f"{asked.seeds} seeds each"
+    seeds = "one seed each, five where nothing is planted" if asked.seeds is None else f"{asked.seeds} seeds each"
     yield from (
         "# Finding slow parts by pairs",
         "",

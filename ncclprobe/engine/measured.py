@@ -61,11 +61,11 @@ def concluded(run: Facts) -> Facts:
 
 
 def _expected_pair_GBps(run: Facts, measured: MeasuredPairs) -> float | None:
-    """The least that is expected of a sendrecv of so many bytes as were sent between pairs."""
+    """The least that is expected of a pair at the size that was measured."""
     expected = run.get(Expected)
     if not isinstance(expected, Expected) or not measured.rows:
         return None
-    return expected.least_GBps("sendrecv", measured.rows[0].nbytes)
+    return expected.least_pair_GBps(measured.rows[0].nbytes)
 
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
@@ -89,6 +89,9 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
     again = Notes((*texts, f"judged again: {found.note}"))
     bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
+    measured = run.get(MeasuredPairs)
+    if isinstance(measured, MeasuredPairs) and measured.rows:
+        bands = (*bands, *of_run.expecting_pairs(measured.rows[0].nbytes, shape, {**nodes, **missing}).bands)
     return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 

@@ -15,6 +15,7 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Conditions, Expectation
+from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
@@ -74,6 +75,15 @@ def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequen
             like = Conditions(gpus, 1, "float32", "sum", "in", "queued", "nccl")
             for band in _bands(("all_reduce",), sizes, itemsize, Shape((gpus,)), kinds):
                 yield replace(band, like=like)
+
+
+def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -> Expecting:
+    """The band of one transfer of `nbytes` between two ranks of the run, on different nodes where there are several.
+
+    A rank of one node sends to one of another: its NIC's rate, of which healthy machines reach a published share.
+    """
+    found = expecting(("sendrecv",), (nbytes,), 1, Shape((1, 1)) if shape.nodes > 1 else Shape((2,)), nodes)
+    return Expecting(tuple(replace(band, op=PAIRS) for band in found.bands), found.note)
 
 
 def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:

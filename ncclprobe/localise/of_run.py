@@ -14,7 +14,7 @@ from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
 from ncclprobe.localise.pairs.peers import FEWEST, TURNS, slow_each_turn
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
-from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
+from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.pair_results import (
     Blamed,
     Inside,
@@ -31,7 +31,7 @@ _SKIPPED = "no node has two ranks, so no node has a collective of its own"
 
 
 def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules: Rules | None = None) -> Localisation:
-    """Return who is slow, or nobody. `expected_GBps`: what a healthy pair reaches, null: not known.
+    """Return who is slow, or nobody. `expected_GBps`: the least that a healthy pair reaches.
 
     Raises ParseError for rows that cannot be of ranks so placed: a log may come from elsewhere.
     """
@@ -68,6 +68,8 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         excluded_ranks=tuple(excluded[rank] for rank in sorted(excluded)),
         wrong=tuple(_wrong(measured.rows)),
         complete=measured.complete,
+        equally_slow=tuple(_blamed(each, placement) for each in found.equally_slow),
+        leaves=_leaves(found.layout),
     )
 
 
@@ -165,6 +167,12 @@ def _way(key: Way) -> str:
     return ("below one leaf, " if near else "") + ("both ways at once" if both else "one way")
 
 
+def _leaves(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """The nodes of each leaf that only the rates told."""
+    names = sorted(set(layout.leaf.values())) if layout.measured else ()
+    return {name: tuple(sorted(node for node, leaf in layout.leaf.items() if leaf == name)) for name in names}
+
+
 def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:
     cause = each.cause
     rank = {end: number for number, end in enumerate(placement.ends)}
@@ -172,6 +180,7 @@ def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:
     blamed = Blamed(
         str(cause), cause.kind, cause.nodes, cause.rail, cause.direction,
         each.ratio, each.confidence, each.slow, each.tests, each.retests, each.partners, tuple(dict.fromkeys(nodes)),
+        cause.several,
     )  # fmt: skip
     if cause.kind != "rail" or cause.rail is None:
         return blamed

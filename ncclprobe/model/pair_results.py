@@ -5,13 +5,18 @@ from typing import Literal
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.values import Struct, field
 
+PAIRS = "pairs"
+"""The operation that a band names which says what one transfer between two ranks should reach."""
+ONE_WAY = ("one way", "below one leaf, one way")
+"""The levels of transfers between nodes that go in one direction at a time."""
+
 
 class PairRow(Struct, frozen=True, kw_only=True):
     """What went from rank `src` to rank `dst` in one round; `src_end` and `dst_end` name node, rail and NIC.
 
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
     bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
-    direction ran at the same time. `step` is 0 in the tournament and counts the rounds of retests from 1. `inside`:
+    direction ran at the same time. `step` is 0 in the round-robin and counts the rounds of retests from 1. `inside`:
     both ranks are of one of several nodes, so that no network is between them. `wrong` counts the wrong
     bytes of an extra transfer after the timed ones, null: not verified; `mismatch` is the first of them.
     """
@@ -66,7 +71,7 @@ class Blamed(Struct, frozen=True):
 
     `ratio`: what is left of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were taken
     after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
-    of the round-robin, which on a single node are its ranks.
+    of the round-robin, which on a single node are its ranks. `several`: many pairs of it are slow and not all.
     """
 
     where: str
@@ -81,6 +86,7 @@ class Blamed(Struct, frozen=True):
     retests: int
     partners: int
     hosts: tuple[str, ...] = ()
+    several: bool = False
 
 
 class LostPair(Struct, frozen=True):
@@ -153,6 +159,8 @@ class Localisation(Struct, frozen=True):
     `intra_node_all_reduce` is what each node reached by itself, before any pair, with `intra_node_note` where that is
     missing or not judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that did not play to the
     end; `wrong` what arrived corrupted.
+    `equally_slow` are nodes that lose one share, too many to be faults: another build, or another leaf. `leaves` are
+    the nodes by leaf, where only the rates told them.
     `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
     """
 
@@ -173,3 +181,5 @@ class Localisation(Struct, frozen=True):
     excluded_ranks: tuple[Aside, ...] = ()
     wrong: tuple[WrongBytes, ...] = ()
     complete: bool = True
+    equally_slow: tuple[Blamed, ...] = ()
+    leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -3,8 +3,10 @@
 Each time is taken on one clock: a round trip where the sender asks for a reply, or the receiver's own wait where both
 send at once. A pair that does not come through in time is lost, and with it the connections of its two ranks: gloo
 gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA stream stays
-behind a stuck kernel. The others never notice, for no rank sends to these two any more. Only a rank whose gloo peer is
-gone, and which therefore did not have to wait, keeps its other connections and goes on.
+behind a stuck kernel. The others never notice. A rank whose gloo peer is gone, and which therefore did not have to
+wait, keeps its other connections and goes on. Over gloo the two ranks of a lost pair go on as well, in a new group with
+connections of its own that all ranks make; a stuck CUDA stream cannot be freed without ending its process, so over NCCL
+these two measure no more.
 
 After its timed transfers each direction makes one more, in which every byte depends on its sender, its receiver and its
 position, into a buffer that was cleared; the received bytes are compared.
@@ -75,7 +77,9 @@ class PairEndpoint:
     def __init__(self, rank: int, device: torch.device, sizes: tuple[int, int]) -> None:
         self._rank, self._device = rank, device
         self.lost = False
-        """Whether a pair of this rank was lost: its connections are no longer fit for use."""
+        """Whether a pair of this rank was ever lost: the default group can no longer be closed in good order."""
+        self._fit = True
+        self._group: dist.ProcessGroup | None = None
         self._ping_out, self._ping_in = self._buffers(sizes[0])
         self._out, self._in = self._buffers(sizes[1])
 
@@ -102,7 +106,21 @@ class PairEndpoint:
     def _lost_timing(self, why: str) -> PairTiming:
         gone = self._device.type == "cpu" and any(words in why for words in _PEER_GONE)
         self.lost = self.lost or not gone
-        return PairTiming(why=why, fit=not self.lost)
+        self._fit = self._fit and gone
+        return PairTiming(why=why, fit=self._fit)
+
+    def renew(self, ranks: Sequence[int], deadline_s: float) -> PairTiming:
+        """Connect anew with `ranks`, of which this is one; all of them must call it. Returns whether that was done."""
+        if self._device.type == "cuda":
+            return PairTiming(why="a CUDA stream behind a lost transfer stays stuck", fit=self._fit)
+        try:
+            self._group = dist.new_group(
+                list(ranks), timeout=timedelta(seconds=deadline_s), backend="gloo", use_local_synchronization=True
+            )
+        except RuntimeError as error:  # torch's word for a rank that did not come
+            return PairTiming(why=str(error).strip().partition("\n")[0][:200] or "timed out", fit=False)
+        self._fit = True
+        return PairTiming()
 
     def _verify(self, peer: int, sends: bool, receives: bool, until: float) -> PairTiming:
         """Make one more transfer, in step with the peer's, and compare the received bytes."""
@@ -150,8 +168,8 @@ class PairEndpoint:
 
     def _move(self, out: torch.Tensor | None, into: torch.Tensor | None, peer: int, until: float) -> None:
         """Send, receive, or both at once, and wait. Raises RuntimeError at the deadline."""
-        calls = [dist.P2POp(dist.isend, out, peer)] if out is not None else []
-        calls += [dist.P2POp(dist.irecv, into, peer)] if into is not None else []
+        calls = [dist.P2POp(dist.isend, out, peer, self._group)] if out is not None else []
+        calls += [dist.P2POp(dist.irecv, into, peer, self._group)] if into is not None else []
         self._wait(dist.batch_isend_irecv(calls), until)
 
     def _wait(self, works: Sequence[dist.Work], until: float) -> None:

@@ -6,8 +6,9 @@ itself; then nodes measure, rail with rail. What a failing pair ends, and for wh
 
     a pair                             set aside                         the others
     ─────────────────────────────────  ────────────────────────────────  ──────────────────────────────────────────
-    hangs (path, or a rank stands)     both ranks, when the step's       never notice: no rank sends to these two
-                                       deadline has run out              again
+    hangs (path, or a rank stands)     with gloo an end that hung with   connect anew with the two, which measure all
+                                       a second partner too; with NCCL   their other pairs; with NCCL never notice
+                                       both, at the step's deadline
     breaks, and a rank is gone         that rank; with NCCL both         with gloo its partner goes on
     is free, and a rank is gone        that rank, once its heartbeat     its partners to come have a bye
                                        or its answer is missing
@@ -37,6 +38,8 @@ Keep = Callable[[Kept], None]
 _PATIENCE = 1.5
 """Wait for an answer, in deadlines of a step: a rank uses one for all of its transfers, then reports that it ran out.
 """
+_RENEWALS = 8
+"""So often ranks connect anew in one run: each lost pair costs a deadline and a full mesh."""
 
 
 class Steps(Exchange, Protocol):
@@ -66,6 +69,8 @@ class PairContext(Struct):
         """Run rank 0's `instruction`; return, on rank 0, each answering rank's timing. All ranks must call it."""
         timing = PairTiming()
         self.set_phase(f"pairs, {instruction['name']}: {instruction['kind']}")
+        if self.rank in instruction.get("renew", ()):
+            timing = self.endpoint.renew(instruction["renew"], self.deadline_s)
         for first, second in instruction["pairs"]:
             if self.rank in (first, second):
                 timing = self.endpoint.measure(instruction["kind"], first, second, self.deadline_s)
@@ -94,6 +99,9 @@ class RoundRobin(Struct):
     _names: dict[End, str] = field(default_factory=dict)
     _latency_s: dict[tuple[End, End], float] = field(default_factory=dict)
     _excluded: dict[int, Aside] = field(default_factory=dict)
+    _unfit: dict[int, str] = field(default_factory=dict)
+    _lost_with: dict[int, set[int]] = field(default_factory=dict)
+    _renewals: int = 0
 
     def __post_init__(self) -> None:
         """Give every rank its end, and another name for when it measures inside its node."""
@@ -112,8 +120,9 @@ class RoundRobin(Struct):
             self.placement.rails, self._between, self.placement.layout, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
-        self.context.exchange.share({"over": not self._excluded})
-        return not self._excluded
+        intact = not self._excluded and not self._renewals
+        self.context.exchange.share({"over": intact})
+        return intact
 
     def _excluded_ends(self, _results: Sequence[Result]) -> frozenset[End]:
         """Return the ends that are no longer measured."""
@@ -163,12 +172,38 @@ class RoundRobin(Struct):
                 results += found
                 if any(isinstance(each, Lost) for each in found):
                     active.remove((first, second))
+            if self._unfit:
+                self._recover()
+                active = self._remaining(active)
         return results
 
-    def _run_step(self, kind: Kind, active: Sequence[tuple[End, End]], step: int) -> dict[int, PairTiming]:
+    def _recover(self) -> None:
+        """Connect all ranks anew, so that a lost pair costs its ends no other; exclude those for which that is no use.
+
+        That is an end that lost a second partner, each of which costs a deadline, and every end where it fails.
+        """
+        unfit, self._unfit = self._unfit, {}
+        for rank, why in unfit.items():
+            if len(self._lost_with[rank]) >= search.LOST_PARTNERS or self._renewals == _RENEWALS:
+                self._exclude(rank, why)
+        ranks = [rank for rank in range(len(self.placement.hosts)) if rank not in self._excluded]
+        if not unfit.keys() - self._excluded.keys() or len(ranks) < 2:
+            return
+        self._renewals += 1
+        rows = self._run_step("latency", (), 0, renew=ranks)
+        failed = {rank: rows[rank].why for rank in ranks if rank in rows and not rows[rank].fit}
+        for rank, why in {**failed, **unfit}.items() if failed else ():
+            if rank not in self._excluded:
+                self._exclude(rank, why)
+
+    def _run_step(
+        self, kind: Kind, active: Sequence[tuple[End, End]], step: int, renew: Sequence[int] = ()
+    ) -> dict[int, PairTiming]:
+        """Run one step of all ranks; those of `renew` connect anew before it."""
         name = f"round {self._rounds}" + (f", retest {step}" if step else "")
         pairs = [[self._rank_of[first], self._rank_of[second]] for first, second in active]
-        rows = self.context.step(self.context.exchange.share({"name": name, "kind": kind, "pairs": pairs}))
+        instruction = {"name": name, "kind": kind, "pairs": pairs} | ({"renew": list(renew)} if renew else {})
+        rows = self.context.step(self.context.exchange.share(instruction))
         assert rows is not None, "rank 0 collects"
         ranks = range(len(self.placement.hosts))
         silent = [
@@ -207,7 +242,7 @@ class RoundRobin(Struct):
         return not self.placement.single and end == inner_end(self._rank_of[end])
 
     def _why_lost(self, pair: tuple[End, End], rows: Mapping[int, PairTiming]) -> str:
-        """Return why `pair` brought nothing; exclude its ranks, but for one whose peer alone is gone."""
+        """Return why `pair` brought nothing; its ranks are unfit, but for one whose peer alone is gone."""
         ranks = [self._rank_of[end] for end in pair]
         missing = [rank for rank in ranks if rank not in rows]
         answered = [(rank, rows[rank]) for rank in ranks if rank in rows]
@@ -217,7 +252,8 @@ class RoundRobin(Struct):
             return ""
         for rank, row in answered:
             if not (missing and row.fit):
-                self._exclude(rank, reasons[0])
+                self._unfit[rank] = reasons[0]
+                self._lost_with.setdefault(rank, set()).update(set(ranks) - {rank})
         return reasons[0]
 
     def _row(

@@ -9,10 +9,11 @@ from ncclprobe.units import size
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""
 _WORST = 10
+_NAMED = 32
 
 
 def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> Iterator[list[str]]:
-    """The tournament's matrices (retests are in the JSON), then the localisation."""
+    """Yield the round-robin's matrices (retests are in the JSON), then the localisation."""
     first = [row for row in rows if not row.step]
     one_way = [row for row in first if not row.both]
     ranks = sorted({rank for row in one_way for rank in (row.src, row.dst)})
@@ -71,6 +72,12 @@ def words(found: Localisation) -> Iterator[str]:
     for each in found.suspects:
         if each.confidence > 0.5:
             yield f"suspected, not confirmed: {description(each)}"
+    if found.equally_slow:
+        left = f"{100 * found.equally_slow[0].ratio:.0f} % of the usual bandwidth is left"
+        which = _few([each.where for each in found.equally_slow])
+        yield f"equally slow, {left}: {which}; so many nodes are of another build or leaf, and no one of them is named"
+    for leaf, nodes in found.leaves.items() if any(each.kind == "uplink" for each in found.culprits) else ():
+        yield f"by the measured rates, leaf {leaf} has {_few(nodes)}"
     if found.cleared:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
@@ -86,6 +93,12 @@ def words(found: Localisation) -> Iterator[str]:
         yield f"wrong bytes: {bad[0]} to {bad[1]}"
     if not found.complete:
         yield "not all pairs were measured: the run ended before"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _alone(found: Localisation) -> Iterator[str]:

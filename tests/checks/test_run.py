@@ -8,7 +8,7 @@ from ncclprobe.checks.run import arrival, ranks
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import rows as of_rows
-from ncclprobe.checks.run.pairs import _BAD_NIC, _NONE, _SLOW_INSIDE
+from ncclprobe.checks.run.pairs import _BAD_NIC, _LOOSE, _NONE, _SLOW_INSIDE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.engine.judge import judge
@@ -17,9 +17,9 @@ from ncclprobe.facts.run.pairs import Localised
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Groups
-from ncclprobe.model.findings import Finding, Status, Verdict
-from ncclprobe.model.measurement import Measurement, Mismatch, Skew
-from ncclprobe.model.pair_results import Aside, Localisation, LostPair, WrongBytes
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.measurement import Band, Measurement, Mismatch, Skew
+from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, WrongBytes
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
@@ -143,8 +143,26 @@ def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
 PAIRS = Asked(what=("pairs",), require_judged=True)
 
 
-def said_of(found: Localisation) -> list[Finding]:
-    return list(of_pairs.pairs.run(Localised(found), PAIRS))
+def said_of(found: Localisation, *bands: Band) -> list[Finding]:
+    return list(of_pairs.pairs.run(Localised(found), PAIRS, Expected(bands)))
+
+
+def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing() -> None:
+    slow = replace(_NONE, level_GBps={"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0})
+    [finding] = said_of(slow, _LOOSE)
+    assert (finding.severity, finding.subject) == (Severity.NOTE, "all pairs")
+    assert "reaches 20 GB/s one way, and 46 GB/s are expected: one NIC of 50 GB/s" in finding.message
+    assert [source.text for source in finding.evidence] == ["1 source"]
+    assert said(of_pairs.pairs, Localised(slow), Expected((_LOOSE,)), asked=PAIRS).status is Status.PASS
+    near = replace(slow, level_GBps={"below one leaf, one way": 40.0, "one way": 20.0})
+    assert said_of(near, _LOOSE) == []  # what crosses leaves is judged by the leaves
+    assert said_of(slow, replace(_LOOSE, op="sendrecv")) == []
+
+
+def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
+    several = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
+    [finding] = said_of(replace(_NONE, kind="node", culprits=(several,)))
+    assert finding.message.startswith("what this node exchanges with 4 of the others is slow: 60 %")
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:

@@ -52,7 +52,7 @@ def test_leaves_that_cost_a_twentieth_by_design_blame_nothing() -> None:
     found = replayed("cluster00 sendrecv 8")
     assert set(found.layout.leaf.values()) == {NINE, "cnode2-005 (+6)"}
     assert "cnode2-008" not in found.layout.leaf  # as slow with all as those are with each other
-    assert (found.confirmed, found.alike) == ((), ())
+    assert (found.confirmed, found.equally_slow) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["cluster01 sendrecv 1", "cluster01 all_to_all 8", "cluster00 sendrecv 1"])
@@ -102,7 +102,7 @@ def test_nodes_of_another_build_are_not_blamed_one_by_one() -> None:
     fleet = Fleet(fabric, NOISES["usual"], slower, seed=2)
     found = localise_slowness(fleet.rails, fleet.measure)
     assert found.confirmed == ()
-    assert {node for each in found.alike for node in each.cause.nodes} == {*fabric.names[:8]}
+    assert {node for each in found.equally_slow for node in each.cause.nodes} == {*fabric.names[:8]}
 
 
 def test_two_nodes_that_lose_the_same_are_blamed() -> None:

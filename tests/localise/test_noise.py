@@ -55,7 +55,7 @@ def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
         assert slow in [str(each.cause) for each in found.confirmed]
 
 
-@pytest.mark.parametrize(("partners", "named"), [("abde", ["c"]), ("ab", ["a with c", "b with c"])])
+@pytest.mark.parametrize(("partners", "named"), [("abde", ["several pairs of c"]), ("ab", ["a with c", "b with c"])])
 def test_a_node_with_many_bad_pairs_is_named_before_them(partners: str, named: list[str]) -> None:
     bad = [{"c", other} for other in partners]
 

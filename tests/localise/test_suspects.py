@@ -96,7 +96,8 @@ def found_in(nodes: Mapping[str, Sequence[int]], layout: Layout, slow: Callable[
 def test_everything_is_slow_only_beside_what_was_expected() -> None:
     assert search("abcd", lambda s, d: 20.0).kind == "nobody"
     assert search("abcd", lambda s, d: 20.0, expected_GBps=40.0).kind == "everything"
-    assert search("abcd", lambda s, d: 38.0, expected_GBps=40.0).kind == "nobody"
+    assert search("abcd", lambda s, d: 41.0, expected_GBps=40.0).kind == "nobody"
+    assert search("abcd", lambda s, d: 20.0, expected_GBps=0.0).kind == "nobody"  # an expectation that judges nothing
 
 
 def test_nobody_is_blamed_for_the_tournament_alone() -> None:

@@ -5,8 +5,11 @@ planted                                  expected
 nothing                                  every pair once, inside and between; nobody named, nobody set aside
 a rank gone before its next pair         it alone is set aside, and its partners play all their other pairs
 a rank gone in a pair, partner unharmed  the pair is lost; the rank alone is set aside
-the same, partner's connections lost     both are set aside
-a path that swallows everything          both are set aside, neither is gone
+the same, partner's connections lost     the same, after all others connected anew
+a path that swallows everything          the pair is named, and both ends measure all their other pairs
+the same over NCCL                       both are set aside, neither is gone
+a rank that hangs with all others        it is set aside after the second, and no other is
+lost pairs without end                   the ranks connect anew a bounded number of times
 a slow pair inside a node                named, with its node, by ranks
 a byte flipped on the way                source, target, offset and bits
 the run ends in the middle               what was measured so far, and that it is not complete
@@ -50,13 +53,15 @@ def healthy(kind: str, first: int, second: int, rate: float = 1e9) -> dict[int, 
 
 @dataclass
 class Fleet:
-    """Stands for the ranks: answers every step at once. `gone`: who answers no more, from the step of that number."""
+    """Stands for the ranks: answers every step at once. `gone`: who answers no more, from the step of that number.
+    `stuck`: who cannot connect anew."""
 
     answer: Answer = healthy
     gone: dict[int, int] = field(default_factory=dict)
     sizes: tuple[int, int] = (8, NBYTES)
     rank_result: list[Any] = field(default_factory=list)
     stop_after: int | None = None
+    stuck: frozenset[int] = frozenset()
 
     @property
     def exchange(self) -> "Fleet":
@@ -70,6 +75,8 @@ class Fleet:
         if self.stop_after is not None and len(self.rank_result) > self.stop_after:
             raise RuntimeError("the run ends")
         rows = {rank: PairTiming() for rank in range(len(HOSTS))}
+        if "renew" in said:
+            rows |= {rank: PairTiming(why="stuck", fit=False) for rank in self.stuck}
         for first, second in said["pairs"]:
             rows |= self.answer(said["kind"], first, second)
         return {rank: row for rank, row in rows.items() if len(self.rank_result) < self.gone.get(rank, 10**9)}
@@ -157,25 +164,55 @@ def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit
     assert {(lost.src, lost.dst) for lost in found.lost} == {
         ("a (mlx5_0)", "b (mlx5_0)"), ("b (mlx5_0)", "a (mlx5_0)")
     }  # fmt: skip
-    assert [(each.rank, each.end, each.gone) for each in found.excluded_ranks] == (
-        [(2, "b (mlx5_0)", True)] if fit else [(0, "a (mlx5_0)", False), (2, "b (mlx5_0)", True)]
-    )
-    others = set(between(without=[2] if fit else [0, 2]))
-    assert others <= set(one_way(rows, inside=False))
+    assert [(each.rank, each.end, each.gone) for each in found.excluded_ranks] == [(2, "b (mlx5_0)", True)]
+    assert set(between(without=[2])) <= set(one_way(rows, inside=False))
+    renewed = [said["renew"] for said in fleet.rank_result if "renew" in said]
+    assert renewed == ([] if fit else [[rank for rank in range(len(HOSTS)) if rank != 2]])
 
 
-def test_a_path_that_swallows_everything_sets_both_ends_aside() -> None:
+def swallowing(*dead: set[int]) -> Answer:
+    """Paths on which nothing arrives: the first rank runs out of time, and the other hears nothing of it."""
+
     def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
-        if {first, second} == {1, 5}:
-            return {1: PairTiming(why="timed out", fit=False), 5: PairTiming()}
+        if {first, second} in dead:
+            return {first: PairTiming(why="timed out", fit=False), second: PairTiming()}
         return healthy(kind, first, second)
 
-    found, rows, dropped = played(Fleet(answer))
+    return answer
+
+
+def test_a_path_that_swallows_everything_costs_its_ends_no_other_pair() -> None:
+    fleet = Fleet(swallowing({1, 5}))
+    found, rows, dropped = played(fleet)
+    assert (dropped, found.excluded_ranks) == ([], ())
+    assert {*between()} - {*one_way(rows, inside=False)} == {(1, 5), (5, 1)}
+    assert [(each.where, each.ratio) for each in found.culprits] == [("a with c rail 1", 0.0)]
+    assert fleet.rank_result[-1] == {"over": False}  # the first group cannot be closed in good order
+
+
+def test_ranks_that_cannot_connect_anew_are_both_set_aside() -> None:
+    found, rows, dropped = played(Fleet(swallowing({1, 5}), stuck=frozenset((1, 5))))
     assert dropped == []
     assert [(each.rank, each.gone, each.why) for each in found.excluded_ranks] == [
         (1, False, "timed out"), (5, False, "timed out")
     ]  # fmt: skip
     assert set(between(without=[1, 5])) <= set(one_way(rows, inside=False))
+
+
+def test_a_rank_that_hangs_with_every_other_is_set_aside_after_the_second_and_no_other_is() -> None:
+    fleet = Fleet(swallowing({1, 3}, {1, 5}, {1, 7}))
+    found, rows, _ = played(fleet)
+    assert [(each.rank, each.gone) for each in found.excluded_ranks] == [(1, False)]
+    assert set(between(without=[1])) <= set(one_way(rows, inside=False))
+    assert len({(lost.src, lost.dst) for lost in found.lost}) == 4
+
+
+def test_the_ranks_connect_anew_a_bounded_number_of_times() -> None:
+    fleet = Fleet(swallowing(*({rank, other} for rank in range(8) for other in range(rank))))
+    found, rows, _ = played(fleet)
+    assert rows == []
+    assert len(found.excluded_ranks) == len(HOSTS)
+    assert sum("renew" in said for said in fleet.rank_result) <= 8
 
 
 def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:

@@ -15,6 +15,7 @@ from ncclprobe.expect.of_run import Expecting
 from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.host.capture import load
+from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.values import replace
@@ -75,13 +76,26 @@ def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is expected" in found.note
 
 
+@pytest.mark.parametrize(("hosts", "GBps"), [(HERE, (300, 400)), (("a",) * 4 + ("b",) * 4, (20, 50))])
+def test_pairs_are_expected_by_the_nvlinks_of_a_gpu_or_by_one_nic(
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], GBps: tuple[float, float]
+) -> None:
+    monkeypatch.setitem(globals(), "parse", pairs.parse)
+    found = judged_by(monkeypatch, "hgx-h100", "-e", "1G", hosts=hosts)
+    [band] = found.bands
+    assert (band.op, band.low_bytes) == (PAIRS, 1 << 30)
+    assert GBps[0] < band.expectation.value < GBps[1]
+    assert (band.expectation.worst, band.expectation.threshold) == ("unjudged", 0.0)
+    assert band.expectation.known.startswith("not judged")
+
+
+def test_of_pairs_over_gloo_nothing_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "parse", pairs.parse)
+    assert judged_by(monkeypatch, "hgx-h100", hosts=("a", "b"), backend="gloo") == Expecting()
+
+
 def test_a_file_leaves_nothing_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged_by(monkeypatch, "hgx-h100", "--expect", "bands.toml") == Expecting()
-
-
-def test_of_pairs_nothing_is_expected() -> None:
-    asked, none = pairs.parse(["--nproc", "8"]), cast(Any, None)
-    assert expecting(asked, RunConfig("nccl", 1), none, SEAT, none, Look("node"), HERE) == Expecting()
 
 
 def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

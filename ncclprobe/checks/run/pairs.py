@@ -1,4 +1,4 @@
-"""Who is slow, by the pairs of a tournament?"""
+"""What is slow, by the pairs of a round-robin."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,10 @@ from ncclprobe.checks.run.rows import EXACT
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
-from ncclprobe.model.measurement import Mismatch
-from ncclprobe.model.pair_results import Blamed, Inside, Localisation, LostPair, WrongBytes
+from ncclprobe.facts.run.rows import Expected
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
+from ncclprobe.model.measurement import Band, Expectation, Mismatch
+from ncclprobe.model.pair_results import ONE_WAY, PAIRS, Blamed, Inside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import check
 from ncclprobe.model.values import replace
 
@@ -19,13 +20,21 @@ _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
 _NONE = Localisation(4, "nobody", tests=36)
 _SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
 _SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
+_LOOSE = Band(
+    PAIRS,
+    64 << 20,
+    64 << 20,
+    Expectation(46.0, 0.0, "GB/s", "model", "one NIC of 50 GB/s", "published runs", worst="unjudged", known="1 source"),
+)
 _RUINED = 0.5
 """Below this share of the usual bandwidth a job is better off without: that fails, and the rest warns."""
 _FEWEST_NODES = 3
+_NOTED = 0.7
+"""Pairs below this share of an unjudged expectation are worth a note: it is off by a third in one row of ten."""
 
 
-def _said(found: Localisation) -> tuple[Localised, Asked]:
-    return Localised(found), Asked(what=("pairs",))
+def _said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected]:
+    return Localised(found), Asked(what=("pairs",)), Expected(bands)
 
 
 @check(
@@ -40,17 +49,19 @@ def _said(found: Localisation) -> tuple[Localised, Asked]:
         _said(_NONE),
         _said(replace(_NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
         _said(replace(_NONE, nodes=2)),
+        _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
     ],
     required=True,
     applies=pairs_of_ranks,
 )
-def pairs(localised: Localised, asked: Asked) -> Iterator[Finding]:
+def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Finding]:
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Right: No node, NIC, pair or direction is slow or corrupts data.
     Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
-    measured alone, so that what is slow inside of it is not taken for its network. What looks slow in the round-robin
-    of all pairs is measured again with other nodes, and named only where that confirms it.
+    measured alone, so that what is slow inside of it is not taken for its network. A part that looks slow in the
+    round-robin of all pairs is measured again with other partners, and named only where that confirms it and the loss
+    is larger than what repeated measurements differ by.
     Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
     and switch port, of a pair what lies between the two; then measure again.
     """
@@ -59,6 +70,7 @@ def pairs(localised: Localised, asked: Asked) -> Iterator[Finding]:
     yield from named
     if named:
         return
+    yield from _below_expected(found, expected)
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
@@ -109,8 +121,10 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             ),
             evidence=seen(
                 f"{found.tests} pair tests",
-                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests",
+                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
+                + (_members(found) if each.kind == "uplink" else ""),
             ),
+            remedy=_UPLINKS if each.kind == "uplink" else "",
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
@@ -120,6 +134,34 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             f"everything is slower than expected: {usual}",
             action="retest",
             evidence=f"{found.tests} pair tests",
+        )
+
+
+_UPLINKS = (
+    "compare the uplinks that are up on the switches of both leaves with those that were built; a fabric that is "
+    "oversubscribed by design gives each pair this share"
+)
+
+
+def _members(found: Localisation) -> str:
+    """Say which nodes the measured leaves have."""
+    return "".join(f"; leaf {leaf} has {', '.join(nodes)}" for leaf, nodes in found.leaves.items())
+
+
+def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
+    """Note that all pairs are slow by an expectation that is too loosely known to judge by."""
+    level = max((rate for way, rate in found.level_GBps.items() if way in ONE_WAY), default=0.0)
+    for band in expected.bands:
+        about = band.expectation
+        if band.op != PAIRS or about.worst != "unjudged" or not 0 < level < _NOTED * about.value:
+            continue
+        yield note(
+            "all pairs",
+            f"the usual pair reaches {level:.3g} GB/s one way, and {about.value:.3g} GB/s are expected: {about.why}",
+            action="retest",
+            evidence=seen(about.source, about.known),
+            remedy="if every pair is slow, look at what all share: `ncclprobe doctor` on any node, the NIC that NCCL "
+            "takes, GPUDirect RDMA; `--expect FILE` judges by what this site should reach",
         )
 
 
@@ -139,10 +181,11 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
             remedy="measure each of the two with other nodes, and take out the one whose bytes are wrong there too",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
+    what_next = f"set aside: {aside}" if aside else "both measured on with others"
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",
-            f"nothing came through before the deadline; set aside: {aside or 'both'}",
+            f"nothing came through before the deadline; {what_next}",
             evidence=seen("pair test", why),
         )
 
@@ -156,12 +199,17 @@ def _what(each: Blamed) -> str:
     """What of a cause is slow, in words: its subject names it."""
     if each.kind == "pair":
         return "what lies between them" if each.direction == "both" else "the way from the first to the second"
+    if each.several:
+        return f"what this {'node' if each.kind == 'node' else 'NIC'} exchanges with {each.partners} of the others"
     moved = {"both": "sends and receives", "out": "sends", "into": "receives"}[each.direction]
     return {
         "node": f"all that this node {moved}",
         "rail": f"all that this NIC, with its cable, {moved}",
         "leaf": "whatever touches this leaf",
-        "uplink": {"both": "what leaves or enters", "out": "what leaves", "into": "what enters"}[each.direction]
-        + " this leaf",
+        "uplink": {
+            "both": "what crosses these uplinks",
+            "out": "what leaves this leaf",
+            "into": "what enters this leaf",
+        }[each.direction],
         "plane": "this rail of all nodes",
     }[each.kind]

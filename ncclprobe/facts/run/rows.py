@@ -3,6 +3,7 @@
 from ncclprobe.facts.run.samples import any_of, every
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Disturbance, Measurement
+from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 
@@ -12,9 +13,10 @@ class Expected(Struct, frozen=True):
 
     bands: tuple[Band, ...] = ()
 
-    def least_GBps(self, op: str, nbytes: int) -> float | None:
-        """The threshold of the first band that speaks of `op` at so many bytes, whatever else it asks for."""
-        found = (b.expectation.threshold for b in self.bands if b.op == op and b.low_bytes <= nbytes <= b.high_bytes)
+    def least_pair_GBps(self, nbytes: int) -> float | None:
+        """The threshold of the first band that speaks of pairs, or of a sendrecv, at so many bytes."""
+        bands = [band for op in (PAIRS, "sendrecv") for band in self.bands if band.op == op]
+        found = (band.expectation.threshold for band in bands if band.low_bytes <= nbytes <= band.high_bytes)
         return next(found, None)
 
 

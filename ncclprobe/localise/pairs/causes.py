@@ -23,7 +23,7 @@ class Cause(Struct, frozen=True):
     `plane`, one rail of all nodes (its switches).
 
     direction: `out` of or `into` the first of `nodes` or the leaf, or both. `other`: of an uplink, the leaf at the far
-    end, where only what goes between the two is meant.
+    end, where only what goes between the two is meant. `several`: of a node or a rail, many of its pairs and not all.
     """
 
     kind: Kind
@@ -32,6 +32,7 @@ class Cause(Struct, frozen=True):
     direction: Direction = "both"
     leaf: str = ""
     other: str = ""
+    several: bool = False
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -47,6 +48,7 @@ class Cause(Struct, frozen=True):
         )
         prefix = {"leaf": "leaf ", "uplink": "uplinks of leaf "}.get(self.kind, "")
         heading = {"both": "", "out": "out of ", "into": "into "}[self.direction]
+        prefix = "several pairs of " if self.several else prefix
         return f"{heading}{prefix}{where}" + (f" rail {self.rail}" if self.rail is not None else "")
 
 

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Literal
 
 from ncclprobe.localise.pairs.effects import slow
+from ncclprobe.localise.pairs.naming import many
 from ncclprobe.localise.pairs.peers import FEWEST
 from ncclprobe.localise.pairs.rounds import Match, Round, round_robin
 from ncclprobe.localise.pairs.samples import End, Rules
@@ -62,7 +63,7 @@ def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rul
     for group in _peers(rates, nodes):
         usual = median(rates[way] for way in group)
         logs = {way: math.log(rates[way] / usual) for way in group}
-        found |= {way: math.exp(log) for way, log in slow(logs, rules).items()}
+        found |= {way: math.exp(log) for way, log in slow(logs, rules.inside()).items()}
     return found
 
 
@@ -115,7 +116,8 @@ def _of_node(
     for rank in sorted(ranks, key=lambda rank: -sum(rank in way for way in bad)) if len(ranks) > 2 else ():
         for end in (0, 1):
             its = [way for way in left if way[end] == rank]
-            if len(its) > 1 and _most(its, [way for way in tried if way[end] == rank]):
+            of_rank = [way for way in tried if way[end] == rank]
+            if (len(its) > 1 and _most(its, of_rank)) or many(len(its), len(of_rank)):
                 its = [way for way in left if rank in way]
                 yield slow_of("rank", (rank,), its)
                 left = {way: ratio for way, ratio in left.items() if way not in its}

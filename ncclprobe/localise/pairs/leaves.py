@@ -4,14 +4,14 @@ The connected components of the fast pairs come first. Where a rate splits the n
 pairs within a group are faster and nearly all pairs between groups slower, the groups hang on switches of their own: no
 node of them is at fault for what lies between. A slow node is fast with no partner, so it never makes a group.
 
-Where most of a fabric is fast, a leaf whose uplinks are slow is seen by its nodes: they are slow alike, and not with
+Where most of a fabric is fast, a leaf whose uplinks are slow is seen by its nodes: they are equally slow, and not with
 each other. Of a large fleet few of them have met; they meet once more (:func:`meetings`) before any is suspected.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 
 from ncclprobe.localise.pairs.effects import Effects
@@ -24,11 +24,13 @@ Groups = tuple[frozenset[str], ...]
 _FEWEST = 6
 """Of fewer nodes noise alone splits some fleets cleanly: the fastest two pairs of four have disjoint ends one time in
 five."""
+_MOST_GAPS = 16
+"""Splits are tried at so many of the widest gaps between the rates at which groups merge."""
 _GROUPED = 0.75
 """At least this share of the nodes is in a group of two or more."""
 _PURE = 0.85
 """At least this share of the pairs between groups, and of those within each group, lie on their own side."""
-FEWEST_ALIKE, ALIKE = 3, math.log(1.04)
+FEWEST_EQUAL, SAME_LOSS = 3, math.log(1.04)
 """So many nodes that lose the same share, within this ratio, have something in common."""
 _AS_FAST = 0.25
 """Every group is as fast inside as the others, up to this share of the split: of two slow nodes none is."""
@@ -61,17 +63,17 @@ def measured_layout(samples: Iterable[Sample], layout: Layout) -> Layout:
     return Layout({node: names[number] for node, number in leaf.items()}, layout.rails, measured=True)
 
 
-def alike_nodes(effects: Effects, rules: Rules) -> tuple[str, ...]:
-    """Return the nodes, FEWEST_ALIKE or more, that are slow both ways by one share: faults rarely agree, leaves do."""
+def equally_slow_nodes(effects: Effects, rules: Rules) -> tuple[str, ...]:
+    """Return the nodes, FEWEST_EQUAL or more, that are slow both ways by one share: faults rarely agree, leaves do."""
     ways: defaultdict[str, list[float]] = defaultdict(list)
     for end in effects.out.keys() & effects.into.keys():
         ways[end.node].append(max(effects.out[end], effects.into[end]))
     slow = sorted((median(logs), node) for node, logs in ways.items() if median(logs) < math.log(rules.slow_ratio))
     best: list[str] = []
     for place, (log, _) in enumerate(slow):
-        same = [node for other, node in slow[place:] if other - log <= max(ALIKE, -log / 2)]
+        same = [node for other, node in slow[place:] if other - log <= max(SAME_LOSS, -log / 2)]
         best = max(best, same, key=len)
-    return tuple(best) if len(best) >= FEWEST_ALIKE else ()
+    return tuple(best) if len(best) >= FEWEST_EQUAL else ()
 
 
 def meetings(nodes: Sequence[str], results: Iterable[Result]) -> tuple[tuple[NodePair, ...], ...]:
@@ -82,7 +84,7 @@ def meetings(nodes: Sequence[str], results: Iterable[Result]) -> tuple[tuple[Nod
     return tuple(tuple(zip(nodes[start::2], nodes[start + 1 :: 2], strict=False)) for start in (0, 1))
 
 
-def leaf_of_alike(nodes: Collection[str], samples: Iterable[Sample], layout: Layout) -> Layout:
+def leaf_of_equally_slow(nodes: Collection[str], samples: Iterable[Sample], layout: Layout) -> Layout:
     """Return `layout` with a leaf of `nodes`, if these are fast with each other, and one of all others."""
     logs = _pair_logs(samples)
     within = [log for pair, log in logs.items() if len({*pair} & {*nodes}) == 2]
@@ -111,12 +113,10 @@ def find_split(logs: Mapping[NodePair, float]) -> Split | None:
     nodes = {node for pair in logs for node in pair}
     if len(nodes) < _FEWEST:
         return None
-    found: list[tuple[float, Split]] = []
-    merges = list(_components(logs))
-    for (log, groups), (next_log, _) in pairwise(merges):
-        if split := _judge(groups, logs, len(nodes)):
-            found.append((log - next_log, split))
-    return max(found, key=lambda each: each[0])[1] if found else None
+    merges = _merges(logs)
+    gaps = sorted(((after - log, log) for log, after in pairwise(merges)))[:_MOST_GAPS]
+    splits = (_judge(_groups_above(log, logs), logs, len(nodes)) for _, log in gaps)
+    return next(filter(None, splits), None)
 
 
 def _nearest(node: str, groups: Sequence[frozenset[str]], logs: Mapping[NodePair, float], split: Split) -> int | None:
@@ -141,18 +141,26 @@ def _pair_logs(samples: Iterable[Sample]) -> dict[NodePair, float]:
     return {pair: median(those) for pair, those in rates.items()}
 
 
-def _components(logs: Mapping[NodePair, float]) -> Iterator[tuple[float, Groups]]:
-    """Yield each rate at which two components of the faster pairs merge, with all components then, fastest first."""
+def _merges(logs: Mapping[NodePair, float]) -> list[float]:
+    """Return each rate at which two components of the faster pairs merge, fastest first."""
     group = {node: frozenset((node,)) for pair in logs for node in pair}
-    for log, pairs in groupby(sorted(logs, key=lambda pair: -logs[pair]), key=logs.__getitem__):
-        merged = False
-        for one, other in pairs:
-            if group[one] is not group[other]:
-                both = group[one] | group[other]
-                group.update(dict.fromkeys(both, both))
-                merged = True
-        if merged:
-            yield log, tuple(dict.fromkeys(group.values()))
+    found = []
+    for one, other in sorted(logs, key=lambda pair: -logs[pair]):
+        if group[one] is not group[other]:
+            both = group[one] | group[other]
+            group.update(dict.fromkeys(both, both))
+            found.append(logs[one, other])
+    return found
+
+
+def _groups_above(least: float, logs: Mapping[NodePair, float]) -> Groups:
+    """Return the components of the pairs that are at least so fast."""
+    group = {node: frozenset((node,)) for pair in logs for node in pair}
+    for (one, other), log in logs.items():
+        if log >= least and group[one] is not group[other]:
+            both = group[one] | group[other]
+            group.update(dict.fromkeys(both, both))
+    return tuple(dict.fromkeys(group.values()))
 
 
 def _judge(groups: Groups, logs: Mapping[NodePair, float], nodes: int) -> Split | None:

@@ -1,17 +1,17 @@
-"""Name few parts rather than many: a node instead of its bad pairs, and no node where several are alike by design."""
+"""Name few parts rather than many: a node instead of its bad pairs, and no node where several are slow by design."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.localise.pairs.causes import Cause
-from ncclprobe.localise.pairs.leaves import ALIKE, FEWEST_ALIKE
+from ncclprobe.localise.pairs.leaves import FEWEST_EQUAL, SAME_LOSS
 from ncclprobe.localise.pairs.likelihood import Weight
 from ncclprobe.model.values import replace
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
-_SHARE_ALIKE, _MOST_ALIKE = 0.2, 6
+_SHARE_EQUAL, _MOST_EQUAL = 0.2, 6
 """Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
 another leaf."""
 
@@ -22,7 +22,7 @@ def many(bad: int, tried: int) -> bool:
 
 
 def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collection[str]]) -> dict[Cause, Weight]:
-    """Return the causes with nodes in place of their many bad pairs, the node with most of them first.
+    """Return the causes with nodes, or NICs, in place of their many bad pairs, the node with most of them first.
 
     `partners` are the nodes that each was measured with.
     """
@@ -34,7 +34,11 @@ def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collect
         if not many(count, len(partners.get(node, ()))):
             break
         its = {cause: weight for cause, weight in pairs.items() if node in cause.nodes}
-        found[Cause("node", (node,))] = _sum(list(its.values()), len(its))
+        rails = {cause.rail for cause in its}
+        one_rail = len(rails) == 1 and None not in rails
+        rail = rails.pop() if one_rail else None
+        shared = Cause("rail" if one_rail else "node", (node,), rail, several=True)
+        found[shared] = _sum(list(its.values()), len(its))
         pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
     return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
 
@@ -52,11 +56,11 @@ def _sum(weights: Sequence[Weight], partners: int) -> Weight:
     )
 
 
-def alike(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
+def equally_slow(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
     """Return the nodes, among `weights`, that are slow by one and the same share, where they are many of `nodes`."""
     slow = sorted((weight.loss, str(cause), cause) for cause, weight in weights.items() if cause.kind == "node")
     for start, (loss, _, _) in enumerate(slow):
-        same = [cause for other, _, cause in slow[start:] if other - loss <= ALIKE]
-        if len(same) >= max(FEWEST_ALIKE, min(_SHARE_ALIKE * nodes, _MOST_ALIKE)):
+        same = [cause for other, _, cause in slow[start:] if other - loss <= SAME_LOSS]
+        if len(same) >= max(FEWEST_EQUAL, min(_SHARE_EQUAL * nodes, _MOST_EQUAL)):
             return frozenset(same)
     return frozenset()

@@ -32,7 +32,7 @@ def peers(values_by_node: Mapping[str, float], rules: Rules | None = None) -> tu
     They are suspects, not confirmed: one sample each. No node is suspected among fewer than FEWEST nodes. Raises
     ValueError for a value that is not above zero.
     """
-    rules = rules or Rules()
+    rules = (rules or Rules()).inside()
     for node, value in values_by_node.items():
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{node}: {value} GB/s is no rate; a node that did not answer is left out")

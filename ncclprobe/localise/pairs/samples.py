@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, replace
 
 
 class End(NamedTuple):
@@ -72,6 +72,7 @@ class Rules(Struct, frozen=True):
         one kind then gets it in at most faults x (1 - confidence) / confidence of all cases (Markov's inequality).
     hit: how often a faulty part shows its fault.
     floor: no sample counts for more than if one in 1 / floor healthy ones were as slow; a fleet never proves more.
+    inside_ratio, inside_floor: the same as slow_ratio and mad_floor inside nodes, where positions differ by design.
     partners: a node is blamed by no fewer different partners (all, where there are fewer).
     steps, most_suspects: at most so many rounds of retests, each for so many suspects.
     """
@@ -87,10 +88,12 @@ class Rules(Struct, frozen=True):
     partners: int = 3
     steps: int = 6
     most_suspects: int = 32
+    inside_ratio: float = 0.85
+    inside_floor: float = 0.02
 
-
-INSIDE = Rules(slow_ratio=0.85, mad_floor=0.02)
-"""For what is measured inside nodes: positions differ there by design, and nothing but the node itself is retested."""
+    def inside(self) -> "Rules":
+        """Return the rules for what is measured inside nodes."""
+        return replace(self, slow_ratio=self.inside_ratio, mad_floor=self.inside_floor)
 
 
 class Layout(Struct, frozen=True):

@@ -44,9 +44,9 @@ def localise_slowness(
 
     play(round_robin(rails, count), 0)
     case = open_case(results, layout, rules)
-    if alike := leaves.alike_nodes(case.effects, rules) if not case.layout.leaf else ():
+    if equal := leaves.equally_slow_nodes(case.effects, rules) if not case.layout.leaf else ():
         participants = Participants(rails, layout)
-        play(participants.rounds(leaves.meetings(alike, results)), 0)
+        play(participants.rounds(leaves.meetings(equal, results)), 0)
         case = open_case(results, layout, rules)
     found = verdict(results, layout, rules, expected_GBps, case)
     for step in range(1, rules.steps + 1):

@@ -15,7 +15,7 @@ from typing import Literal
 from ncclprobe.localise.pairs import naming, noise
 from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
-from ncclprobe.localise.pairs.leaves import alike_nodes, leaf_of_alike, measured_layout
+from ncclprobe.localise.pairs.leaves import equally_slow_nodes, leaf_of_equally_slow, measured_layout
 from ncclprobe.localise.pairs.likelihood import Scale, Weight
 from ncclprobe.localise.pairs.noise import retest_noise
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
@@ -48,15 +48,15 @@ class Localisation(Struct, frozen=True):
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
     slow in the round-robin and are not when measured again. `lost` are the pairs through which nothing came: their ends
     are named whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is
-    below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests. `alike` are nodes
-    that are slow by one share, too many for faults, and not blamed; `layout` is the fabric that samples were compared
-    in, its leaves measured where the site told none.
+    below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests. `equally_slow`
+    are nodes that lose one share, too many for faults, and not blamed; `layout` is the fabric that samples were
+    compared in, its leaves measured where the site told none.
     """
 
     confirmed: tuple[Suspect, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     cleared: tuple[Cause, ...] = ()
-    alike: tuple[Suspect, ...] = ()
+    equally_slow: tuple[Suspect, ...] = ()
     lost: tuple[Lost, ...] = ()
     level: Mapping[Way, float] | None = None
     all_slow: bool = False
@@ -103,8 +103,8 @@ def open_case(first: Sequence[Result], layout: Layout, rules: Rules) -> Case:
     samples = [result for result in first if isinstance(result, Sample)]
     layout = measured_layout(samples, layout)
     effects = polish(samples, layout)
-    if alike := alike_nodes(effects, rules) if not layout.leaf else ():
-        layout = leaf_of_alike(alike, samples, layout)
+    if equal := equally_slow_nodes(effects, rules) if not layout.leaf else ():
+        layout = leaf_of_equally_slow(equal, samples, layout)
         effects = polish(samples, layout) if layout.leaf else effects
     causes = candidates(first, effects, layout, rules)
     evidence = add_evidence(_entries(first, effects.level, layout), layout)
@@ -124,9 +124,9 @@ def verdict(
 ) -> Localisation:
     """Judge which part is slow, by all `results` so far: the round-robin's (step 0) and the retests' (steps from 1).
 
-    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.retests.plan`). `expected_GBps` is what a
-    healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the round-robin's results
-    make (:func:`open_case`), for a caller that asks again after each step.
+    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.retests.plan`). `expected_GBps` is the
+    least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the
+    round-robin's results make (:func:`open_case`), for a caller that asks again after each step.
     """
     layout, rules = layout or Layout(), rules or Rules()
     retests = [result for result in results if result.step]
@@ -137,15 +137,15 @@ def verdict(
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
     blamed = naming.gather_pairs(blamed, _partners(results))
-    same = naming.alike(blamed, case.nodes)
+    same = naming.equally_slow(blamed, case.nodes)
     return Localisation(
         confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause not in same),
-        alike=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause in same),
+        equally_slow=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause in same),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
         level=effects.level,
-        all_slow=_all_slow(effects.level, expected_GBps, rules),
+        all_slow=_all_slow(effects.level, expected_GBps),
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
         layout=case.layout,
@@ -242,7 +242,7 @@ def _suspect(cause: Cause, weight: Weight) -> Suspect:
     return Suspect(cause, ratio, weight.confidence, weight.slow, weight.tests, weight.retests, weight.partners)
 
 
-def _all_slow(level: Mapping[Way, float], expected_GBps: float | None, rules: Rules) -> bool:
-    """Return whether even the best of the ways that send in one direction stays below what was expected."""
+def _all_slow(level: Mapping[Way, float], expected_GBps: float | None) -> bool:
+    """Return whether even the best of the ways that send in one direction stays below the least expected."""
     single = [usual for (_, both), usual in level.items() if not both]
-    return bool(single) and expected_GBps is not None and max(single) < rules.slow_ratio * expected_GBps
+    return bool(single) and expected_GBps is not None and max(single) < expected_GBps

@@ -1,7 +1,7 @@
 """What a run is judged by without a file: its machine type, its own links, or for gloo the slowest one.
 
 Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. No number
-of a GPU is ever used for gloo.
+of a GPU is ever used for gloo. Of pairs something is expected over NCCL alone.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from ncclprobe.expect.of_run import Expecting
 from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.options import Options
@@ -33,13 +34,13 @@ def expecting(
 ) -> Expecting:
     """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing where a file says what to expect, and where no collectives are measured.
+    Nothing where a file says what to expect, and where neither collectives nor pairs are measured.
     """
-    if options.expect or "collectives" not in options.what:
+    if options.expect or not {"collectives", "pairs"} & {*options.what}:
         return Expecting()
     if config.backend == "nccl":
         return _of_nccl(options, exchange, look, hosts)
-    if config.nodes < 2:
+    if config.nodes < 2 or "collectives" not in options.what:
         return Expecting()
     from ncclprobe.session.measure.slowest_link import slowest_link
 
@@ -64,7 +65,14 @@ def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Seq
         if each is not None
     }
     shape = Shape(tuple(Counter(hosts).values()))
-    return of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
+    collectives, pairs = Expecting(), Expecting()
+    if "collectives" in options.what:
+        collectives = of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
+    if "pairs" in options.what:
+        nbytes = options.pair_sizes[1] if len(options.pair_sizes) > 1 else USUAL_NBYTES["nccl"]
+        pairs = of_run.expecting_pairs(nbytes, shape, nodes)
+    bands = (*collectives.bands, *pairs.bands)
+    return Expecting(bands, collectives.note or pairs.note, collectives.node_bands)
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
@@ -80,7 +88,7 @@ def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectat
 
 def judgeable(sizes: Sequence[int], bands: Sequence[Band], backend: str) -> tuple[int, ...]:
     """Return those of `sizes` that `bands` judge, or else the most telling two; and the smallest."""
-    judged = [band for band in bands if band.expectation.worst != "unjudged"]
+    judged = [band for band in bands if band.op != PAIRS and band.expectation.worst != "unjudged"]
     chosen = {nbytes for nbytes in sizes if any(band.low_bytes <= nbytes <= band.high_bytes for band in judged)}
     return tuple(n for n in sizes if n in (chosen or {USUAL_NBYTES[backend], max(sizes)}) or n == min(sizes))
 

@@ -212,8 +212,8 @@ class Recorder:
         self._log.add("affinity", _plain(tuple(rows)))
 
     def expected_GBps(self, nbytes: int) -> float | None:
-        """Return the threshold of a sendrecv of so many bytes; None without an expectation."""
-        return self._expected.least_GBps("sendrecv", nbytes)
+        """Return the threshold of a pair of so many bytes; None without an expectation."""
+        return self._expected.least_pair_GBps(nbytes)
 
     def open(self) -> None:
         """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
