@@ -16,6 +16,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
 EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
+EXIT_READER_LEFT = 141  # 128 + SIGPIPE
 _OBJECTS_BEFORE_GC = 50_000
 
 COMMANDS = {
@@ -72,7 +73,7 @@ def _guarded(argv: list[str]) -> int:
         return _say(str(error), ExitCode.USAGE)
     except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.BROKEN
+        return EXIT_READER_LEFT
     except KeyboardInterrupt:
         return _say("interrupted; nothing was judged", EXIT_INTERRUPTED)
     except OSError as error:

@@ -209,7 +209,7 @@ def by_fit(found: Sequence[Row]) -> Iterator[str]:
             rows_.append((place, numbers, *losses_, len({p.source for p in part}), len(part)))
     head = ("class", "latency / transfer / filling", "model alone", "corrected", "held back", "sources", "rows")
     yield from table(head, rows_)
-    yield "What a call waits for beside its hops, by path: " + ", ".join(
+    yield "What a call waits for on top of its hops, by path: " + ", ".join(
         f"{path} {us:g} us" for path, us in correction.STARTS_US.items()
     )
     yield ""

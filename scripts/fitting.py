@@ -1,7 +1,7 @@
 """The factors of ``ncclprobe/expect/correction.py`` from published runs: all of them, or all but one source.
 
 What is fitted: how much a pipeline loses over NVLink and in trees between nodes, what of a slot several GPUs reach, and
-what a call waits for beside its hops by path. The loss is the mean over sources of their mean absolute log error, so
+what a call waits for on top of its hops by path. The loss is the mean over sources of their mean absolute log error, so
 that one long sweep does not drown the rest; a class that differs from its kind must gain by it (SHRINK per squared
 microsecond).
 """
@@ -22,7 +22,7 @@ _LEAST_GAIN = 1e-6
 
 
 class Point(Struct, frozen=True):
-    """One published time beside what NCCL's model makes of it, in microseconds."""
+    """One published time and what NCCL's model makes of it, in microseconds."""
 
     source: str
     place: Where

@@ -13,16 +13,17 @@ checkout what that machine lacks (each file below its limits; nothing of it belo
 On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
 per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
 
-    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 1,3 --pack BACK         does it run; the machine
-    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 2 --pack BACK           real failures, recorded
-    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 4 --nccl-tests-src carry/nccl-tests --pack BACK
-    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 5,6 --pack BACK         estimates; deadlines
-    python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --stage 7 --pack BACK           NCCL's choices
+    HOUR="python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --pack BACK"
+    $HOUR --stage 1,3                                            does it run at all; the machine       at most 390 s
+    $HOUR --stage 2                                              real failures, recorded               540 s
+    $HOUR --stage 4 --nccl-tests-src carry/nccl-tests            parity with nccl-tests                540 s
+    $HOUR --stage 5                                              NCCL's own estimate                   330 s
+    $HOUR --stage 6,7                                            deadlines; NCCL's choices             570 s
 
 Each command packs the stages that it was asked for, those finished earlier included. A stage that is finished is not
 repeated, and neither is a step of one that was cut short; delete OUT/stageN to repeat it. Every stage has a deadline of
-its own and runs in a process group that is killed then; a stage that fails does not stop the next. Results: OUT/stageN/
-steps.jsonl as they come, summary.json and summary.md of each stage and of all.
+its own and runs in a process group that is killed then; a stage that fails does not stop the next. Results come as they
+are found: OUT/stageN/steps.jsonl, then summary.json and summary.md of each stage and of all, then the archives.
 
 Back here, unpack the archives into one folder and redact what is to stay: the capture and the recorded jobs.
 
@@ -34,10 +35,12 @@ finished, whatever it found; 1 one did not; 2 wrong usage.
 """
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -52,9 +55,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_stages import keep, machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.notebook import BEGUN, STANDINS, Hour, Notebook, read  # noqa: E402
+from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read  # noqa: E402
 
 DONE, MODE = "done", "mode"
+_PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
 
@@ -80,7 +84,7 @@ STAGES: Mapping[int, Stage] = {
 
 
 def main() -> int:
-    """Run the stages that were asked for, each in a process of its own, then sum up and pack."""
+    """Run the stages that were asked for, each in a process of its own; sum up and pack after each."""
     args = _arguments()
     out: Path = args.out.resolve()
     if args.inside:
@@ -88,22 +92,36 @@ def main() -> int:
     if args.keep:
         print("\n".join(f"left out: {name}" for name in keep.keep(out, args.keep)))
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a machine that ends a command asks so first
+    prepare(out, args)
+    finished = []
+    for number in args.stage:
+        finished.append(run_stage(number, out, args))
+        sum_up(out, args)
+    print(out / f"{summary.NAME}.md")
+    return int(not all(finished))
+
+
+def prepare(out: Path, args: argparse.Namespace) -> None:
+    """Unpack what was carried, and make the stand-ins."""
     if args.wheels:
         print(f"unpacked {', '.join(machine.unpack(args.wheels, out)) or 'no wheel'}")
     try:
         standins.build(ROOT, out / STANDINS)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"there are no stand-ins, and the steps that need one say so: {error}")
-    finished = [run_stage(number, out, args) for number in args.stage]
-    stages = [row for number in STAGES if (row := told(number, out))]
+
+
+def sum_up(out: Path, args: argparse.Namespace) -> None:
+    """Write the summary of all stages that were ever run in `out`, and pack those that were asked for."""
+    stages = [row for number in STAGES if (row := stage_summary(number, out))]
     about = _about(stages)
     text = summary.whole_text(stages, args.rehearse, about)
     paths = summary.write(out, {"about": about, "rehearsed": args.rehearse, "stages": stages}, text)
     if args.pack:
-        for name in packing.pack_all([_folder(out, number) for number in args.stage], paths[1:], args.pack):
+        folders = [folder for number in args.stage if (folder := _folder(out, number)).exists()]
+        for name in packing.pack_all(folders, paths[1:], args.pack):
             print(f"left out of the archives: {name}")
-    print(f"{paths[1]}")
-    return int(not all(finished))
 
 
 def _about(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -165,10 +183,12 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
     command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
     command += ["--rehearse"] if args.rehearse else []
     command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
-    log = folder / "stage.log"
+    output = folder / "stage.log"
     env = machine.variables(out, ROOT, mark)
-    ended = processes.run(command, log, env, deadline_s)
-    left = processes.clear(mark)
+    try:
+        ended = processes.run(command, output, env, deadline_s)
+    finally:
+        left = processes.kill_marked(mark)
     print(ended.text, end="", flush=True)
     whole = ended.code == 0
     why = "" if whole else f"the stage did not finish: {ended}{_in_step(folder)}"
@@ -192,8 +212,8 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
     if args.rehearse:
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
-    told = summary.of_stage(number, stage.title, read(folder), **more)
-    summary.write(folder, told, summary.stage_text(told))
+    content = summary.of_stage(number, stage.title, read(folder), **more)
+    summary.write(folder, content, summary.stage_text(content))
 
 
 def _module(number: int) -> ModuleType:
@@ -201,7 +221,7 @@ def _module(number: int) -> ModuleType:
     return importlib.import_module(f"gpu_stages.{STAGES[number].module}")
 
 
-def told(number: int, out: Path) -> dict[str, Any] | None:
+def stage_summary(number: int, out: Path) -> dict[str, Any] | None:
     """The summary of a stage; none where it was never run."""
     path = _folder(out, number) / f"{summary.NAME}.json"
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
@@ -209,12 +229,18 @@ def told(number: int, out: Path) -> dict[str, Any] | None:
 
 
 def inside(number: int, out: Path, args: argparse.Namespace) -> int:
-    """In the process of its own: play the stage."""
+    """In the process of its own: play the stage, which ends with the process that started it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     variables = dict(os.environ)
-    hour = Hour(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
-    notebook = Notebook(hour, _folder(out, number), args.deadline - _MARGIN_S)
-    _module(number).play(hour, notebook)
-    return int(any(step.status == "late" for step in notebook.steps))
+    context = Context(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
+    log = StepLog(context, _folder(out, number), args.deadline - _MARGIN_S)
+    try:
+        _module(number).run_steps(context, log)
+    except KeyboardInterrupt:
+        processes.kill_marked(context.mark)
+        raise
+    return int(any(step.status == "late" for step in log.recorded))
 
 
 def _folder(out: Path, number: int) -> Path:

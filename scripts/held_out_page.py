@@ -138,7 +138,7 @@ def _outsider() -> Iterator[str]:
     yield "### What an outsider found"
     yield ""
     yield (
-        "Before any of this, by results that nobody here had used (about a thousand healthy rows, twenty incidents) "
+        "Before any of this, by results that no table here had used (about a thousand healthy rows, twenty incidents) "
         "and that are still not among these. It has not been repeated since, so the table above is no answer to it."
     )
     yield ""

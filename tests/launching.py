@@ -35,8 +35,8 @@ class Process:
     out: str = ""
     err: str = ""
 
-    def wait(self) -> int:
-        self.out, self.err = self.popen.communicate(timeout=DEADLINE_S)
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        self.out, self.err = self.popen.communicate(timeout=deadline_s)
         return self.popen.returncode
 
 

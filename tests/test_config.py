@@ -34,6 +34,8 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
     ("text", "says"),
     [
         ("x = ", "p.toml: not TOML"),
+        ("a = " + "1" * 4400, "p.toml: a line of 4404 characters"),
+        (".".join(["a"] * 4000) + " = 1", "p.toml: a line of 8003 characters"),
         ("[ignored]\n", "p.toml: unknown key 'ignored'"),
         ('ignore = "env.*"\n', "p.toml: ignore: write \\[\\[ignore\\]\\]"),
         ("ignore = [1]\n", "p.toml: ignore: write"),

@@ -157,8 +157,20 @@ def test_a_capture_that_lacks_what_its_tool_asks_was_cut(tmp_path: Path) -> None
 def test_a_wide_family_of_likes_is_read_once_each(tmp_path: Path) -> None:
     save(tmp_path / "0.jsonl", HEADER, {"ask": READ, "said": "x"})
     for n in range(1, 8):
-        save(tmp_path / f"{n}.jsonl", HEADER, *[{"like": f"{n - 1}.jsonl"}] * 40)
+        save(tmp_path / f"{n}.jsonl", HEADER, *[{"like": f"{n - 1}.jsonl"}] * 8)
     assert load(tmp_path / "7.jsonl").ask(*READ) == "x"
+
+
+def test_likes_are_few(tmp_path: Path) -> None:
+    save(tmp_path / "0.jsonl", HEADER, {"ask": READ, "said": "x"})
+    with pytest.raises(UsageError, match="more than 8 'like' rows"):
+        load(save(tmp_path / "1.jsonl", HEADER, *[{"like": "0.jsonl"}] * 9))
+
+
+@pytest.mark.parametrize("like", ["/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl", 7])
+def test_a_capture_is_like_none_but_its_neighbours(tmp_path: Path, like: object) -> None:
+    with pytest.raises(UsageError, match=r"'like' names a capture|cannot be read"):
+        load(save(tmp_path / "c.jsonl", HEADER, {"like": like}))
 
 
 def test_a_pipe_is_no_capture(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ncclprobe.nccl.gids import address_range
 from ncclprobe.nccl.interfaces import comm_id_host
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 from ncclprobe.nccl.log import read
-from ncclprobe.nccl.values import read_int, read_level, read_torch_bool
+from ncclprobe.nccl.values import read_int, read_level
 from ncclprobe.redact.redactor import Redactor
 
 LENGTH = 1 << 17
@@ -53,7 +53,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a list of interfaces": lambda text: parse_selector(text, MAX_INTERFACES),
     "an integer": lambda text: read_int(text, 0),
     "a level": read_level,
-    "a switch of torch": read_torch_bool,
     "NCCL_ALGO": lambda text: parse_pin(text, ALGORITHMS, None),
     "an address range": lambda text: address_range(text, "inet"),
     "NCCL_COMM_ID": comm_id_host,

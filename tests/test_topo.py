@@ -1,6 +1,7 @@
 """`ncclprobe topo`: what is printed of a saved text, and what is said where there is no matrix."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,12 @@ def test_a_text_that_must_be_refused_ends_with_2_and_its_cause(
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topo", str(tmp_path)]) == 2
     assert f"{tmp_path}: cannot be read" in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["topo", str(tmp_path / "pipe")]) == 2
+    assert "not a regular file" in capsys.readouterr().err
 
 
 def test_without_a_file_this_machine_is_asked(

@@ -189,18 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
     add("--master-port", type=_below(1 << 16), metavar="PORT",
         help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
-    add(
-        "--wait",
-        type=arguments.positive,
-        metavar="SECONDS",
-        help=f"for other nodes (default: {_WAIT_S:g}; longer where node 0 prints lines that start the others)",
-    )
-    add(
-        "--trust-network",
-        action="store_true",
-        help="let any process on this network be part of the job: no node has to prove who it is",
-    )
-    add("--exit", choices=("own", "whole"), default="own", help="each node's code: its own part, or the whole job's")
+    add("--wait", type=arguments.positive, metavar="SECONDS",
+        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; as long as --timeout where node 0 prints "
+        "the lines that start the others).")  # fmt: skip
+    add("--trust-network", action="store_true",
+        help="Accept any process on this network as a node of the job, without a proof of identity.")  # fmt: skip
+    add("--exit", choices=("own", "whole"), default="own",
+        help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
     arguments.selection(parser)

@@ -8,6 +8,7 @@ from pathlib import Path
 from ncclprobe.commands import arguments
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
+from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.values import asdict
 from ncclprobe.units import printable
@@ -47,14 +48,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _saved(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    text = files.read_start(path, limit=MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
-    return text.decode(errors="replace")
+    return text
 
 
 def _printed_here() -> str:

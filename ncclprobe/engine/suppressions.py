@@ -16,7 +16,6 @@ folder, takes only its own.
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,14 +101,9 @@ def _refuse_foreign(found: os.stat_result) -> None:
 
 def parse(text: str, path: str) -> tuple[Ignore, ...]:
     """Return the entries written in TOML. Raises UsageError."""
-    if sys.version_info >= (3, 11):  # here, because most runs have no such file
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+    from ncclprobe.expect import strict  # here, because most runs have no such file
+
+    document = strict.document(text, path)
     entries = document.pop("ignore", [])
     if document:
         raise UsageError(f"{path}: unknown key {next(iter(document))!r}; known is [[ignore]]")

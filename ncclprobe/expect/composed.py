@@ -56,7 +56,7 @@ def _box(product: GpuProduct, count: int) -> NodeSystem:
 
 
 def _with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
-    """With the NVLinks of a board; bridges are nobody's but who bought them."""
+    """Add the NVLinks of a board; bridges are there only where they are said."""
     if not product.nvlinks or product.wiring not in ("board", "rack") or system.gpus < 2:
         return system
     return replace(

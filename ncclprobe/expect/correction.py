@@ -81,7 +81,7 @@ _BOARD, _SHARES = 8, (2, 28, 0)
 
 
 def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
-    """What a call over `path` waits for beside its hops: of its own class, else of what it is a kind of, else none."""
+    """What a call over `path` waits for on top of its hops: by its class, else by what it is a kind of, else none."""
     words = path.removesuffix(" pairs")
     return starts.get(words, starts.get(words.split()[0], 0.0))
 

@@ -17,7 +17,7 @@ _PCIE, _HOST = 0.75, 0.38
 """Of a slot as NCCL counts it, without P2P, where each byte crosses memory: 4.6 of 12 GB/s
 (2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io)."""
 _HOP_US = 12.0
-"""One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there beside it."""
+"""One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there."""
 
 
 class Direct(Struct, frozen=True):

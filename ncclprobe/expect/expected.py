@@ -33,7 +33,7 @@ def expectation(
     graphs: Graphs | None = None,
     settings: Pinned = NOTHING,
 ) -> Expectation | None:
-    """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nobody can say.
+    """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nothing is known.
 
     `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
     that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
@@ -86,7 +86,7 @@ class Call(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def _wait(machine: MachineType, system: NodeSystem, shape: Shape, version: NcclVersion) -> float | None:
-    """What a call of `machine` waits for beside its hops, by its own published small calls."""
+    """What a call of `machine` waits for on top of its hops, by its own published small calls."""
 
     def hops(row: Latency) -> float | None:
         few = Shape((row.gpus,) * row.nodes)

@@ -1,4 +1,10 @@
-"""NCCL's own model of one call, split into the time of its hops and the time of its bytes."""
+"""NCCL's own model of one call, split into the time of its hops and the time of its bytes.
+
+It decides which algorithm, protocol and channels a call takes; how far it is a clock is in reports/ablation.md. Where a
+communicator exists, NCCL since 2.22 gives the same estimate for that very one: a call between ncclGroupStart and
+ncclGroupSimulateEnd returns estimatedTime without running. It would stand in for :func:`.cost.best` here, plugins and
+settings included; nothing calls it yet.
+"""
 
 from functools import lru_cache
 

@@ -34,8 +34,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
     """What the model makes of one call, corrected and within what the network allows.
 
     `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is
-    what a call waits for beside its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes` what
-    the bus bandwidth counts. `links` says in words what the bytes cross, `bottleneck` names what decides: ``launch``,
+    what a call waits for on top of its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes`
+    what the bus bandwidth counts. `links` says in words what the bytes cross, `bottleneck` what decides: ``launch``,
     ``latency``, ``NVLink``, ``PCIe``, ``inter-socket`` or ``NIC``.
     """
 
@@ -97,7 +97,7 @@ def predict(
 
     `algorithm` is the only one that NCCL may take, `left` what settings leave it.
     `graphs` are what NCCL itself wrote of its search (:mod:`.dumps`). `start`: what a call of this machine waits for
-    beside its hops, in microseconds, where that is known better than of its class.
+    on top of its hops, in microseconds, where that is known better than of its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None

@@ -1,8 +1,8 @@
 """What was published of a machine type: at a call's own size, and what numbers around it say of the rest.
 
 A few published numbers say more than themselves. Small calls of one operation tell what every call of that machine
-waits for beside its hops, and a curve between two published numbers meets both: the model keeps its shape and is drawn
-to them, in the logarithm of the time over that of the size.
+waits for on top of its hops, and a curve between two published numbers meets both: the model keeps its shape and is
+drawn to them, in the logarithm of the time over that of the size.
 """
 
 import math
@@ -61,12 +61,12 @@ def _as_rate(machine: MachineType, row: Latency, op: str, nbytes: int, shape: Sh
 
 
 def start_us(machine: MachineType, shape: Shape, hops_us: Callable[[Latency], float | None]) -> float | None:
-    """What a call on this machine waits for beside its hops, in a node or between nodes; None where nothing tells.
+    """What a call on this machine waits for on top of its hops, in a node or between nodes; None where nothing tells.
 
     `hops_us`: what the model makes of a published small call without that wait.
     """
-    alike = [row for row in machine.latencies if (row.nodes > 1) == (shape.nodes > 1)]
-    waits = [max(0.0, row.time_us - hops) for row in alike if (hops := hops_us(row)) is not None]
+    calls = [row for row in machine.latencies if (row.nodes > 1) == (shape.nodes > 1)]
+    waits = [max(0.0, row.time_us - hops) for row in calls if (hops := hops_us(row)) is not None]
     return statistics.median(waits) if waits else None
 
 

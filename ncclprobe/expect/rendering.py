@@ -141,7 +141,7 @@ def _fault(line: Line) -> str:
 
 
 def _how(line: Line) -> str:
-    """The algorithm and protocol; empty beside a published number that the model's own choice does not reach."""
+    """The algorithm and protocol; empty for a published number that the model's own choice does not reach."""
     found, value = line.prediction, line.expectation
     if found is None or (value.basis == "published" and value.value > found.busbw_GBps * _NEAR):
         return ""

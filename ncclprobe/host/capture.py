@@ -156,6 +156,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
         raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
     header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
     answers: _Recorded = {}
+    likes = 0
     for number, line in enumerate(lines, start=2):
         known = _recorded_line(line)
         if known:
@@ -163,13 +164,24 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
             continue
         row = _object(line, f"{path}:{number}")
         if "like" in row:
-            other = path.parent / str(row["like"]).replace("\0", "")
+            likes += 1
+            other = _near(path, row["like"], f"{path}:{number}", likes)
             if other.resolve() not in loaded:
                 loaded[other.resolve()] = _load(other, (*above, path.resolve()), loaded)[1]
             answers = loaded[other.resolve()] | answers
         else:
             answers.update(_parse_row(row, f"{path}:{number}"))
     return header, answers
+
+
+def _near(path: Path, like: object, where: str, number: int) -> Path:
+    """Return the capture that a row of `path` names: in the same folder or in the one above, no file elsewhere."""
+    name = str(like).removeprefix("../")
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise UsageError(f"{where}: 'like' names a capture in the same folder or the one above, not {str(like)[:80]!r}")
+    if number > _MAX_LIKES:
+        raise UsageError(f"{path}: more than {_MAX_LIKES} 'like' rows; keep the ones that matter")
+    return path.parent / str(like)
 
 
 def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -45,9 +46,12 @@ def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lam
 def write(path: Path, text: str, *, private: bool = False) -> None:
     """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
 
-    A link is followed; what is no regular file (a pipe, a device) is written to, never replaced. Raises UsageError.
+    What is no regular file (a pipe, a device) is written to, never replaced. A link of this user or of root is
+    followed, one of anybody else refused: in a folder that all may write to it could lead anywhere. Raises UsageError.
     """
     try:
+        if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
+            raise UsageError(f"{path}: cannot be written: a link that another user made; choose another path")
         target = path.resolve()
         if target.exists() and not target.is_file():
             with target.open("w", encoding="utf-8") as file:
@@ -60,9 +64,12 @@ def write(path: Path, text: str, *, private: bool = False) -> None:
 
 
 def _replace(target: Path, text: str, mode: int) -> None:
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    """Write beside `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
+    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(partial, flags, mode)
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         partial.replace(target)
     except OSError:

@@ -16,7 +16,7 @@ class PairRow(Struct, frozen=True, kw_only=True):
 
     `nbytes` took `time_us` (the median of `samples_us`, from the call to the last byte), which is `GBps` (1e9
     bytes/s). `latency_us` is half the median round trip of `latency_nbytes`, the same both ways. `both`: the other
-    direction ran at the same time. `step` is 0 in the tournament and counts the rounds of retests from 1. `inside`:
+    direction ran at the same time. `step` is 0 in the round-robin and counts the rounds of retests from 1. `inside`:
     both ranks are of one of several nodes, so that no network is between them. `wrong` counts the wrong
     bytes of an extra transfer after the timed ones, null: not verified; `mismatch` is the first of them.
     """

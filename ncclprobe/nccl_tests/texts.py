@@ -5,6 +5,7 @@ A table's own header names its columns, so that older and newer versions can be 
 the marks that launchers put before each line (``[1,0]<stdout>:``, ``0: ``).
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -199,6 +200,8 @@ def _wrong(body: dict[str, str]) -> int | None:
     if text == "N/A":
         return None
     number = _number(text)
+    if number == math.inf:
+        raise ValueError(f"{text[:20]!r} is no count of elements")
     return int(number) if "#wrong" in body else 0 if number == 0 else None
 
 

@@ -26,7 +26,7 @@ from ncclprobe.training import workload
 from ncclprobe.training.ladder import Rung
 from ncclprobe.training.workload import Call, Compute, Model, Step
 
-STEPS, _WARM_UPS = 9, 2
+STEPS, _WARM_UPS = 7, 2
 _MOST_WORK_S = 0.1
 _TOKENS = 8192
 """Of one rank's step: its work is 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""

@@ -22,7 +22,7 @@ _RESERVED = 4_000  # for titles, and for the lines that say what was left out
 _MOST_CHARACTERS = 1_000  # of one text from the report
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^(?:[#+-]|\d+(?=[.)])))")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "at least", "wrong", "verdict")
+_TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
 
 class Section(NamedTuple):

@@ -13,7 +13,7 @@ _NAMED = 32
 
 
 def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> Iterator[list[str]]:
-    """The tournament's matrices (retests are in the JSON), then the localisation."""
+    """Yield the round-robin's matrices (retests are in the JSON), then the localisation."""
     first = [row for row in rows if not row.step]
     one_way = [row for row in first if not row.both]
     ranks = sorted({rank for row in one_way for rank in (row.src, row.dst)})

@@ -69,7 +69,7 @@ def _nic(row: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
     )
 
 
-_COPIES = ("copy", "device", "memory", "together", "size", "GB/s", "min", "max", "least", "verdict")
+_COPIES = ("copy", "device", "memory", "concurrent", "size", "GB/s", "min", "max", "threshold", "verdict")
 _KINDS = {
     "h2d": "host to GPU",
     "d2h": "GPU to host",

@@ -22,7 +22,8 @@ def blocks(
         yield [*_table(_LADDER, [_rung(row) for row in rungs]), *_wrapped("ladder: ", said, width)]
 
 
-_GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s", "together us", "GB/s", "slower")
+_GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s",
+           "concurrent us", "GB/s", "slower")  # fmt: skip
 _STEPS = (
     "step of",
     "overlap",

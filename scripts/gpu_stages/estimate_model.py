@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_stages.nccl_calls import OPS
-from gpu_stages.notebook import Refused
+from gpu_stages.steps import Refused
 
 NEAR = 0.02
 """An estimate this near is the same: the model is NCCL's own arithmetic."""
@@ -68,7 +68,7 @@ def here(rehearse: bool) -> Any:
     return replace(system, gpus=1)
 
 
-def beside(asked: Sequence[tuple[str, int, float]], model: Model) -> list[dict[str, Any]]:
+def compared_calls(asked: Sequence[tuple[str, int, float]], model: Model) -> list[dict[str, Any]]:
     """NCCL's estimate and ours of each call that both have, with their ratio."""
     rows = []
     for op, nbytes, estimate_us in asked:
@@ -80,7 +80,7 @@ def beside(asked: Sequence[tuple[str, int, float]], model: Model) -> list[dict[s
     return rows
 
 
-def far(ratios: Mapping[str, Sequence[float]]) -> Iterator[str]:
+def differing_ops(ratios: Mapping[str, Sequence[float]]) -> Iterator[str]:
     """The operations of which our model says something else than NCCL."""
     for op, each in ratios.items():
         beyond = [ratio for ratio in each if abs(ratio - 1) > NEAR]
@@ -103,7 +103,7 @@ def printed_cells(log: str) -> Cells:
     return found
 
 
-def unlike_cells(printed: Cells, ours: Cells) -> Iterator[str]:
+def differing_cells(printed: Cells, ours: Cells) -> Iterator[str]:
     """Where NCCL's table says something else than ours; cells without bandwidth are not available."""
     for cell, (latency_us, bandwidth) in printed.items():
         if cell[1].startswith("CollNet") or not bandwidth:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from gpu_stages import machine, processes
-from gpu_stages.estimate_model import Model, beside, far, here, printed_cells, unlike_cells
-from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.estimate_model import Model, compared_calls, differing_cells, differing_ops, here, printed_cells
+from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
     "libnccl.so.2 by tests/fake_nccl.c, whose estimate is 10 us and one for each 10,000 bytes",
@@ -24,25 +24,25 @@ _PATTERN = "a:1:1 [0] NCCL INFO Pattern {}, crossNic 0, nChannels 1, bw 1.2/1.2,
 _RECORDED = _PATTERN.format(4) + _PATTERN.format(1)  # ring, tree
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """For each number of nodes ask NCCL, then compare."""
-    notebook.step("library", _library)
+    log.run("library", _library)
     for nodes in NODES:
-        notebook.step(f"{nodes} nodes", _asked, nodes, least_s=20.0)
-        notebook.step(f"{nodes} nodes beside the model", _compared, nodes)
+        log.run(f"{nodes} nodes", _asked, nodes, least_s=20.0)
+        log.run(f"{nodes} nodes beside the model", _compared, nodes)
 
 
-def _library(hour: Hour, folder: Path) -> Outcome:
-    path = hour.standins / "nccl" / "libnccl.so.2"
-    if not hour.rehearse:
-        path = machine.libraries(hour, folder / "library.log")["libnccl"]
+def _library(context: Context, folder: Path) -> Outcome:
+    path = context.standins / "nccl" / "libnccl.so.2"
+    if not context.rehearse:
+        path = machine.libraries(context, folder / "library.log")["libnccl"]
     if not path.exists():
         raise Refused(f"there is no {path.name}: no compiler built the stand-in")
     (folder / "path").write_text(str(path))
     return Outcome({"library": path.name})
 
 
-def _asked(hour: Hour, folder: Path, nodes: int) -> Outcome:
+def _asked(context: Context, folder: Path, nodes: int) -> Outcome:
     """NCCL's estimates of all operations and sizes, with its log."""
     library = (folder.parent / "library" / "path").read_text()
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _SYSTEMS, "NCCL_DEBUG_FILE": str(folder / "nccl.%h.%p.log")}
@@ -52,7 +52,7 @@ def _asked(hour: Hour, folder: Path, nodes: int) -> Outcome:
     ranks = []
     for rank in range(nodes):
         more = dumps if rank == 0 else {}
-        env = {**hour.variables, **machine.seat(rank, nodes, port), **log, **more}
+        env = {**context.variables, **machine.rank_variables(rank, nodes, port), **log, **more}
         ranks.append(processes.start(command, folder / f"rank{rank}.log", env))
     ends = processes.wait(ranks, _RUN_S)
     broken = tuple(str(end) for end in ends if end.code != 0)
@@ -63,17 +63,17 @@ def _asked(hour: Hour, folder: Path, nodes: int) -> Outcome:
     return Outcome({"NCCL": found["version"], "estimates": len(found["rows"])})
 
 
-def _compared(hour: Hour, folder: Path, nodes: int) -> Outcome:
+def _compared(context: Context, folder: Path, nodes: int) -> Outcome:
     """Our model beside NCCL: the time of each call by operation, and the cells of the table that NCCL prints."""
     asked = folder.parent / f"{nodes} nodes"
     if not (asked / "estimates.json").exists():
         raise Refused("NCCL was not asked")
-    found = json.loads((asked / "estimates.json").read_text())
+    estimates = json.loads((asked / "estimates.json").read_text())
     log = "\n".join(path.read_text(errors="replace") for path in sorted(asked.glob("*.log")))
-    model = Model(_RECORDED if hour.rehearse else log, here(hour.rehearse), nodes, found["version"])
-    rows, cells = beside(found["rows"], model), list(unlike_cells(printed_cells(log), model.cells()))
+    model = Model(_RECORDED if context.rehearse else log, here(context.rehearse), nodes, estimates["version"])
+    rows, cells = compared_calls(estimates["rows"], model), list(differing_cells(printed_cells(log), model.cells()))
     (folder / "beside.json").write_text(json.dumps({"calls": rows, "cells": cells}))
     ratios = {op: [row["ratio"] for row in rows if row["op"] == op] for op in sorted({row["op"] for row in rows})}
     medians = {op: statistics.median(each) for op, each in ratios.items()}
-    told = {"calls": len(rows), "cells printed": len(printed_cells(log)), "cells unlike": len(cells), **medians}
-    return Outcome(told, () if hour.rehearse else (*far(ratios), *cells[:10]))
+    found = {"calls": len(rows), "cells printed": len(printed_cells(log)), "cells that differ": len(cells), **medians}
+    return Outcome(found, () if context.rehearse else (*differing_ops(ratios), *cells[:10]))

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from gpu_stages import machine, observing, processes
 from gpu_stages.faults import BY_NAME, MASTER_PORT, RANKS, STEPS, TIMEOUT_S, VICTIM, Fault
-from gpu_stages.notebook import Refused
 from gpu_stages.processes import Started
+from gpu_stages.steps import Refused
 
 START_S = 40.0
 """For the ranks to import torch, meet and make their first steps."""
@@ -44,14 +44,14 @@ def main() -> None:
     pids = {rank: program.pid for rank, program in enumerate(ranks)}
     ports = [machine.RAS_PORT + rank for rank in pids] if backend == "nccl" else []
     describe(fault, folder, backend, pids)
-    started = not fault.at_start and processes.until(lambda: ready(folder, ranks), START_S)
+    started = not fault.at_start and processes.wait_until(lambda: ready(folder, ranks), START_S)
     if fault.at_start:
         time.sleep(SOON_S)
     observing.moment(MOMENTS[0], folder, pids, ports, os.environ)
     (folder / "go").touch()
-    processes.until(lambda: over(ranks), SOON_S)
+    processes.wait_until(lambda: over(ranks), SOON_S)
     observing.moment(MOMENTS[1], folder, pids, ports, os.environ)
-    processes.until(lambda: over(ranks), END_S + (IMPORT_S if fault.at_start else 0.0))
+    processes.wait_until(lambda: over(ranks), END_S + (IMPORT_S if fault.at_start else 0.0))
     observing.moment(MOMENTS[2], folder, pids, ports, os.environ)
     codes = [end.code for end in processes.wait(ranks, 0.0)]
     (folder / "kernel.txt").write_text(kernel_lines())
@@ -82,7 +82,7 @@ def start(fault: Fault, folder: Path, backend: str, port: int) -> list[Started]:
 
 
 def variables(fault: Fault, folder: Path, rank: int, port: int) -> dict[str, str]:
-    """The environment of a rank: its seat, NCCL told to speak, torch told to record, and what the fault sets."""
+    """The environment of a rank: its rank, NCCL's log, torch's recorder, and what the fault sets."""
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _SYSTEMS, "NCCL_DEBUG_FILE": str(folder / f"rank{rank}.nccl.log")}
     recorder = {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -92,14 +92,14 @@ def variables(fault: Fault, folder: Path, rank: int, port: int) -> dict[str, str
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
     }
     given = {**fault.everywhere, **(fault.variables if rank == VICTIM else {})}
-    return {**os.environ, **machine.seat(rank, RANKS, port), **log, **recorder, **given}
+    return {**os.environ, **machine.rank_variables(rank, RANKS, port), **log, **recorder, **given}
 
 
 def describe(fault: Fault, folder: Path, backend: str, pids: Mapping[int, int]) -> None:
     """Write what is done to whom."""
-    told = {**asdict(fault), "backend": backend, "ranks": RANKS, "victim": VICTIM, "steps": STEPS, "pids": pids}
-    told |= {"timeout_s": TIMEOUT_S, "moments": MOMENTS, "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    (folder / "job.json").write_text(json.dumps(told, indent=1))
+    job = {**asdict(fault), "backend": backend, "ranks": RANKS, "victim": VICTIM, "steps": STEPS, "pids": pids}
+    job |= {"timeout_s": TIMEOUT_S, "moments": MOMENTS, "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    (folder / "job.json").write_text(json.dumps(job, indent=1))
 
 
 def kernel_lines() -> str:

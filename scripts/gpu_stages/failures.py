@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_stages import processes
 from gpu_stages.failure_job import END_S, MOMENTS, START_S
 from gpu_stages.faults import FAULTS, RANKS, Fault
-from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
     "NCCL by gloo: the faults are real, torch's errors are gloo's, the flight recorder's dumps are of gloo's calls",
@@ -26,25 +26,25 @@ _JOB_S = START_S + END_S + 45.0
 _LEAST_S = 40.0
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """Every fault, one after the other."""
     for fault in FAULTS:
-        notebook.step(fault.name, _job, fault, least_s=_LEAST_S)
+        log.run(fault.name, _job, fault, least_s=_LEAST_S)
 
 
-def _job(hour: Hour, folder: Path, fault: Fault) -> Outcome:
-    command = [sys.executable, "-m", "gpu_stages.failure_job", fault.name, folder, hour.backend]
-    mark = f"{hour.mark}/{fault.name}"
-    ended = processes.run(command, folder / "job.log", {**hour.variables, processes.MARK: mark}, _JOB_S)
-    processes.clear(mark)
+def _job(context: Context, folder: Path, fault: Fault) -> Outcome:
+    command = [sys.executable, "-m", "gpu_stages.failure_job", fault.name, folder, context.backend]
+    mark = f"{context.mark}/{fault.name}"
+    ended = processes.run(command, folder / "job.log", {**context.variables, processes.MARK: mark}, _JOB_S)
+    processes.kill_marked(mark)
     if ended.code == 3:
         raise Refused(processes.last_line(ended.text))
     if ended.code != 0:
         return Outcome({}, (str(ended),))
     found = json.loads((folder / "end.json").read_text())
-    counts = {kind: len(_full(folder, pattern)) for kind, pattern in KINDS.items()}
-    told = {"exits": " ".join(map(str, found["codes"])), "said": first_words(folder), **counts}
-    return Outcome(told, tuple(_lacking(fault, hour.rehearse, found["codes"], counts)))
+    counts = {kind: len(_non_empty(folder, pattern)) for kind, pattern in KINDS.items()}
+    evidence = {"exits": " ".join(map(str, found["codes"])), "said": first_error(folder), **counts}
+    return Outcome(evidence, tuple(_lacking(fault, context.rehearse, found["codes"], counts)))
 
 
 KINDS = {
@@ -61,7 +61,7 @@ KINDS = {
 _OF_NCCL = ("NCCL logs", "RAS texts", "RAS JSON", "nvidia-smi")
 
 
-def _full(folder: Path, pattern: str) -> list[Path]:
+def _non_empty(folder: Path, pattern: str) -> list[Path]:
     return [path for path in folder.glob(pattern) if path.stat().st_size]
 
 
@@ -76,7 +76,7 @@ def _lacking(fault: Fault, rehearse: bool, codes: list[int | None], counts: dict
         yield f"the ranks ended with {codes}"
 
 
-def first_words(folder: Path) -> str:
+def first_error(folder: Path) -> str:
     """The first line of any rank that speaks of an error, for a reader of the summary."""
     for path in sorted(folder.glob("rank*.log")):
         if path.name.endswith(".nccl.log"):

@@ -1,4 +1,4 @@
-"""The failures that stage 2 records: what is done, to which rank, and which cause is to be told from the records.
+"""The failures that stage 2 records: what is done, to which rank, and which cause the records must lead to.
 
 `cause` is the code that an explanation must come to, in the vocabulary of causes that reports use; empty for the job
 that ends well, of which nothing may be said.

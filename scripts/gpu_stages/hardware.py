@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages import machine, processes, standins
-from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
     "libnvidia-ml.so.1 by tests/fake_nvml.c: one GPU, no NVLink",
@@ -22,43 +22,43 @@ TEXTS = (("-q",), ("-q", "-x"), ("topo", "-m"), ("nvlink", "-s"), ("-L",), ())
 _DEADLINE_S = 40.0
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """Look, replay, compare."""
     for words in TEXTS:
-        notebook.step(" ".join(("nvidia-smi", *words)), _text, *words)
-    notebook.step("capture", _capture)
-    notebook.step("capture, redacted", _capture, "--redact")
-    notebook.step("what NVML said", _nvml)
-    notebook.step("doctor", _doctor)
+        log.run(" ".join(("nvidia-smi", *words)), _text, *words)
+    log.run("capture", _capture)
+    log.run("capture, redacted", _capture, "--redact")
+    log.run("what NVML said", _nvml)
+    log.run("doctor", _doctor)
     for name in ("capture", "capture, redacted"):
-        notebook.step(f"replay of {name}", _replay, name)
+        log.run(f"replay of {name}", _replay, name)
 
 
-def looking(hour: Hour) -> dict[str, str]:
+def driver_variables(context: Context) -> dict[str, str]:
     """The environment in which a process finds the driver, or what replaces it."""
-    if not hour.rehearse:
-        return dict(hour.variables)
-    path = os.pathsep.join((str(hour.standins / "bin"), hour.variables.get("PATH", "")))
-    return {**standins.with_nvml(hour.variables, hour.standins), "PATH": path}
+    if not context.rehearse:
+        return dict(context.variables)
+    path = os.pathsep.join((str(context.standins / "bin"), context.variables.get("PATH", "")))
+    return {**standins.with_nvml(context.variables, context.standins), "PATH": path}
 
 
-def _text(hour: Hour, folder: Path, *words: str) -> Outcome:
-    ended = processes.run(["nvidia-smi", *words], folder / "text.txt", looking(hour), _DEADLINE_S)
+def _text(context: Context, folder: Path, *words: str) -> Outcome:
+    ended = processes.run(["nvidia-smi", *words], folder / "text.txt", driver_variables(context), _DEADLINE_S)
     if ended.code != 0:
         raise Refused(str(ended))
     return Outcome({"lines": len(ended.text.splitlines())})
 
 
-def _capture(hour: Hour, folder: Path, *arguments: str) -> Outcome:
+def _capture(context: Context, folder: Path, *arguments: str) -> Outcome:
     path = folder / "machine.jsonl"
-    command = machine.ours("capture", "-o", path, "--timeout", 30, *arguments)
-    ended = processes.run(command, folder / "capture.log", looking(hour), _DEADLINE_S)
+    command = machine.ncclprobe("capture", "-o", path, "--timeout", 30, *arguments)
+    ended = processes.run(command, folder / "capture.log", driver_variables(context), _DEADLINE_S)
     if ended.code != 0:
         return Outcome({}, (str(ended),))
     return Outcome({"answers": len(path.read_text().splitlines()) - 1, "bytes": path.stat().st_size})
 
 
-def _nvml(hour: Hour, folder: Path) -> Outcome:
+def _nvml(context: Context, folder: Path) -> Outcome:
     """Each question to NVML: answered, or refused and how."""
     rows = [json.loads(line) for line in _captured(folder, "capture").read_text().splitlines()]
     asked = [row for row in rows if row.get("ask", [""])[0] == "nvml"]
@@ -69,9 +69,9 @@ def _nvml(hour: Hour, folder: Path) -> Outcome:
     return Outcome({**counts, "answers": answers, "why": whys}, problems)
 
 
-def _doctor(hour: Hour, folder: Path) -> Outcome:
+def _doctor(context: Context, folder: Path) -> Outcome:
     """The verdict on the machine itself. A healthy machine with a GPU has nothing that fails."""
-    report = _judged(hour, folder)
+    report = _judged(context, folder)
     failing = [check["id"] for check in report["checks"] if check["status"] == "fail"]
     unknown = [check["id"] for check in report["checks"] if check["status"] == "unknown"]
     found = {"exit": report["exit_code"], "failing": " ".join(failing), "unknown": " ".join(unknown)}
@@ -86,20 +86,20 @@ def _captured(folder: Path, name: str) -> Path:
     return path
 
 
-def _replay(hour: Hour, folder: Path, name: str) -> Outcome:
+def _replay(context: Context, folder: Path, name: str) -> Outcome:
     """The same checks must come to the same, whoever looks."""
     here = _verdicts(machine.report(folder.parent / "doctor" / "report.json"))
-    there = _verdicts(_judged(hour, folder, _captured(folder, name)))
-    unlike = [f"{name}: {here.get(name)} here, {there.get(name)} replayed" for name in sorted({*here, *there})
+    there = _verdicts(_judged(context, folder, _captured(folder, name)))
+    differences = [f"{name}: {here.get(name)} here, {there.get(name)} replayed" for name in sorted({*here, *there})
               if here.get(name) != there.get(name)]  # fmt: skip
-    return Outcome({"checks": len(there)}, tuple(unlike))
+    return Outcome({"checks": len(there)}, tuple(differences))
 
 
-def _judged(hour: Hour, folder: Path, *captures: Path) -> dict[str, Any]:
+def _judged(context: Context, folder: Path, *captures: Path) -> dict[str, Any]:
     path = folder / "report.json"
     options = ["--local", "--no-config", "--timeout", 30, "--json", path]
     ended = processes.run(
-        machine.ours("doctor", *options, *captures), folder / "doctor.log", looking(hour), _DEADLINE_S
+        machine.ncclprobe("doctor", *options, *captures), folder / "doctor.log", driver_variables(context), _DEADLINE_S
     )
     if ended.code not in (0, 3, 4):
         raise Refused(str(ended))

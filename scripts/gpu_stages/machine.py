@@ -1,4 +1,4 @@
-"""What the stages need of the machine: seats of ranks on its one GPU, free ports, NCCL's library, and how we call ours.
+"""What the stages need of the machine: ranks on its one GPU, free ports, NCCL's library, and how we call ours.
 
 Several ranks on one GPU: NCCL refuses them where host hash and GPU are equal, and the host hash comes from NCCL_HOSTID
 (src/init.cc since 2.5.6, misc/utils.cc). Each rank is therefore a node of its own, and bytes go over NET/Socket. From
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages import processes
-from gpu_stages.notebook import Hour, Refused
 from gpu_stages.processes import End, Started
+from gpu_stages.steps import Context, Refused
 
 RAS_PORT = 28100
 """Of rank 0; every further rank listens one higher, so that a rank that is lost takes no other's answers with it."""
@@ -58,7 +58,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def seat(rank: int, ranks: int, port: int) -> dict[str, str]:
+def rank_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     """The variables that make a process `rank` of `ranks`, each of which is a node of its own to NCCL."""
     return {
         "RANK": str(rank),
@@ -75,30 +75,32 @@ def seat(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def ours(command: str, *arguments: object) -> list[str]:
+def ncclprobe(command: str, *arguments: object) -> list[str]:
     """The command line of one of our commands."""
     return [sys.executable, "-m", "ncclprobe", command, *map(str, arguments)]
 
 
-def start_ranks(hour: Hour, folder: Path, ranks: Sequence[int], of: int, command: Sequence[object]) -> list[Started]:
+def start_ranks(
+    context: Context, folder: Path, ranks: Sequence[int], of: int, command: Sequence[object]
+) -> list[Started]:
     """Start `command` as each of `ranks` in a world of `of`; rank N writes to rankN.log in `folder`."""
     port = free_port()
     return [
-        processes.start(command, folder / f"rank{rank}.log", {**hour.variables, **seat(rank, of, port)})
+        processes.start(command, folder / f"rank{rank}.log", {**context.variables, **rank_variables(rank, of, port)})
         for rank in ranks
     ]
 
 
-def as_ranks(hour: Hour, folder: Path, of: int, command: Sequence[object], deadline_s: float) -> list[End]:
+def as_ranks(context: Context, folder: Path, of: int, command: Sequence[object], deadline_s: float) -> list[End]:
     """Run `command` as all ranks of a world and wait for them."""
-    return processes.wait(start_ranks(hour, folder, range(of), of, command), deadline_s)
+    return processes.wait(start_ranks(context, folder, range(of), of, command), deadline_s)
 
 
-def said(hour: Hour, *command: object, log: Path, deadline_s: float = _QUESTION_S) -> str:
+def output_of(context: Context, *command: object, log: Path, deadline_s: float = _QUESTION_S) -> str:
     """What a program writes. Raises Refused where it is not there, or does not end well."""
-    if shutil.which(str(command[0]), path=hour.variables.get("PATH")) is None:
+    if shutil.which(str(command[0]), path=context.variables.get("PATH")) is None:
         raise Refused(f"there is no {command[0]} here")
-    ended = processes.run(command, log, hour.variables, deadline_s)
+    ended = processes.run(command, log, context.variables, deadline_s)
     if ended.code != 0:
         raise Refused(str(ended))
     return ended.text
@@ -120,9 +122,9 @@ print(json.dumps(sorted(paths)))
 """
 
 
-def libraries(hour: Hour, log: Path) -> dict[str, Path]:
+def libraries(context: Context, log: Path) -> dict[str, Path]:
     """The libnccl and libcudart that torch loads here, by these names. Raises Refused where it has no NCCL."""
-    ended = processes.run([sys.executable, "-c", _LOADED], log, hour.variables, _QUESTION_S)
+    ended = processes.run([sys.executable, "-c", _LOADED], log, context.variables, _QUESTION_S)
     if ended.code != 0:
         raise Refused(str(ended))
     paths = [Path(text) for text in json.loads(processes.last_line_whole(ended.text))]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_stages import processes
-from gpu_stages.notebook import Refused
+from gpu_stages.steps import Refused
 
 BUILD_S = 300.0
 

@@ -34,7 +34,7 @@ def moment(
         command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv"]
         processes.run(["nvidia-smi"], folder / f"{name}.nvidia-smi.txt", variables, _SMI_S)
         processes.run(command, folder / f"{name}.nvidia-smi-apps.txt", variables, _SMI_S)
-    processes.until(lambda: all(dumped(name, folder, rank, pid) for rank, pid in pids.items()), _DUMP_S)
+    processes.wait_until(lambda: all(dumped(name, folder, rank, pid) for rank, pid in pids.items()), _DUMP_S)
 
 
 def ask_ras(name: str, folder: Path, ports: Sequence[int]) -> None:
@@ -76,8 +76,8 @@ def kernel_view(pid: int) -> str:
     lines = [f"== status\n{_read(folder / 'status')}"]
     with contextlib.suppress(OSError):
         for task in sorted((folder / "task").iterdir(), key=lambda path: int(path.name))[:_MOST_TASKS]:
-            told = [f"{name}: {_read(task / name).strip()}" for name in ("comm", "wchan", "syscall")]
-            lines.append(f"== task {task.name}\n" + "\n".join(told) + f"\nstack:\n{_read(task / 'stack')}")
+            fields = [f"{name}: {_read(task / name).strip()}" for name in ("comm", "wchan", "syscall")]
+            lines.append(f"== task {task.name}\n" + "\n".join(fields) + f"\nstack:\n{_read(task / 'stack')}")
     return "\n".join(lines)
 
 

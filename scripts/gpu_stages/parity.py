@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages import machine, nccl_tests_build, processes
-from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
     "all_reduce_perf and all_gather_perf of nccl-tests by loops over gloo that print the same tables",
@@ -35,62 +35,62 @@ _ROUND_S = 60.0
 _FLAGS = ["-f", "2", "-g", "1", "-w", "5", "-c", "0"]
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """Build, alternate, compare."""
-    notebook.step(BUILD, _build, least_s=60.0)
+    log.run(BUILD, _build, least_s=60.0)
     for number in range(ROUNDS):
         name = f"round {number + 1}"
-        notebook.step(name, _round, number, least_s=15.0)
-    notebook.step("ratios", _ratios)
-    notebook.step("copies beside a loop by hand", _copies, least_s=20.0)
+        log.run(name, _round, number, least_s=15.0)
+    log.run("ratios", _ratios)
+    log.run("copies beside a loop by hand", _copies, least_s=20.0)
 
 
-def _sizes(hour: Hour) -> list[int]:
+def _sizes(context: Context) -> list[int]:
     """8 B to 4 GiB by factors of 2; to 1 MiB without a GPU."""
-    return [8 << shift for shift in range(18 if hour.rehearse else 30)]
+    return [8 << shift for shift in range(18 if context.rehearse else 30)]
 
 
-def _build(hour: Hour, folder: Path) -> Outcome:
+def _build(context: Context, folder: Path) -> Outcome:
     """The programs of nccl-tests, or in a rehearsal what replaces them. Raises Refused."""
-    if hour.rehearse:
+    if context.rehearse:
         for op in OPS:
             script = f'#!/bin/sh\nexec "{sys.executable}" -m gpu_stages.standin_perf {op} "$@"\n'
             (folder / f"{op}_perf").write_text(script)
             (folder / f"{op}_perf").chmod(0o755)
         return Outcome({"programs": "stand-ins"})
-    if hour.sources is None:
+    if context.sources is None:
         raise Refused("no sources: give --nccl-tests-src DIR")
-    loaded = machine.libraries(hour, folder / "libraries.log")
+    loaded = machine.libraries(context, folder / "libraries.log")
     names = [f"{op}_perf" for op in OPS]
-    how = nccl_tests_build.build(hour.sources, loaded["libnccl"], names, folder, hour.variables)
+    how = nccl_tests_build.build(context.sources, loaded["libnccl"], names, folder, context.variables)
     (folder / LIBRARIES).write_text(os.pathsep.join(str(path.parent) for path in loaded.values()))
     return Outcome({"programs": how})
 
 
-def _perf_variables(hour: Hour, programs: Path) -> dict[str, str]:
+def _perf_variables(context: Context, programs: Path) -> dict[str, str]:
     """The environment in which the programs find torch's NCCL and CUDA runtime."""
     path = programs / LIBRARIES
-    folders = [path.read_text() if path.exists() else "", hour.variables.get("LD_LIBRARY_PATH", "")]
-    return {**hour.variables, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
+    folders = [path.read_text() if path.exists() else "", context.variables.get("LD_LIBRARY_PATH", "")]
+    return {**context.variables, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
 
-def _round(hour: Hour, folder: Path, number: int) -> Outcome:
+def _round(context: Context, folder: Path, number: int) -> Outcome:
     """Both once; which one goes first changes from round to round."""
-    programs, sizes = folder.parent / BUILD, _sizes(hour)
+    programs, sizes = folder.parent / BUILD, _sizes(context)
     if not all((programs / f"{op}_perf").exists() for op in OPS):
         raise Refused("nccl-tests was not built")
     kinds = (_theirs, _ours) if number % 2 else (_ours, _theirs)
-    rows = [row for play in kinds for row in play(hour, folder, programs, sizes)]
+    rows = [row for play in kinds for row in play(context, folder, programs, sizes)]
     (folder / "rows.json").write_text(json.dumps(rows))
     return Outcome({"rows": len(rows)})
 
 
-def _theirs(hour: Hour, folder: Path, programs: Path, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _theirs(context: Context, folder: Path, programs: Path, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     from ncclprobe.nccl_tests import parse_text
 
     for op in OPS:
         command = [programs / f"{op}_perf", "-b", sizes[0], "-e", sizes[-1], "-n", _ITERS, *_FLAGS]
-        ended = processes.run(command, folder / f"{op}.txt", _perf_variables(hour, programs), _ROUND_S)
+        ended = processes.run(command, folder / f"{op}.txt", _perf_variables(context, programs), _ROUND_S)
         if ended.code != 0:
             raise RuntimeError(str(ended))
         for run in parse_text(ended.text, f"{op}.txt"):
@@ -99,11 +99,11 @@ def _theirs(hour: Hour, folder: Path, programs: Path, sizes: Sequence[int]) -> I
                 yield {"op": row.op, "nbytes": row.nbytes, "place": row.place, **times}
 
 
-def _ours(hour: Hour, folder: Path, programs: Path, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _ours(context: Context, folder: Path, programs: Path, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     path = folder / "ours.json"
-    words = (hour.backend, ",".join(OPS), ",".join(map(str, sizes)), path, _ITERS)
+    words = (context.backend, ",".join(OPS), ",".join(map(str, sizes)), path, _ITERS)
     ended = processes.run(
-        [sys.executable, "-m", "gpu_stages.one_rank", *words], folder / "ours.log", hour.variables, _ROUND_S
+        [sys.executable, "-m", "gpu_stages.one_rank", *words], folder / "ours.log", context.variables, _ROUND_S
     )
     if ended.code != 0:
         raise RuntimeError(str(ended))
@@ -120,7 +120,7 @@ class Times:
     over_events: list[float] = field(default_factory=list)
 
 
-def _ratios(hour: Hour, folder: Path) -> Outcome:
+def _ratios(context: Context, folder: Path) -> Outcome:
     """Ours over theirs by operation, size and place, over all rounds."""
     times: dict[tuple[str, int, str], Times] = defaultdict(Times)
     for path in sorted(folder.parent.glob("round */rows.json")):
@@ -132,10 +132,10 @@ def _ratios(hour: Hour, folder: Path) -> Outcome:
     table = [compared(*key, one) for key, one in sorted(times.items()) if one.ours and one.theirs]
     if not table:
         raise Refused("no round has both")
-    unlike = tuple(row["problem"] for row in table if row["problem"])
+    differing = tuple(row["problem"] for row in table if row["problem"])
     worst = max(table, key=lambda row: abs(row["ratio"] - 1))
-    found = {"rows": len(table), "beyond": len(unlike), "worst": worst["ratio"], "table": table}
-    return Outcome(found, () if hour.rehearse else unlike)
+    found = {"rows": len(table), "beyond": len(differing), "worst": worst["ratio"], "table": table}
+    return Outcome(found, () if context.rehearse else differing)
 
 
 def compared(op: str, nbytes: int, place: str, times: Times) -> dict[str, Any]:
@@ -153,21 +153,21 @@ def compared(op: str, nbytes: int, place: str, times: Times) -> dict[str, Any]:
     return {**found, "wall_over_events": over, "problem": "" if fair else said}
 
 
-def _copies(hour: Hour, folder: Path) -> Outcome:
+def _copies(context: Context, folder: Path) -> Outcome:
     """Our copies, and a loop of the plainest copies there are."""
     path = folder / "report.json"
-    command = machine.ours("copies", "--backend", hour.backend, "--json", path, "--timeout", 60)
-    ended = processes.run(command, folder / "ours.log", hour.variables, 70.0)
+    command = machine.ncclprobe("copies", "--backend", context.backend, "--json", path, "--timeout", 60)
+    ended = processes.run(command, folder / "ours.log", context.variables, 70.0)
     if ended.code not in (0, 3, 4):
         return Outcome({}, (str(ended),))
     by_hand = processes.run(
-        [sys.executable, "-m", "gpu_stages.copies_by_hand"], folder / "by_hand.log", hour.variables, 60.0
+        [sys.executable, "-m", "gpu_stages.copies_by_hand"], folder / "by_hand.log", context.variables, 60.0
     )
     if by_hand.code != 0:
         return Outcome({}, (str(by_hand),))
     theirs: dict[str, float] = json.loads(processes.last_line_whole(by_hand.text))
-    ours = {row["kind"] + (" memcpy" if "memcpy" in row["device"] else ""): row["GBps"]
-            for row in machine.report(path)["copies"] if not row["concurrent"]}  # fmt: skip
+    rows = [row for row in machine.report(path)["copies"] if not row["concurrent"] and row["near"] is not False]
+    ours = {row["kind"] + (" memcpy" if "memcpy" in row["device"] else ""): row["GBps"] for row in rows}
     shared = {name: ours[name] / theirs[name] for name in theirs if name in ours}
     problems = [f"{name}: {ratio:.2f} of the loop by hand" for name, ratio in shared.items() if not 0.9 <= ratio <= 1.1]
-    return Outcome({"ours": ours, "by_hand": theirs, **shared}, () if hour.rehearse else tuple(problems))
+    return Outcome({"ours": ours, "by_hand": theirs, **shared}, () if context.rehearse else tuple(problems))

@@ -106,7 +106,7 @@ def run(command: Sequence[object], log: Path, env: Mapping[str, str], deadline_s
     return wait([start(command, log, env)], deadline_s)[0]
 
 
-def until(reached: Callable[[], bool], deadline_s: float) -> bool:
+def wait_until(reached: Callable[[], bool], deadline_s: float) -> bool:
     """Wait until `reached`, no longer than `deadline_s`; whether it was."""
     late = time.monotonic() + deadline_s
     while not reached():
@@ -129,7 +129,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def clear(mark: str) -> int:
+def kill_marked(mark: str) -> int:
     """Kill what carries `mark`, until none that was killed could start another; how many there were at first."""
     first = marked(mark)
     left = first
@@ -139,6 +139,6 @@ def clear(mark: str) -> int:
                 os.kill(pid, signal.SIGKILL)
         if not left:
             break
-        until(lambda: not marked(mark), _REAP_S)
+        wait_until(lambda: not marked(mark), _REAP_S)
         left = marked(mark)
     return len(first)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages import machine
-from gpu_stages.notebook import Hour, Notebook, Outcome, Refused
+from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = ("a libnccl of scripts/oracle.py's cache in place of torch's: it is asked as far as it needs no GPU",)
 NOT_RUN = (
@@ -53,15 +54,15 @@ class Asked:
     isolated: bool
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """Ask and compare."""
-    notebook.step("library", _library)
-    notebook.step("cases", _cases, least_s=60.0)
+    log.run("library", _library)
+    log.run("cases", _cases, least_s=60.0)
 
 
-def _library(hour: Hour, folder: Path) -> Outcome:
+def _library(context: Context, folder: Path) -> Outcome:
     """Which libnccl is asked."""
-    path = _cached() if hour.rehearse else machine.libraries(hour, folder / "library.log")["libnccl"]
+    path = _cached() if context.rehearse else machine.libraries(context, folder / "library.log")["libnccl"]
     (folder / "path").write_text(str(path))
     return Outcome({"library": f"{path.parent.name}/{path.name}"})
 
@@ -75,43 +76,56 @@ def _cached() -> Path:
     return max(found.items(), key=lambda item: [int(part) for part in item[0].split(".")])[1]
 
 
-def _cases(hour: Hour, folder: Path) -> Outcome:
+def _cases(context: Context, folder: Path) -> Outcome:
     path = folder.parent / "library" / "path"
     if not path.exists():
         raise Refused("there is no libnccl to ask")
-    asked, workers = planned(not hour.rehearse), min(8, os.cpu_count() or 1)
+    asked, workers = planned(not context.rehearse), min(8, os.cpu_count() or 1)
     counts: Counter[str] = Counter()
-    unlike: list[str] = []
+    differences: list[str] = []
     with ThreadPoolExecutor(workers) as pool, (folder / "answers.jsonl").open("w") as stream:
-        for each, lines in pool.map(lambda one: (one, served(hour, path.read_text(), one, folder)), asked):
+        for each, lines in pool.map(lambda one: (one, served(context, path.read_text(), one, folder)), asked):
             for row in compared(each, lines):
                 stream.write(json.dumps(row) + "\n")
                 counts.update(
-                    ("cases",), init=row["init"] == 0, refused=bool(row["refused"]), differ=bool(row["unlike"])
+                    ("cases",), init=row["init"] == 0, refused=bool(row["refused"]), differ=bool(row["differences"])
                 )
-                unlike += row["unlike"]
+                differences += row["differences"]
         counts["not answered"] = sum(len(each.cases) for each in asked) - counts["cases"]
     problems = [f"{counts['not answered']} cases were not answered"] if counts["not answered"] else []
-    return Outcome({"networks": len(asked), **counts, "isolated": asked[0].isolated}, (*problems, *unlike[:20]))
+    return Outcome({"networks": len(asked), **counts, "isolated": asked[0].isolated}, (*problems, *differences[:20]))
 
 
 def planned(extras: bool) -> list[Asked]:
-    """The same cases at every run: in networks made for them where that is allowed, else in the machine's own."""
+    """The same cases at every run: in networks made for them where that is allowed, else in the machine's own.
+
+    There files are not laid, and a name in NCCL_COMM_ID is not ours to resolve.
+    """
     try:
-        from oracle import impossible
         from oracle_ask import plan
         from oracle_cases import Case, World
     except ImportError as error:
         raise Refused(f"cases cannot be generated: {error}") from error
-    isolated = (
-        impossible() is None and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
-    )
-    draw, found = random.Random(7), []
-    for world, cases in plan(WORLDS, CASES_EACH):
-        kept = [case for case in cases if isolated or not case.files]
-        full = [Case({**_ALWAYS, **case.variables, **(more(draw) if extras else {})}, case.files) for case in kept]
+    isolated, draw, found = may_isolate(), random.Random(7), []
+    for world, cases in plan(WORLDS, CASES_EACH if isolated else 4 * CASES_EACH):
+        kept = [case for case in cases if isolated or not (case.files or "NCCL_COMM_ID" in case.variables)]
+        full = [
+            Case({**_ALWAYS, **case.variables, **(more(draw) if extras else {})}, case.files)
+            for case in kept[:CASES_EACH]
+        ]
         found.append(Asked(world if isolated else World(()), full, isolated))
     return found
+
+
+def may_isolate() -> bool:
+    """Whether networks and an /etc of their own can be made here."""
+    from oracle import impossible
+
+    return (
+        impossible() is None
+        and shutil.which("unshare") is not None
+        and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
+    )
 
 
 def more(draw: random.Random) -> dict[str, str]:
@@ -120,14 +134,14 @@ def more(draw: random.Random) -> dict[str, str]:
     return {**_ONE_GPU, **{name: draw.choice(EXTRAS[name]) for name in names}}
 
 
-def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[str]:
+def served(context: Context, library: str, asked: Asked, folder: Path) -> list[str]:
     """The lines that the server wrote, as far as it got."""
     from ncclprobe.model.values import asdict
 
     request = {
         "library": library,
-        "driver": () if hour.rehearse else _DRIVER,
-        "init": not hour.rehearse,
+        "driver": () if context.rehearse else _DRIVER,
+        "init": not context.rehearse,
         "isolate": asked.isolated,
         "lo": asked.world.lo,
         "links": [asdict(link) for link in asked.world.links],
@@ -136,7 +150,7 @@ def served(hour: Hour, library: str, asked: Asked, folder: Path) -> list[str]:
     command = [sys.executable, "-m", "gpu_stages.rules_server"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        command, env=hour.variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        command, env=context.variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
         out, errors = process.communicate(json.dumps(request), timeout=_SERVER_S)
@@ -158,11 +172,11 @@ def compared(asked: Asked, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     for case, line in zip(asked.cases, lines[1:], strict=False):
         answers = json.loads(line)
         first = answers[0]
-        unlike = [*network.of_id(case, asked.world, first)]
-        unlike += network.of_init(case, first) if first["init"] is not None else []
+        differences = [*network.of_id(case, asked.world, first)]
+        differences += network.of_init(case, first) if first["init"] is not None else []
         refused = [result for result in (first["id"], first["init"]) if isinstance(result, str)]
         yield {"variables": case.variables, "files": case.files, "init": first["init"], "refused": refused,
-               "unlike": unlike, "logs": [answer["log"] for answer in answers]}  # fmt: skip
+               "differences": differences, "logs": [answer["log"] for answer in answers]}  # fmt: skip
 
 
 class Network:

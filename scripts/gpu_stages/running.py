@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_stages import machine, processes
-from gpu_stages.notebook import Hour, Notebook, Outcome
 from gpu_stages.processes import End
+from gpu_stages.steps import Context, Outcome, StepLog
 
 REPLACED = (
     "NCCL by gloo, the GPU by host memory",
@@ -25,43 +25,45 @@ _SMALL = ("-b", "64K", "-e", "4M", "-f", "64", "-n", "5", "-w", "1", "--batches"
 _TIMEOUT_S = 70.0
 
 
-def play(hour: Hour, notebook: Notebook) -> None:
+def run_steps(context: Context, log: StepLog) -> None:
     """All commands once, small."""
-    notebook.step("inventory", _inventory)
-    notebook.step("one rank alone is refused", _refused)
-    notebook.step("one rank, our own loop", _one_rank)
+    log.run("inventory", _inventory)
+    log.run("one rank alone is refused", _refused)
+    log.run("one rank, our own loop", _one_rank)
     for ranks in (2, 4):
-        notebook.step(f"every collective, {ranks} ranks", _every_op, ranks)
-    notebook.step("CUDA graphs, 2 ranks", _graphs)
-    notebook.step("pairs, 4 ranks", _command, "pairs", 4, "pairs", "--timeout", 60)
-    notebook.step("copies", _command, "copies", 1, "copies", "--timeout", 60)
+        log.run(f"every collective, {ranks} ranks", _every_op, ranks)
+    log.run("CUDA graphs, 2 ranks", _graphs)
+    log.run("pairs, 4 ranks", _command, "pairs", 4, "pairs", "--timeout", 60)
+    log.run("copies", _command, "copies", 1, "copies", "--timeout", 60)
     training = ("ddp", "--params", "200K", "--layers", 2, "--micro-batches", 1, "--compute", 0.01, "--timeout", 60)
-    notebook.step("workload, 2 ranks", _command, "steps", 2, "workload", *training)
+    log.run("workload, 2 ranks", _command, "steps", 2, "workload", *training)
 
 
-def _inventory(hour: Hour, folder: Path) -> Outcome:
+def _inventory(context: Context, folder: Path) -> Outcome:
     """What this machine has of all that the stages need."""
-    ended = processes.run([sys.executable, "-m", "gpu_stages.inventory"], folder / "inventory.log", hour.variables, 60)
+    ended = processes.run(
+        [sys.executable, "-m", "gpu_stages.inventory"], folder / "inventory.log", context.variables, 60
+    )
     found = json.loads(processes.last_line_whole(ended.text))
     missing = [f"cannot import {name}: {why}" for name, why in found["missing"].items()]
-    if not hour.rehearse and not found["gpus"]:
+    if not context.rehearse and not found["gpus"]:
         missing.append("torch can use no GPU")
     return Outcome(found, tuple(missing))
 
 
-def _refused(hour: Hour, folder: Path) -> Outcome:
+def _refused(context: Context, folder: Path) -> Outcome:
     """One rank moves no byte between ranks: exit 2 and a remedy."""
-    command = machine.ours("bandwidth", "--backend", hour.backend, "--nproc", 1)
-    ended = processes.run(command, folder / "bandwidth.log", hour.variables, _TIMEOUT_S)
+    command = machine.ncclprobe("bandwidth", "--backend", context.backend, "--nproc", 1)
+    ended = processes.run(command, folder / "bandwidth.log", context.variables, _TIMEOUT_S)
     return Outcome({"exit": ended.code, "said": processes.last_line(ended.text)}, _unless(ended.code == 2, str(ended)))
 
 
-def _one_rank(hour: Hour, folder: Path) -> Outcome:
+def _one_rank(context: Context, folder: Path) -> Outcome:
     """The loop that measures, in a process group of one rank."""
     path = folder / "rows.json"
     sizes = ",".join(str(8 << shift) for shift in (0, 13, 23))
-    command = [sys.executable, "-m", "gpu_stages.one_rank", hour.backend, "all_reduce", sizes, path]
-    ended = processes.run(command, folder / "rank0.log", hour.variables, _TIMEOUT_S)
+    command = [sys.executable, "-m", "gpu_stages.one_rank", context.backend, "all_reduce", sizes, path]
+    ended = processes.run(command, folder / "rank0.log", context.variables, _TIMEOUT_S)
     if ended.code != 0:
         return Outcome({}, (str(ended),))
     rows = json.loads(path.read_text())
@@ -69,8 +71,8 @@ def _one_rank(hour: Hour, folder: Path) -> Outcome:
     return Outcome({"rows": len(rows), **{f"{row['nbytes']} B us": row["mean_us"] for row in rows}}, tuple(wrong))
 
 
-def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
-    ends, report = _measured(hour, folder, ranks, "bandwidth", "--op", "all", *_SMALL)
+def _every_op(context: Context, folder: Path, ranks: int) -> Outcome:
+    ends, report = _measured(context, folder, ranks, "bandwidth", "--op", "all", *_SMALL)
     if report is None:
         return Outcome({}, tuple(map(str, ends)))
     rows = report["measurements"]
@@ -78,16 +80,16 @@ def _every_op(hour: Hour, folder: Path, ranks: int) -> Outcome:
     found = {"rows": len(rows), "nodes": rows[0]["nodes"] if rows else 0, "networks": ", ".join(networks)}
     versions = next(node["versions"] for node in report["environment"].values())
     found |= {"torch": versions.get("torch"), "NCCL": versions.get("nccl"), "failing": _failing(report)}
-    return Outcome(found, (*_wrong_rows(rows, hour.rehearse), *_wrong_versions(folder, versions)))
+    return Outcome(found, (*_wrong_rows(rows, context.rehearse), *_wrong_versions(folder, versions)))
 
 
-def _wrong_versions(folder: Path, told: Mapping[str, str | None]) -> Iterator[str]:
+def _wrong_versions(folder: Path, reported: Mapping[str, str | None]) -> Iterator[str]:
     """Where the report's versions are not those that torch itself says."""
     path = folder.parent / "inventory" / "inventory.log"
     known = json.loads(processes.last_line_whole(path.read_text()))
     for name in ("torch", "nccl"):
-        if known[name] and told.get(name) != known[name]:
-            yield f"the report says {name} {told.get(name)}, torch says {known[name]}"
+        if known[name] and reported.get(name) != known[name]:
+            yield f"the report says {name} {reported.get(name)}, torch says {known[name]}"
 
 
 def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[str]:
@@ -105,9 +107,9 @@ def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[s
         yield from (f"transport detection says {name} where ranks of one GPU have sockets alone" for name in strange)
 
 
-def _graphs(hour: Hour, folder: Path) -> Outcome:
-    ends, report = _measured(hour, folder, 2, "bandwidth", "--graph", *_SMALL)
-    if hour.rehearse:
+def _graphs(context: Context, folder: Path) -> Outcome:
+    ends, report = _measured(context, folder, 2, "bandwidth", "--graph", *_SMALL)
+    if context.rehearse:
         return Outcome(
             {"exits": [end.code for end in ends]}, _unless(ends[0].code == 2, "--graph with gloo is not refused")
         )
@@ -117,9 +119,9 @@ def _graphs(hour: Hour, folder: Path) -> Outcome:
     return Outcome({"rows": len(report["measurements"])}, _unless(modes == ["graph"], f"modes are {modes}"))
 
 
-def _command(hour: Hour, folder: Path, wants: str, ranks: int, name: str, *arguments: object) -> Outcome:
+def _command(context: Context, folder: Path, wants: str, ranks: int, name: str, *arguments: object) -> Outcome:
     """A command whose report must hold rows under `wants`."""
-    ends, report = _measured(hour, folder, ranks, name, *arguments)
+    ends, report = _measured(context, folder, ranks, name, *arguments)
     if report is None:
         return Outcome({}, tuple(map(str, ends)))
     rows = report.get(wants) or []
@@ -127,15 +129,15 @@ def _command(hour: Hour, folder: Path, wants: str, ranks: int, name: str, *argum
 
 
 def _measured(
-    hour: Hour, folder: Path, ranks: int, name: str, *arguments: object
+    context: Context, folder: Path, ranks: int, name: str, *arguments: object
 ) -> tuple[list[End], dict[str, Any] | None]:
     """How the ranks of a command ended, and rank 0's report; None where one did not come to its end."""
     path = folder / "report.json"
-    command = machine.ours(name, "--backend", hour.backend, "--json", path, *arguments)
+    command = machine.ncclprobe(name, "--backend", context.backend, "--json", path, *arguments)
     if ranks == 1:
-        ends = [processes.run(command, folder / "rank0.log", hour.variables, _TIMEOUT_S)]
+        ends = [processes.run(command, folder / "rank0.log", context.variables, _TIMEOUT_S)]
     else:
-        ends = machine.as_ranks(hour, folder, ranks, command, _TIMEOUT_S)
+        ends = machine.as_ranks(context, folder, ranks, command, _TIMEOUT_S)
     whole = all(end.code in VERDICTS for end in ends) and path.exists()
     return ends, machine.report(path) if whole else None
 

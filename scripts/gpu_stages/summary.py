@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_stages.notebook import Step
+from gpu_stages.steps import Step
 
 NAME = "summary"
 _MOST_WORDS = 400

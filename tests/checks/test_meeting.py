@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.launch import TWO_NODES, meeting
+from ncclprobe.checks.launch import TWO_NODES, meeting, strangers
 from ncclprobe.checks.sync import roster
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine.judge import judge
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.rank import RankProcess
-from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
+from ncclprobe.facts.reach import Flood, Gathering, Proof, Reach, RollCall, Trouble
 from ncclprobe.facts.resolver import Master
 from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.fleet import Every, Ranks
@@ -264,3 +265,29 @@ def test_a_lost_node_is_not_missing_and_a_missing_one_not_lost() -> None:
     lost = Gathering(3, 1.0, lost=(Trouble("10.0.0.2", "reset", "closed", 1),))
     assert list(roster.node_missing.run(four(0, 1, 2, 3), Every({"gpu01": lost}))) == []
     assert list(roster.node_lost.run(four(0, 1), Every({"gpu01": Gathering(3, 60.0)}))) == []
+
+
+def test_a_port_that_hangs_up_before_it_greets_is_unknown() -> None:
+    with pytest.raises(Unlearned, match="hung up before any answer"):
+        reached("hung-up")
+
+
+def test_a_node_that_did_not_come_while_strangers_flooded_the_port_is_unknown() -> None:
+    crowd = Gathering(3, 30.0, floods=(Flood("10.0.0.99", 7000),))
+    with pytest.raises(Unlearned, match=r"gpu02.*launch\.port-flooded"):
+        list(roster.node_missing.run(four(0, 2, 3), Every({"gpu01": crowd})))
+    assert list(roster.node_missing.run(four(0, 1, 2, 3), Every({"gpu01": crowd}))) == []
+
+
+def test_a_flood_names_its_addresses_the_busiest_first_and_counts_the_others() -> None:
+    floods = tuple(Flood(f"10.0.0.{number}", number) for number in range(1, 8))
+    (finding,) = strangers.port_flooded.run(Every({"n0": Gathering(1, 1.0, floods=floods)}), Every({}))
+    assert "10.0.0.7 (7), 10.0.0.6 (6)" in finding.message
+    assert "and 2 more addresses" in finding.message
+
+
+def test_nodes_without_a_secret_are_unknown_and_the_run_is_inconclusive() -> None:
+    verdict = judged(strangers.unproven, {Proof: Proof("none", proved=False)}, {})
+    assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
+    assert judged(strangers.unproven, {}).status is Status.SKIP
+    assert judged(strangers.unproven, {Proof: Proof("munge", proved=True)}, {}).status is Status.PASS

@@ -10,7 +10,7 @@ from ncclprobe.checks.launch import mesh
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.paths import Paths
-from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.facts.reach import Flood, Gathering, Trouble
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rules import Check
@@ -181,3 +181,30 @@ def test_a_mesh_of_two_thousand_nodes_is_judged_while_one_waits() -> None:
     (*findings,) = found(paths)
     assert {f.nodes for f in findings} == {(f"n{rank}",) for rank in dead}
     assert time.monotonic() - began < 20  # a second or two on an idle machine
+
+
+def flooded(paths: Every[Paths], node: str) -> Every[Paths]:
+    flood = (Flood("10.0.0.99", 400),)
+    return Every({**paths.by_node, node: replace(paths.by_node[node], floods=flood)})
+
+
+def test_what_ends_before_the_other_side_greets_is_unknown_and_no_nodes_fault() -> None:
+    with pytest.raises(Unlearned, match="2 of 6 paths ended before"):
+        found(fleet(3, fails(lambda one, other: other == 1, "hung-up")))
+
+
+@pytest.mark.parametrize("outcome", ["filtered", "silent", "reset", "stalled-out"])
+def test_failures_towards_a_node_that_strangers_flood_are_unknown(outcome: str) -> None:
+    paths = flooded(fleet(3, fails(lambda one, other: other == 1, outcome)), "n1")
+    with pytest.raises(Unlearned, match=r"launch\.port-flooded"):
+        found(paths)
+
+
+def test_a_flood_at_one_node_does_not_hide_a_fault_of_another() -> None:
+    paths = flooded(fleet(4, fails(lambda one, other: 2 in (one, other))), "n1")
+    assert [finding.subject for finding in found(paths)] == ["n2"]
+
+
+def test_times_and_rates_of_a_flooded_node_are_not_judged() -> None:
+    slow = fleet(4, lambda one, other, role: {"rate_gbps": 0.01, "rtt_s": 0.5} if 1 in (one, other) else None)
+    assert [each.path.rate_gbps for each in mesh.tries(flooded(slow, "n1")) if "n1" in each.pair] == [None] * 6

@@ -1,6 +1,7 @@
 """What NCCL's own code made of known machines: tests/data/nccl."""
 
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 import msgspec
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tuner import cost
 from ncclprobe.expect.tuner.cost import FUNCTIONS
 from ncclprobe.expect.tuner.graphs import Graph, Graphs
-from ncclprobe.model.values import Struct
+from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "nccl"
 OPS = {name: op for op, name in FUNCTIONS.items()}
@@ -97,3 +101,64 @@ def _function(row: dict[str, Any], name: str) -> Function:
     )
     table = {cell: (latency, bandwidth) for cell, (latency, bandwidth) in row["table"].items()}
     return Function(OPS[name], table, tuple(choices))
+
+
+def of_release(release: NcclVersion) -> list[Communicator]:
+    """Those that NCCL's tables are known of."""
+    return [each for each in communicators() if release in each.releases and each.functions]
+
+
+def searched(each: Communicator, release: NcclVersion) -> Graphs:
+    """What our own search finds, with the latency that the plugin says."""
+    found = graphs(each.system, each.shape, release)
+    assert not isinstance(found, Absent), found.why
+    late = {"latency_inter_us": each.latency_us}
+    nvls = replace(found.nvls, **late) if found.nvls else None
+    return replace(found, ring=replace(found.ring, **late), tree=replace(found.tree, **late), nvls=nvls)
+
+
+def differences(
+    each: Communicator, found: Graphs, function: Function, release: NcclVersion, within: float
+) -> list[str]:
+    """What differs by more than `within`, in words."""
+    where = f"{each.name} {each.shape.gpus[0]}x{each.shape.nodes} {function.op}"
+    cells = {
+        f"{cell.algorithm}/{cell.protocol}": (cell.latency_us, cell.algbw_GBps)
+        for cell in cost.cells(found, each.system, each.shape, function.op, release)
+        if cell.algbw_GBps
+    }
+    wrong = [f"{where}: {name}" for name in cells.keys() ^ function.table.keys()]
+    for name in cells.keys() & function.table.keys():
+        pairs = zip(cells[name], function.table[name], strict=True)
+        if any(abs(ours - theirs) > within * theirs for ours, theirs in pairs):
+            wrong.append(f"{where}: {name} is {cells[name]}, NCCL's {function.table[name]}")
+    for choice in function.choices:
+        best = cost.best(found, each.system, each.shape, function.op, choice.nbytes, release)
+        assert best is not None
+        ours = best.algorithm, best.protocol, best.channels
+        theirs = choice.algorithm, choice.protocol, choice.channels
+        if ours != theirs or abs(math.log(best.time_us / choice.time_us)) > within:
+            wrong.append(f"{where} of {choice.nbytes}: {ours} in {best.time_us}, NCCL {theirs} in {choice.time_us}")
+    return wrong
+
+
+def shown(found: Graphs) -> list[object]:
+    """What counts of the graphs: how many switches lie between two GPUs does not."""
+    return [_parameters(each) for each in (found.ring, found.tree, found.nvls) if each]
+
+
+def _parameters(graph: Graph) -> tuple[object, ...]:
+    near = {"PXB": "PIX"}
+    words = (near.get(word, word) for word in (graph.type_intra, graph.type_inter))
+    speeds = (round(speed, 3) for speed in (graph.bw_intra, graph.bw_inter))
+    return graph.pattern, graph.channels, *speeds, *words, graph.same_channels
+
+
+def same_choices(each: Communicator, release: NcclVersion) -> bool:
+    """Whether tables and choices are NCCL's within 0.1 %, given its graphs."""
+    return not any(differences(each, each.graphs, function, release, within=1e-3) for function in each.functions)
+
+
+def same_channels(each: Communicator, release: NcclVersion) -> bool:
+    """Whether our own search finds NCCL's graphs."""
+    return shown(searched(each, release)) == shown(each.graphs)

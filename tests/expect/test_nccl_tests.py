@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
@@ -129,6 +129,7 @@ words = st.sampled_from(
 
 
 @given(st.lists(st.lists(words, min_size=1, max_size=16).map(" ".join), max_size=5).map("\n".join))
+@example("67108864 67108864 67108864 67108864 67108864 67108864 67108864 67108864 1e999")
 def test_no_row_is_a_surprise(rows: str) -> None:
     with contextlib.suppress(UsageError):
         for run in parse_text(START.format("all_reduce") + RANKS + NEW + rows, "log"):

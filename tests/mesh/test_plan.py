@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.cluster.mesh.plan import plan_mesh
+from ncclprobe.cluster.mesh.interfaces import parse_listeners
+from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh
 from ncclprobe.facts.paths import MeshListener
 
 
@@ -54,3 +55,15 @@ def test_an_interface_is_walked_only_where_both_ends_have_it_and_ranks_may_be_mi
     assert [(call.to, call.role) for call in plans[2].calls] == [(0, "nccl0")]
     assert plans[7].calls == ()
     assert plans[0].names == {0: "a", 2: "b", 7: "node 7"}
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "::ffff:127.0.0.1", "n1"]
+)
+def test_no_node_is_sent_to_an_address_that_another_node_cannot_have(address: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        NodePlan(0, {}, (Call(1, "nccl0", address, 4000),)).check()
+    announced = {"role": "nccl0", "interface": "eth0", "address": address, "port": 4000}
+    assert parse_listeners([announced, {**announced, "address": "10.0.0.2"}]) == (
+        MeshListener("nccl0", "eth0", "10.0.0.2", 4000),
+    )

@@ -1,6 +1,7 @@
 """Callers that have not proved the key hold a place only until it is needed, and never keep a node out."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -45,6 +46,11 @@ async def prove(port: int, source: str = "127.0.0.1") -> asyncio.StreamWriter:
     return writer
 
 
+async def come_and_go(port: int) -> None:
+    node = await prove(port)
+    node.transport.abort()
+
+
 def play(scene: Scene, room: int = 20, quota: int = 8) -> None:
     async def run() -> None:
         async with admission(room, quota) as (made, port):
@@ -59,7 +65,7 @@ def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named() -> Non
         await until(lambda: sum(flood.connections for flood in made.floods) == 22)
         assert await crowd[0][0].read() == b""
         assert (made.floods[0].address, made.callers) == ("127.0.0.9", 8)
-        (await prove(port)).transport.abort()
+        await come_and_go(port)
         for _, writer in crowd:
             writer.transport.abort()
 
@@ -69,7 +75,7 @@ def test_an_address_over_its_quota_loses_its_oldest_caller_and_is_named() -> Non
 def test_a_node_at_the_address_of_a_flood_gets_in_too() -> None:
     async def scene(made: Admission, port: int) -> None:
         crowd = [await call(port) for _ in range(30)]
-        (await prove(port)).transport.abort()
+        await come_and_go(port)
         for _, writer in crowd:
             writer.transport.abort()
 
@@ -81,7 +87,7 @@ def test_many_addresses_fill_the_room_and_the_oldest_of_all_makes_place() -> Non
         crowd = [await call(port, f"127.0.0.{number}") for number in range(2, 42)]
         await until(lambda: len(made.floods) == 8)
         assert made.floods[0].connections == 1
-        (await prove(port)).transport.abort()
+        await come_and_go(port)
         for _, writer in crowd:
             writer.transport.abort()
 
@@ -112,8 +118,6 @@ def test_callers_that_left_while_they_waited_cost_nothing() -> None:
 
 
 def test_a_process_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
     async def run() -> None:
         async with admission(20, 8) as (made, port):
             (sock,) = made._sockets
@@ -132,7 +136,7 @@ def test_a_process_without_descriptors_waits_and_goes_on(monkeypatch: pytest.Mon
             asyncio.get_running_loop().remove_reader(sock)
             made._sockets = {short}  # type: ignore[arg-type]
             asyncio.get_running_loop().add_reader(sock, made._accept, short)
-            (await prove(port)).transport.abort()
+            await come_and_go(port)
             assert not refused
 
     asyncio.run(run())

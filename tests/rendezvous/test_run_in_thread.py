@@ -1,6 +1,7 @@
 """Work on a thread of its own: its result or error arrives, and the caller waits no longer than the deadline."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -27,3 +28,12 @@ def test_work_that_does_not_come_back_is_left_behind() -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(run_in_thread(lambda: time.sleep(3), soon(0.1)))
     assert time.monotonic() - started < 2
+
+
+def test_a_process_that_may_start_no_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(TimeoutError, match="may start no thread"):
+        asyncio.run(run_in_thread(lambda: 7, soon()))

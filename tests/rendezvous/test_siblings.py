@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 
 import pytest
@@ -48,6 +49,19 @@ def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 assert await reader.read() == b""
             writer.transport.abort()
+            return await siblings.gather(soon(0.2))
+
+    assert asyncio.run(run()) == {}
+
+
+def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may well know the token: under munge and torchrun the socket's name is no secret."""
+
+    async def run() -> dict[int, str]:
+        async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)  # of whoever asks the kernel for the other side's user
+            with pytest.raises(WireError, match="holds the socket"):
+                await hand_over(TOKEN, 0, 1, "facts", soon(2.0))
             return await siblings.gather(soon(0.2))
 
     assert asyncio.run(run()) == {}

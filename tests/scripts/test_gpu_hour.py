@@ -49,47 +49,47 @@ import gpu_hour
 gpu_hour._MARGIN_S = 0.5
 gpu_hour.STAGES = {{
     1: gpu_hour.Stage("breaks", "breaking", 20.0),
-    2: gpu_hour.Stage("hangs", "hanging", 6.0),
+    2: gpu_hour.Stage("hangs", "hanging", 9.0),
     3: gpu_hour.Stage("works", "working", 20.0),
 }}
 sys.exit(gpu_hour.main())
 """
 HEAD = """
 import subprocess, sys, time
-from gpu_stages.notebook import Outcome, Refused
+from gpu_stages.steps import Outcome, Refused
 REPLACED, NOT_RUN = ("a GPU by nothing",), ("everything",)
-def write(hour, folder, *words):
+def write(context, folder, *words):
     with (folder / "played").open("a") as stream:
         stream.write(".")
     return Outcome({"words": " ".join(words)})
 """
 MODULES = {
     "breaking": """
-def play(hour, notebook):
-    notebook.step("first", write, "a", "b")
+def run_steps(context, log):
+    log.run("first", write, "a", "b")
     sys.exit("no more of this")
 """,
     "hanging": """
-def wait(hour, folder):
+def wait(context, folder):
     child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     (folder / "pid").write_text(str(child.pid))
     time.sleep(1000)
-def play(hour, notebook):
-    notebook.step("before", write, least_s=0.1)
-    notebook.step("for ever", wait, least_s=0.1)
+def run_steps(context, log):
+    log.run("before", write, least_s=0.1)
+    log.run("for ever", wait, least_s=0.1)
 """,
     "working": """
-def differ(hour, folder):
+def differ(context, folder):
     return Outcome({"seen": 7}, ("7 is not 8",))
-def refuse(hour, folder):
+def refuse(context, folder):
     raise Refused("there is no such thing here")
-def fail(hour, folder):
+def fail(context, folder):
     return {}["nothing"]
-def play(hour, notebook):
-    notebook.step("differs", differ)
-    notebook.step("refuses", refuse)
-    notebook.step("fails", fail)
-    notebook.step("goes on", write)
+def run_steps(context, log):
+    log.run("differs", differ)
+    log.run("refuses", refuse)
+    log.run("fails", fail)
+    log.run("goes on", write)
 """,
 }
 
@@ -123,7 +123,7 @@ def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path,
     assert "exit 1" in one["ended"]
     assert "no more of this" in one["ended"]
     assert statuses(two) == {"before": "good"}
-    assert "was killed at its deadline after 6." in two["ended"]
+    assert "was killed at its deadline after 9." in two["ended"]
     assert two["ended"].endswith("in step 'for ever'; 1 processes were left and killed")
     assert statuses(three) == {"differs": "bad", "refuses": "refused", "fails": "failed", "goes on": "good"}
     assert three["ended"] == ""
@@ -132,6 +132,17 @@ def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path,
 def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> None:
     pid = int((played[0] / "stage2" / "for ever" / "pid").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any], tmp_path: Path) -> None:
+    command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
+    program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)
+    pid = tmp_path / "out" / "stage2" / "for ever" / "pid"
+    assert stages("processes").wait_until(pid.exists, 30.0)
+    program.kill()
+    program.wait()
+    left = int(pid.read_text())
+    assert stages("processes").wait_until(lambda: stages("observing").state(left) in ("", "Z"), 4.0)
 
 
 def test_a_finished_stage_and_a_written_step_are_not_played_again(played: tuple[Path, Any]) -> None:
@@ -186,7 +197,7 @@ def test_every_stage_ends_within_ten_minutes_and_says_what_a_rehearsal_leaves_ou
         assert 0 < stage.deadline_s < 600
         assert module.REPLACED
         assert module.NOT_RUN
-        assert callable(module.play)
+        assert callable(module.run_steps)
 
 
 def test_the_largest_files_are_left_out_where_not_all_fit(tmp_path: Path) -> None:
@@ -209,10 +220,10 @@ def test_more_files_than_come_back_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_half_line_of_steps_is_dropped(tmp_path: Path) -> None:
-    notebook = stages("notebook")
+    steps = stages("steps")
     line = {"name": "one", "status": "good", "seconds": 1.0, "why": [], "found": {}}
     (tmp_path / "steps.jsonl").write_text(json.dumps(line) + '\n{"name": "tw')
-    assert [step.name for step in notebook.read(tmp_path)] == ["one"]
+    assert [step.name for step in steps.read(tmp_path)] == ["one"]
 
 
 def test_a_program_that_ignores_everything_is_killed_at_its_deadline(tmp_path: Path) -> None:
@@ -371,10 +382,12 @@ def test_the_model_is_compared_where_both_say_something() -> None:
     of = stages("estimate_model")
     model = of.Model(stages("estimates")._RECORDED, of.here(rehearse=True), 2, 22907)
     ours = model.cost("all_reduce", 1 << 20).time_us
-    rows = of.beside([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], model)
+    rows = of.compared_calls([("all_reduce", 1 << 20, ours), ("all_reduce", 8, -1.0), ("sendrecv", 8, 3.0)], model)
     assert [(row["op"], row["ratio"]) for row in rows] == [("all_reduce", 1.0)]
-    assert list(of.far({"all_reduce": [1.0, 1.01]})) == []
-    assert list(of.far({"reduce": [1.0, 1.5]})) == ["reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"]
+    assert list(of.differing_ops({"all_reduce": [1.0, 1.01]})) == []
+    assert list(of.differing_ops({"reduce": [1.0, 1.5]})) == [
+        "reduce: 1 of 2 sizes differ, ours up to 1.50 times NCCL's"
+    ]
 
 
 TABLE = """vm:1:1 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |
@@ -392,8 +405,8 @@ def test_the_table_that_nccl_prints_is_read_by_its_own_heads() -> None:
     assert cells["AllReduce", "Ring", "Simple"] == (36.4, 2.4)
     assert cells["AllGather", "PAT", "Simple"] == (15.1, 2.0)
     ours = {**cells, ("AllReduce", "Tree", "LL"): (16.84, 0.46), ("AllReduce", "Ring", "LL"): (16.6, 1.3)}
-    assert list(of.unlike_cells(cells, ours)) == ["AllReduce Ring LL: NCCL 16.6 us, 1.2 GB/s; ours 16.6, 1.3"]
-    assert len(list(of.unlike_cells(cells, {}))) == 5
+    assert list(of.differing_cells(cells, ours)) == ["AllReduce Ring LL: NCCL 16.6 us, 1.2 GB/s; ours 16.6, 1.3"]
+    assert len(list(of.differing_cells(cells, {}))) == 5
 
 
 def test_parity_is_judged_by_ratio_or_by_what_a_call_costs_more() -> None:

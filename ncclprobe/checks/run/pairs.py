@@ -1,4 +1,4 @@
-"""Who is slow, by the pairs of a tournament?"""
+"""What is slow, by the pairs of a round-robin."""
 
 from collections.abc import Iterator
 

@@ -4,8 +4,9 @@
 src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqueue.cc:2040 the choice (v2.30.7),
 nccl_semantics.md §4.3; the constants per version are in :mod:`.tuning`.
 
-The model ranks algorithms, and is used here as a clock: near saturation it is within some 5 % on NVSwitch machines,
-between 64 KiB and 8 MiB it can be off by two. Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
+The model ranks algorithms; as a clock it is within some 5 % near saturation on NVSwitch machines, and off by two or
+more for small messages between nodes (reports/ablation.md). Tables and choices are those of NCCL's own code, release
+by release (tests/data/nccl). Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
 POWER's penalty of trees, and several operations in one group. NCCL has no model of all_to_all, gather, scatter and
 sendrecv: see :mod:`.p2p`.
 """
@@ -127,14 +128,6 @@ def _wanted(cell: Cell, forced: Forced) -> bool:
 def only(algorithm: str | None) -> Forced | None:
     """One algorithm and no other; none: NCCL's own choice."""
     return Forced(frozenset({cast(Algorithm, algorithm)})) if algorithm else None
-
-
-def channels(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> int:
-    """The communicator's: twice the search's, and twice more on Hopper's fast rings between nodes.
-
-    Source: src/graph/connect.cc:460 (v2.30.7).
-    """
-    return communicator(graphs, system, shape, version).channels
 
 
 @lru_cache(maxsize=1024)

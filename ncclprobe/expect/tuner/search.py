@@ -4,9 +4,9 @@ The search tries speeds from fast to slow and keeps the best of channels x speed
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
 :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls (v2.30.7), nccl_semantics.md §4.2.
 
-Approximated: NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its
-share of them; GPUs on PCIe that may not copy directly hang at one root port each; a processor that is not known counts
-as Skylake; the time limits of the search are not played, so that trees never do better than one chain per channel.
+It comes to what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not say:
+NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them;
+GPUs on PCIe that may not copy directly hang at one root port each; a processor that is not known counts as Skylake.
 CollNet (SHARP) is left out. What has no such regularity is Absent, with the reason.
 """
 
@@ -139,7 +139,6 @@ def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds)
         return None
     best = _duplicated(first, system.compute_capability)
     best = _raised(best, fits, steps)
-    between = nics is not None
     return Graph(
         pattern=RING,
         channels=best.channels,
@@ -147,23 +146,29 @@ def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds)
         bw_inter=best.speed,
         type_intra=inside.kind,
         type_inter=_to_nic(system, inside, nics, first) if nics else "PIX",
-        same_channels=_one_way(inside, nics, best)
-        if between
-        else inside.same(best.channels, best.speed, first.channels),
+        same_channels=_one_path(inside, nics, first, best),
     )
 
 
-def _one_way(inside: Within, nics: "_Nics | None", best: "_Best") -> bool:
-    return best.channels == 1 or inside.gpus == 1 or (nics is not None and nics.count == 1)
+def _one_path(inside: Within, nics: "_Nics | None", first: "_Best", best: "_Best") -> bool:
+    """Whether all channels take one path: between nodes each starts at a NIC of its own."""
+    if nics is None:
+        return inside.same(best.channels, best.speed, first.channels)
+    return best.channels == 1 or inside.gpus == 1 or nics.count == 1
 
 
 def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
     """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
-    if inside.kind in ("PHB", "SYS"):
-        return farther(nics.kind, inside.kind)
+    if inside.kind != "NVL":
+        return _over_slots(inside, nics)
     lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
     closed = first.channels <= inside.ring(first.speed)
-    return farther(nics.kind, "PXN") if lone and closed and inside.kind == "NVL" else nics.kind
+    return farther(nics.kind, "PXN") if lone and closed else nics.kind
+
+
+def _over_slots(inside: Within, nics: "_Nics") -> PathWord:
+    """Without NVLink the way to the NIC leads as far as that to the farthest GPU, past a switch."""
+    return farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind
 
 
 def _ring_fits(inside: Within, nics: "_Nics | None") -> Callable[[float], int]:
@@ -228,7 +233,7 @@ def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, s
         bw_intra=intra,
         bw_inter=inter,
         type_intra=ring.type_intra,
-        type_inter=farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind,
+        type_inter=_over_slots(inside, nics),
         same_channels=ring.same_channels,
     )
 

@@ -123,7 +123,7 @@ def first_steps(report: Report, found: Sequence[Row], most: int = 3) -> tuple[li
     ranked = sorted(groups.values(), key=lambda group: (ORDER.index(group[0].kind), -_breadth(group)))
     steps += [_step(group, len(report.nodes)) for group in ranked]
     if report.localisation and not any(step.kind == "fail" for step in steps):
-        steps = [*map(_culprit, report.localisation.culprits), *steps]
+        steps = [*map(_suspect_step, report.localisation.culprits), *steps]
     return steps[:most], max(0, len(steps) - most)
 
 
@@ -137,7 +137,7 @@ def _absent(report: Report) -> Step:
     return Step("unknown", "", f"{plural(len(missing), 'node')} did not report", folded(missing), remedy)
 
 
-def _culprit(blamed: Blamed) -> Step:
+def _suspect_step(blamed: Blamed) -> Step:
     """Where nothing but the pairs themselves says who is slow."""
     return Step(
         "fail",

@@ -47,7 +47,7 @@ def _table(
     return Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST))
 
 
-_COPIES = "State|Node|Copy|Device|NUMA|At once|>Size|>GB/s|>at least|>Range"
+_COPIES = "State|Node|Copy|Device|NUMA|Concurrent|>Size|>GB/s|>Threshold|>Range"
 _WAYS = {
     "h2d": "host to device",
     "d2h": "device to host",
@@ -69,7 +69,7 @@ def _copy(row: CopyRow) -> Iterator[str]:
     )
 
 
-_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone, µs|>GB/s|>Together, µs|>GB/s|>Slower"
+_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone, µs|>GB/s|>Concurrent, µs|>GB/s|>Slower"
 
 
 def _group(row: GroupRow) -> Iterator[str]:

@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class Context:
     """What all stages share. `variables` is the whole environment of what they start, `out` where results go.
 
     `standins` is the folder of what replaces a driver in a rehearsal. `sources` holds nccl-tests, where it was carried.
@@ -79,26 +79,26 @@ class Hour:
         return "gloo" if self.rehearse else "nccl"
 
 
-class Notebook:
-    """The steps of one stage, in its folder. A step that an earlier call has written is not played again."""
+class StepLog:
+    """The steps of one stage, in its folder. A step that an earlier call has written is not run again."""
 
-    def __init__(self, hour: Hour, folder: Path, deadline_s: float) -> None:
-        self.hour, self.folder = hour, folder
+    def __init__(self, context: Context, folder: Path, deadline_s: float) -> None:
+        self._context, self.folder = context, folder
         self._late = time.monotonic() + deadline_s
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = {step.name: step for step in read(folder)}
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        """All that have been played, in their order."""
+    def recorded(self) -> tuple[Step, ...]:
+        """All that were run, in their order."""
         return tuple(self._steps.values())
 
     def left_s(self) -> float:
         """What is left of the stage's time."""
         return self._late - time.monotonic()
 
-    def step(self, name: str, play: Callable[..., Outcome], *arguments: Any, least_s: float = _LEAST_S) -> Step:
-        """Play one step, `play(hour, folder, *arguments)`, and write it down; its folder is its own.
+    def run(self, name: str, function: Callable[..., Outcome], *arguments: Any, least_s: float = _LEAST_S) -> Step:
+        """Run one step, `function(context, folder, *arguments)`, and record it; its folder is its own.
 
         Where less than `least_s` is left, it is not begun.
         """
@@ -110,7 +110,7 @@ class Notebook:
         else:
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / BEGUN).write_text(name)
-            step = _played(name, lambda: play(self.hour, folder, *arguments), folder, started)
+            step = _run(name, lambda: function(self._context, folder, *arguments), folder, started)
         self._steps[name] = step
         if step.status != "late":  # a later call may have the time
             with (self.folder / STEPS).open("a", encoding="utf-8") as stream:
@@ -120,9 +120,9 @@ class Notebook:
         return step
 
 
-def _played(name: str, play: Callable[[], Outcome], folder: Path, started: float) -> Step:
+def _run(name: str, function: Callable[[], Outcome], folder: Path, started: float) -> Step:
     try:
-        outcome = play()
+        outcome = function()
     except Refused as refusal:
         return Step(name, "refused", _since(started), (str(refusal),))
     except FAILURES as error:

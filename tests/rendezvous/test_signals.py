@@ -1,0 +1,41 @@
+"""A doctor that waits for other nodes ends at a signal: no traceback, nothing judged, nothing left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_node_0_while_it_waits(number: signal.Signals, tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    secret = {"NCCLPROBE_TOKEN": "a secret of this test", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *flags],
+        env={**os.environ, **secret},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as doctor:
+        end_s = time.monotonic() + 60.0
+        while not listens(port) and time.monotonic() < end_s:
+            time.sleep(0.02)
+        doctor.send_signal(number)
+        out, err = doctor.communicate(timeout=60)
+    assert (doctor.returncode, out, err) == (130, "", "ncclprobe: interrupted; nothing was judged\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,77 @@
+"""Files that are written: whole, under nobody else's control, readable by whom they are for."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.errors import UsageError
+from ncclprobe.host import files
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_capture_is_its_owners_and_a_report_is_by_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        files.write(tmp_path / "capture", "x", private=True)
+        files.write(tmp_path / "report", "x")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "capture"), mode(tmp_path / "report")) == (0o600, 0o644)
+
+
+def test_a_private_file_takes_the_place_of_one_that_all_could_read(tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    path.write_text("old")
+    path.chmod(0o666)
+    files.write(path, "new", private=True)
+    assert (mode(path), path.read_text()) == (0o600, "new")
+
+
+def test_nothing_is_left_beside_a_file_that_could_not_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        files.write(tmp_path / "out", "x")
+    with pytest.raises(UsageError, match="cannot be written"):
+        files.write(tmp_path / "none" / "out", "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_partial_file_is_never_one_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0")  # a stranger who guessed the name
+    (tmp_path / ".out.0").symlink_to(victim)
+    with pytest.raises(UsageError, match="cannot be written"):
+        files.write(tmp_path / "out", "x")
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_a_link_of_another_user_is_not_followed_and_ones_own_is(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("kept")
+    link.symlink_to(victim)
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(UsageError, match="a link that another user made"):
+        files.write(link, "x")
+    assert victim.read_text() == "kept"
+    os.lchown(link, 0, 0)
+    files.write(link, "new")
+    assert (victim.read_text(), link.is_symlink()) == ("new", True)
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.write(pipe, "x")
+        assert os.read(reader, 10) == b"x"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
