@@ -1,5 +1,6 @@
 """A slow row and its reason in one report: what is named beside it, and what is not."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,10 @@ def test_a_finding_is_about_unused_devices_only_where_it_names_no_other(subject:
 
 def kept_run(folder: Path, *lines: str) -> list[str]:
     """A run over the eight GPUs of a healthy machine, of which `lines` of the capture differ, with a slow row."""
+    shutil.copy(CAPTURES / "hgx-h100.jsonl", folder)
     (folder / "node.jsonl").write_text(
         '{"capture": 1, "node": "n0", "taken": "2026-11-22T00:00:00+00:00", "tool": "0.1.0", "origin": "synthetic"}\n'
-        f'{{"like": "{CAPTURES / "hgx-h100.jsonl"}"}}\n' + "".join(f"{line}\n" for line in lines)
+        '{"like": "hgx-h100.jsonl"}\n' + "".join(f"{line}\n" for line in lines)
     )
     log = RunLog(folder / "run.jsonl")
     log.add("asked", {"ops": ["all_reduce"], "sizes": [1 << 20], "backend": "nccl"})

@@ -70,7 +70,7 @@ def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
 def test_mig_on_some_gpus_only_names_both_kinds() -> None:
     (finding,) = mig.run(box(replace(HEALTHY, mig=True), HEALTHY), Launch())
     assert (finding.severity, finding.subject) == (Severity.WARN, "GPU0")
-    assert "GPU1 are not" in finding.message
+    assert "GPU1 is not" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-measure, localise = script("measure"), script("localisation")
+measure = script("measure")
 links, precise, slowness, tables = measure.links, measure.precise, measure.slowness, sys.modules["tables"]
 
 ONE_WAY = {
@@ -211,40 +211,3 @@ def test_nonsense_is_refused(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         measure.parse(argv)
     assert caught.value.code == 2
-
-
-@given(st.integers(1, 500).flatmap(lambda whole: st.tuples(st.integers(0, whole), st.just(whole))))
-def test_an_interval_of_a_share_holds_the_share(counts: tuple[int, int]) -> None:
-    low, high = (float(text.rstrip("% ")) for text in localise.interval(*counts).split("–"))
-    rounding, share = 0.051, 100 * counts[0] / counts[1]
-    assert 0 <= low <= share + rounding
-    assert share - rounding <= high <= 100
-
-
-def test_cells_survive_a_run_that_was_killed_while_it_wrote(tmp_path: Path) -> None:
-    path = tmp_path / "cells.jsonl"
-    book = localise.Book(path)
-    trial, other = localise.Trial(8, "quiet", "node"), localise.Trial(8, "quiet", "")
-    seen = localise.tally([], 5)
-    book.keep(trial, seen)
-    book.keep(other, seen)
-    path.write_text(path.read_text()[:-20])
-    again = localise.Book(path)
-    again.load()
-    assert again.look(trial) == seen
-    with pytest.raises(localise.NotYet):
-        again.look(other)
-
-
-def test_rows_whose_cells_were_not_run_are_left_out() -> None:
-    asked = localise.parse(["--nodes", "8", "--noise", "quiet", "--kind", "node"])
-    lines = list(localise.report(asked, localise.Book(None).look, ()))
-    assert not [line for line in lines if line.startswith("| 8")]
-
-
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_a_cell_counts_the_fleets_that_it_got(seeds: int) -> None:
-    trials = [localise.Trial(8, "quiet", "node", seed) for seed in range(seeds)]
-    seen = localise.tally(map(localise.play, trials), 200)
-    assert (seen.asked, seen.fleets) == (200, seeds)
-    assert seen.named <= seen.placed <= seen.planted
