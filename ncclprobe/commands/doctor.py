@@ -190,8 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-port", type=_below(1 << 16), metavar="PORT",
         help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
     add("--wait", type=arguments.positive, metavar="SECONDS",
-        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; as long as --timeout where node 0 prints "
-        "the lines that start the others).")  # fmt: skip
+        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; all of --timeout where node 0 prints the "
+        "lines that start the others).")  # fmt: skip
     add("--trust-network", action="store_true",
         help="Accept any process on this network as a node of the job, without a proof of identity.")  # fmt: skip
     add("--exit", choices=("own", "whole"), default="own",

@@ -23,7 +23,7 @@ from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_toward
 from ncclprobe.facts.reach import Reach
 from ncclprobe.wire import Wire
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def reached(target: str, port: int, patience_s: float = 0.6, **details: Any) -> Reach:

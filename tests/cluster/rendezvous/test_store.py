@@ -19,7 +19,7 @@ from rendezvous_lab import soon
 from ncclprobe.cluster.rendezvous.store import StoreError, announce, look_up
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NOTE = {"addresses": ["10.0.0.1"], "port": 4711, "token": "00ff"}
 
 

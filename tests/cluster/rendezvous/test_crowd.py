@@ -30,7 +30,7 @@ async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
         for first in range(0, NODES, NODES // HELPERS):
             numbers = map(str, (port, first or 1, NODES // HELPERS - (not first), CAPTURE_BYTES))
             command = [sys.executable, str(HERE / "crowd.py"), *numbers]
-            environment = {"PYTHONPATH": f"{HERE.parent.parent}"}
+            environment = {"PYTHONPATH": f"{HERE.parents[2]}"}
             crowds.append(await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment))
         try:
             peak = 0

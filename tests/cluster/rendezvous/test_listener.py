@@ -12,7 +12,7 @@ import pytest
 from ncclprobe.cluster.rendezvous import listener
 from ncclprobe.cluster.rendezvous.listener import CannotListen, bind_listener
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def room_under(soft: int, hard: int, wanted: int) -> tuple[int, int]:
