@@ -126,7 +126,8 @@ def sum_up(out: Path, args: argparse.Namespace) -> None:
 
 def _about(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """When and where this was; torch, NCCL and GPUs as stage 1 found them."""
-    about = {"taken": time.strftime("%Y-%m-%d"), "Python": platform.python_version(), "kernel": platform.release()}
+    kernel = platform.release().partition("-")[0]
+    about = {"taken": time.strftime("%Y-%m-%d"), "Python": platform.python_version(), "Linux": kernel}
     steps = [step for stage in stages for step in stage["steps"] if step["name"] == "inventory"]
     found = steps[0]["found"] if steps else {}
     return about | {name: found[name] for name in ("torch", "nccl", "gpus", "cpus") if found.get(name)}

@@ -39,11 +39,11 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
     try:
         placement = place_ranks(measured.ranks.hosts, measured.ranks.nics)
         results = list(_results(measured, placement))
+        rates = _inside_rates(measured.rows, placement)
         slow_collectives = tuple(_slow_collectives(measured.node_all_reduces, placement, rules))
     except ValueError as error:
         raise ParseError(f"pairs: {error}") from None
     found = suspects.verdict(results, placement.layout, rules, expected_GBps)
-    rates = _inside_rates(measured.rows)
     levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
     if rates[0]:
         levels["inside a node, one way"] = round(median(rates[0].values()), 6)
@@ -89,11 +89,17 @@ def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
             yield Lost(end(lost.src), end(lost.dst), lost.why, lost.step)
 
 
-def _inside_rates(rows: Sequence[PairRow]) -> list[dict[intra_node.Way, float]]:
-    """The rates within nodes, one way: those of the round-robin, then those of each round of retests."""
+def _inside_rates(rows: Sequence[PairRow], placement: Placement) -> list[dict[intra_node.Way, float]]:
+    """The rates within nodes, one way: those of the round-robin, then those of each round of retests.
+
+    Raises ValueError for a pair that is not of one node.
+    """
     rates: list[dict[intra_node.Way, float]] = [{} for _ in range(1 + RETESTS)]
     for row in rows:
         if row.inside and not row.both and 0 <= row.step < len(rates) and row.GBps > 0:
+            hosts = {placement.hosts[rank] for rank in (row.src, row.dst) if 0 <= rank < len(placement.hosts)}
+            if len(hosts) != 1 or max(row.src, row.dst) >= len(placement.hosts):
+                raise ValueError(f"ranks {row.src} and {row.dst} are not of one node")
             rates[row.step][row.src, row.dst] = row.GBps
     return rates
 

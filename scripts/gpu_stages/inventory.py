@@ -37,7 +37,11 @@ def main() -> None:
     absent = missing()
     found: dict[str, Any] = {"gpus": [], **({} if "torch" in absent else torch_says()), "missing": absent}
     found |= {name: shutil.which(name) for name in PROGRAMS}
-    found |= {"python": platform.python_version(), "kernel": platform.release(), "cpus": os.cpu_count()}
+    found |= {
+        "python": platform.python_version(),
+        "kernel": platform.release().partition("-")[0],
+        "cpus": os.cpu_count(),
+    }
     found |= {"uid": os.geteuid(), "libc": " ".join(platform.libc_ver()), "interfaces": _interfaces()}
     print(json.dumps(found))
 

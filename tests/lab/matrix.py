@@ -196,7 +196,7 @@ def read(path: Path, by: str) -> list[Said]:
     for verdict in report["checks"]:
         for each in verdict["findings"]:
             nodes = each["nodes"] or ([verdict["node"]] if verdict["node"] else [])
-            seen = "; ".join(" ".join((one["source"], one["text"])) for one in each["evidence"])
+            seen = "; ".join(" ".join(filter(None, (one["source"], one["text"]))) for one in each["evidence"])
             words = f"{each['message']} ({seen})"
             found.append(Said(by, verdict["id"], each["severity"], each["subject"], words, tuple(nodes), each["blame"]))
         if verdict["status"] == "unknown" and verdict["required"]:

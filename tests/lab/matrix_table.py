@@ -16,7 +16,7 @@ from .matrix_healthy import HAND_COUNTS, HEALTHY
 from .matrix_meeting import MEETING
 from .matrix_nodes import NODES, new_connections
 from .matrix_torch import Native
-from .run import by_hand, ended, files_opened, give_gpus, machine, play
+from .run import TOKEN, by_hand, ended, files_opened, give_gpus, machine, play
 
 ROWS = (*MEETING, *NODES)
 AT_ONCE = 2
@@ -121,6 +121,8 @@ def two_faults(folder: Path, count: int = 8) -> None:
     row = Row("two faults", lambda setup: None, (), timeout_s=60.0)
     with Lab(hosts=count) as lab:
         give_gpus(lab)
+        for host in lab.hosts:
+            host.env["NCCLPROBE_TOKEN"] = TOKEN
         lab.stack.enter_context(faults.environment(lab.hosts[2], NCCL_BUFFSIZE="8388608"))
         lab.stack.enter_context(faults.rules(lab.hosts[5], new_connections("drop"), "in"))
         setup = Setup(lab, lab.hosts[5], gpus=True)

@@ -24,6 +24,8 @@ _MOST_ENDS = 80
 """Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
 _ENOUGH, _NOISIER = 3, 3.0
 """So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
+_FEW = 6
+"""Of fewer unsuspected entries nothing is concluded."""
 _WIDE = {"leaf", "uplink", "plane"}
 
 
@@ -68,8 +70,11 @@ class Scale:
         self._sigma = {entry.way: sigma.get(entry.way, noise.floor(rules)) for entry in evidence.entries}
         self._logs = [entry.log_ratio for entry in evidence.entries]
         self._pool: defaultdict[Way, list[float]] = defaultdict(list)
-        for place in sorted(self._usual, key=self._logs.__getitem__):
-            self._pool[evidence.entries[place].way].append(self._logs[place])
+        self._all: defaultdict[Way, list[float]] = defaultdict(list)
+        for place in sorted(range(len(self._logs)), key=self._logs.__getitem__):
+            self._all[evidence.entries[place].way].append(self._logs[place])
+            if place in self._usual:
+                self._pool[evidence.entries[place].way].append(self._logs[place])
 
     def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
         """Weigh `cause` by the entries it covers, without those `taken` by another."""
@@ -127,13 +132,17 @@ class Scale:
     def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
         """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
 
+        Where nearly every end is a suspect, all entries that the cause does not cover are counted, slow ones as well.
         No healthy pair is lost by chance.
         """
         if limit == -math.inf:
             return self._rules.floor
+        pool = self._pool[way]
         covered_logs = [self._logs[place] for place in places if place in self._usual]
-        as_slow = bisect_right(self._pool[way], limit) - sum([log <= limit for log in covered_logs])
-        among = len(self._pool[way]) - len(covered_logs)
+        if len(pool) - len(covered_logs) < _FEW:
+            pool, covered_logs = self._all[way], [self._logs[place] for place in places]
+        as_slow = bisect_right(pool, limit) - sum([log <= limit for log in covered_logs])
+        among = len(pool) - len(covered_logs)
         return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
 
     def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:

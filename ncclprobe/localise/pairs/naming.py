@@ -1,6 +1,6 @@
 """Name few parts rather than many: a node instead of its bad pairs, and no node where several are slow by design."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
@@ -29,16 +29,19 @@ def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collect
     pairs = {cause: weight for cause, weight in weights.items() if cause.kind == "pair"}
     found: dict[Cause, Weight] = {}
     while pairs:
-        bad = Counter(node for cause in pairs for node in cause.nodes)
-        node, count = max(bad.items(), key=lambda each: (each[1], each[0]))
-        if not many(count, len(partners.get(node, ()))):
+        bad: defaultdict[str, set[str]] = defaultdict(set)
+        for cause in pairs:
+            for node, other in (cause.nodes, cause.nodes[::-1]):
+                bad[node].add(other)
+        node = max(bad, key=lambda each: (len(bad[each]), each))
+        if not many(len(bad[node]), len(partners.get(node, ()))):
             break
         its = {cause: weight for cause, weight in pairs.items() if node in cause.nodes}
         rails = {cause.rail for cause in its}
         one_rail = len(rails) == 1 and None not in rails
         rail = rails.pop() if one_rail else None
         shared = Cause("rail" if one_rail else "node", (node,), rail, several=True)
-        found[shared] = _sum(list(its.values()), len(its))
+        found[shared] = _sum(list(its.values()), len(bad[node]))
         pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
     return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
 
