@@ -209,7 +209,7 @@ def test_a_bug_of_ours_is_exit_1_and_keeps_its_traceback(tmp_path: Path) -> None
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
-    command = f"{sys.executable} -m ncclprobe checks -v | head -c 1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m ncclprobe checks --json | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 141  # as a program that SIGPIPE ends
     assert "Traceback" not in done.stderr
