@@ -1,6 +1,6 @@
 """Did the NICs carry the bytes that were meant to, and do links within a node carry what they should?"""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
@@ -12,6 +12,7 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
 from ncclprobe.units import size
 
 _MANY = 600 << 20
@@ -22,18 +23,49 @@ _RIGHT = OperationTraffic(
     "all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),)
 )
 
+_FEWEST_RAILS, _MOST_BUSY, _IDLE = 4, 0.75, 0.25
+"""One NIC of two may be idle by the library's choice. Most: of a node's NICs. Idle: of what its siblings moved."""
 
-@check(bad=lambda: [(NicTraffic((_WRONG,)),)], good=lambda: [(NicTraffic((_RIGHT,)),)], applies=counters_of_nics)
+
+def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1")) -> NicTraffic:
+    """Return what the NICs of nodes sent and received: `moved` by the last, by the others 64 MiB each."""
+    usual: dict[str, int | None] = {f"mlx5_{n}:1": 64 << 20 for n in range(8)}
+    each = [
+        (node, name, count)
+        for node in nodes
+        for name, count in {**usual, **(moved if node == nodes[-1] else {})}.items()
+    ]
+    rows = tuple(NicBytes(node, name, "rdma", count, count, expected=True) for node, name, count in each)
+    return NicTraffic((OperationTraffic("all_reduce", _MANY, 2 * _MANY, rows),))
+
+
+_HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
+
+
+@check(
+    bad=lambda: [(NicTraffic((_WRONG,)),), (_rails({"mlx5_3:1": 0}),), (_rails({"mlx5_3:1": 6 << 20}),)],
+    good=lambda: [
+        (NicTraffic((_RIGHT,)),),
+        (_rails({}),),
+        (_rails({"mlx5_3:1": 32 << 20}),),
+        (_rails(_HALF_IDLE),),
+        (_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
+    ],
+    applies=counters_of_nics,
+)
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """Bytes went over NICs that NCCL or gloo should not use.
+    """Bytes went over NICs that NCCL or gloo should not use, or left out one that they should.
 
     Right: Bytes went over the NICs that were meant to carry them.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
     idle; the number alone does not say which it was. A NIC is named that moved a tenth or more of what must have left
     or reached its node, and at least 1 MiB, where the NICs that were to carry it are short of as much, or the other
-    nodes' unexpected NICs moved as much: what others send meanwhile does neither.
+    nodes' unexpected NICs moved as much: what others send meanwhile does neither. An RDMA NIC is named that moved less
+    than a quarter of what most of its node's did, where the NIC of its name on other nodes did its part, and all nodes
+    were to use the same ones: a rail less takes its share from every collective, and no message tells.
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
+    Of a NIC that is left out compare NCCL_DEBUG=INFO's `via NET` lines, its cable and its switch port with another's.
     """
     named: set[str] = set()
     for each in traffic.rows:
@@ -56,8 +88,70 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
                 ],
                 nodes=(node,),
             )
+    for where, found in _first_of_each(traffic).items():
+        named.add(where)
+        yield found
     if not named and (blind := _blind(traffic)):
         raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
+
+
+def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:
+    """Return what is said of each idle NIC, of the first operation that left it out."""
+    found: dict[str, Finding] = {}
+    for each in traffic.rows:
+        for nic, usual in _idle(each):
+            if f"{nic.node} {nic.nic}" not in found:
+                found[f"{nic.node} {nic.nic}"] = _left_out(each, nic, usual)
+    return found
+
+
+def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
+    return warn(
+        f"{nic.node} {nic.nic}",
+        f"moved {size(_moved(nic) or 0)} of {each.op}, most NICs of its node {size(int(usual))}; on the other nodes "
+        f"{nic.nic} did its part",
+        blame="link",
+        action="repair",
+        confidence=Certainty("high", "counted by the NIC itself, before and after"),
+        evidence=[_counted(other) for other in each.nics if other.node == nic.node and other.expected],
+        nodes=(nic.node,),
+    )
+
+
+def _idle(each: OperationTraffic) -> Iterator[tuple[NicBytes, float]]:
+    """Yield RDMA NICs that were left out on their node alone, with what most of its NICs moved, sent and received.
+
+    Where nodes were to use different NICs, NCCL leaves out some of those that have more: sync.nic-count tells that.
+    """
+    nodes: dict[str, dict[str, NicBytes]] = {}
+    for nic in each.nics:
+        if nic.kind == "rdma" and nic.expected:
+            nodes.setdefault(nic.node, {})[nic.nic] = nic
+    if len({frozenset(rails) for rails in nodes.values()}) != 1:
+        return
+    usual = {node: _usual(rails.values()) for node, rails in nodes.items()}
+    for node, rails in nodes.items():
+        for name, nic in rails.items():
+            others = [_busy(found[name], usual[other]) for other, found in nodes.items() if other != node]
+            moved = _moved(nic)
+            if usual[node] and moved is not None and moved < _IDLE * usual[node] and 2 * sum(others) > len(others):
+                yield nic, usual[node]
+
+
+def _usual(rails: Collection[NicBytes]) -> float:
+    """Return what a node's NICs moved, 0 where fewer than most did much the same, or there are few."""
+    known = sorted(moved for nic in rails if (moved := _moved(nic)) is not None)
+    middle = known[len(known) // 2] if known else 0
+    most = sum(2 * moved >= middle for moved in known) >= _MOST_BUSY * len(rails)
+    return middle if most and len(rails) >= _FEWEST_RAILS and middle >= FLOOR_BYTES else 0.0
+
+
+def _moved(nic: NicBytes) -> int | None:
+    return None if nic.sent is None or nic.received is None else nic.sent + nic.received
+
+
+def _busy(nic: NicBytes, usual: float) -> bool:
+    return usual > 0 and 2 * (_moved(nic) or 0) >= usual
 
 
 def _counted(nic: NicBytes) -> Evidence:

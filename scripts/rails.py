@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Plant the loss of each rail in turn, in captured machines, and report whether facts name it: reports/rails-by-facts.md.
+
+    .venv/bin/python scripts/rails.py [--out FILE] [NAME ...]
+
+NAME is a capture of tests/captures with four RDMA devices or more (default: all such). A rail is an RDMA device that is
+the nearest of a GPU. In a fleet of 2, 4 and 16 such machines one has lost it: its port is down, disabled, on one lane
+or at half its rate, or the device is gone (`ncclprobe doctor` over captures); or its port is up, and in a measured
+all_reduce it moved nothing, or a tenth (`ncclprobe doctor run.jsonl CAPTURES`).
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import msgspec  # noqa: E402 - after the path to this checkout's package
+from fleets.captures import capture  # noqa: E402 - found in tests/
+from tables import table  # noqa: E402
+
+from ncclprobe.checks.ib.selection import distances, groups, serving  # noqa: E402
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check  # noqa: E402
+from ncclprobe.engine.judge import judge  # noqa: E402
+from ncclprobe.engine.measured import run_facts  # noqa: E402
+from ncclprobe.engine.observe import of_capture  # noqa: E402
+from ncclprobe.engine.traces import Traces  # noqa: E402
+from ncclprobe.errors import HostError  # noqa: E402
+from ncclprobe.facts.infiniband import Fabric  # noqa: E402
+from ncclprobe.facts.nvml import Gpus  # noqa: E402
+from ncclprobe.facts.pci import Pci  # noqa: E402
+from ncclprobe.facts.run.asked import Asked  # noqa: E402
+from ncclprobe.facts.run.ranks import Participants  # noqa: E402
+from ncclprobe.facts.traffic import Count  # noqa: E402
+from ncclprobe.host import Question  # noqa: E402
+from ncclprobe.host.capture import Replay, parse  # noqa: E402
+from ncclprobe.host.run_log import RunLog  # noqa: E402
+from ncclprobe.model.findings import Finding, Severity  # noqa: E402
+from ncclprobe.model.registry import discover  # noqa: E402
+from ncclprobe.model.report import Report  # noqa: E402, F401
+from ncclprobe.model.rules import Collector  # noqa: E402
+from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
+from ncclprobe.model.values import Struct  # noqa: E402
+from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes  # noqa: E402
+from ncclprobe.nccl.selection import choose  # noqa: E402
+
+CAPTURES = ROOT / "tests" / "captures"
+SIZES = (2, 4, 16)
+FEWEST = 4
+IB, VERBS, PCI = "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/bus/pci/devices"
+NBYTES = 1 << 30
+_LISTS = (("list", IB), ("list", VERBS), ("list", PCI), ("list", "/sys/class/net"))
+
+Answers = dict[Question, str | HostError]
+Plant = Callable[[Answers, str], None]
+
+
+def _port(answers: Answers, device: str, **values: str) -> None:
+    for name, text in values.items():
+        answers["read", f"{IB}/{device}/ports/1/{name}"] = f"{text}\n"
+
+
+def down(answers: Answers, device: str) -> None:
+    """The cable is out."""
+    _port(answers, device, state="1: DOWN", phys_state="2: Polling")
+
+
+def disabled(answers: Answers, device: str) -> None:
+    """The port is switched off."""
+    _port(answers, device, state="1: DOWN", phys_state="3: Disabled")
+
+
+def _slowed(answers: Answers, device: str, lanes: int, share: float) -> None:
+    said = str(answers["read", f"{IB}/{device}/ports/1/rate"])
+    found = re.fullmatch(r"([\d.]+) Gb/sec \(\d+X ?(\w*)\)\s*", said)
+    if not found:
+        raise ValueError(f"{device}: rate {said!r}")
+    _port(answers, device, rate=f"{float(found[1]) * share:g} Gb/sec ({lanes}X {found[2]})")
+
+
+def one_lane(answers: Answers, device: str) -> None:
+    """One lane of four has trained."""
+    _slowed(answers, device, 1, 0.25)
+
+
+def half_rate(answers: Answers, device: str) -> None:
+    """Two lanes of four have trained."""
+    _slowed(answers, device, 2, 0.5)
+
+
+def _without(answers: Answers, question: Question, gone: Callable[[str], bool]) -> None:
+    said = answers.get(question)
+    if isinstance(said, str):
+        answers[question] = json.dumps([name for name in json.loads(said) if not gone(name)])
+
+
+def no_driver(answers: Answers, device: str) -> None:
+    """The card is on the bus, and its driver made no RDMA device of it."""
+    own = {name for name in _verbs(answers) if str(answers["read", f"{VERBS}/{name}/ibdev"]).strip() == device}
+    _without(answers, ("list", IB), lambda name: name == device)
+    _without(answers, ("list", VERBS), lambda name: name in own)
+
+
+def _verbs(answers: Answers) -> list[str]:
+    said = answers.get(("list", VERBS))
+    return [name for name in json.loads(said) if name.startswith("uverbs")] if isinstance(said, str) else []
+
+
+def off_the_bus(answers: Answers, device: str) -> None:
+    """The card has left the PCI bus, with its interfaces."""
+    address = str(answers["link", f"{IB}/{device}/device"]).rpartition("/")[2]
+    links = {name: said for (kind, *rest), said in answers.items() if kind == "link" for name in map(str, rest)}
+    netdevs = {
+        name.rpartition("/")[2]
+        for name, said in links.items()
+        if name.startswith("/sys/class/net/") and f"/{address}/" in str(said)
+    }
+    no_driver(answers, device)
+    _without(answers, ("list", PCI), lambda name: name == address)
+    _without(answers, ("list", "/sys/class/net"), lambda name: name in netdevs)
+    for kind in ("net_if_addrs", "net_if_stats"):
+        said = json.loads(str(answers["psutil", kind]))
+        answers["psutil", kind] = json.dumps({name: each for name, each in said.items() if name not in netdevs})
+
+
+PLANTS: dict[str, Plant] = {
+    "port DOWN, Polling": down,
+    "port DOWN, Disabled": disabled,
+    "one lane of four": one_lane,
+    "half rate": half_rate,
+    "no RDMA device": no_driver,
+    "off the PCI bus": off_the_bus,
+}
+LEFT = {"moved no byte, ACTIVE": 0.0, "moved a tenth, ACTIVE": 0.1}
+"""Of its bytes, what the NIC carries in a run."""
+
+
+class Told(Struct, frozen=True):
+    """What is said above a note: severity, check, subject, message, and the nodes that are named."""
+
+    severity: str
+    check: str
+    subject: str
+    message: str
+    nodes: tuple[str, ...]
+
+
+class Outcome(Struct, frozen=True):
+    """One planting. `named`: by findings on the right node that name the device. `told`: the node, not the device.
+
+    `others`: findings that name another node, or another NIC.
+    """
+
+    named: tuple[Told, ...]
+    told: tuple[Told, ...]
+    others: tuple[Told, ...]
+
+
+class Machines(Struct, frozen=True):
+    """Machines of one capture: their answers and facts. `rails`: RDMA devices that are the nearest of a GPU."""
+
+    name: str
+    answers: tuple[Answers, ...]
+    snapshots: tuple[Snapshot, ...]
+    rails: tuple[str, ...]
+    traces: Traces
+
+    def sick(self, at: int, plant: Plant, device: str) -> Snapshot:
+        """One of them with the fault."""
+        answers = dict(self.answers[at])
+        plant(answers, device)
+        return of_capture(Replay(answers, f"n{at}"), _collectors(), self.traces)
+
+
+@cache
+def _collectors() -> list[Collector]:
+    return discover("ncclprobe.facts", Collector, MACHINE)
+
+
+@cache
+def machines(name: str, count: int = max(SIZES)) -> Machines:
+    """`count` machines of the capture `name`."""
+    traces = Traces()
+    hosts = [parse(capture(CAPTURES / f"{name}.jsonl", n), f"n{n}") for n in range(count)]
+    snapshots = tuple(of_capture(host, _collectors(), traces) for host in hosts)
+    facts = snapshots[0].facts
+    pci, gpus, fabric = facts[Pci], facts[Gpus], facts[Fabric]
+    near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
+    rails = tuple(device.name for device in fabric.devices if device.name in near)
+    return Machines(name, tuple(dict(host.answers) for host in hosts), snapshots, rails, traces)
+
+
+def candidates() -> list[str]:
+    """Healthy captures with so many RDMA devices."""
+    found = []
+    for path in sorted(CAPTURES.glob("*.jsonl")):
+        rows = path.read_text(encoding="utf-8").splitlines()
+        listed = [json.loads(row) for row in rows if f'"ask": ["list", "{IB}"]' in row]
+        if listed and len(json.loads(listed[0].get("said", "[]"))) >= FEWEST:
+            found.append(path.stem)
+    return found
+
+
+def above_a_note(snapshots: Sequence[Snapshot], run: RunLog | None = None) -> set[Told]:
+    """All that is said of these machines, and of the run where one is given, but notes."""
+    checks = every_check(MEASURED if run else MACHINE)
+    verdicts = judge(snapshots, checks, Job(), run_facts(run) if run else None)
+    return {
+        Told(each.severity.value, v.id, each.subject, each.message, (v.node,) if v.node else each.nodes)
+        for v in verdicts
+        for each in v.findings
+        if each.severity is not Severity.NOTE
+    }
+
+
+def outcome(found: set[Told], healthy: set[Told], node: str, device: str) -> Outcome:
+    """What the fault added to what is said of the healthy machines."""
+    new = sorted(found - healthy, key=lambda each: (each.check, each.subject))
+    others = [each for each in new if _blames_another(each, node, device)]
+    right = [each for each in new if each not in others]
+    named = [each for each in right if node in f"{each.nodes} {each.message}" and _says(device, each)]
+    return Outcome(tuple(named), tuple(each for each in right if each not in named), tuple(others))
+
+
+def _says(device: str, told: Told) -> bool:
+    return re.search(rf"\b{device}\b", f"{told.subject} {told.message}") is not None
+
+
+def _blames_another(told: Told, node: str, device: str) -> bool:
+    nic = re.match(r"(mlx5_\d+|rdmap\w+)", told.subject)
+    return bool(set(told.nodes) - {node}) or (nic is not None and nic[0] != device)
+
+
+def planted(name: str, plant: Plant, device: str, size: int) -> Outcome:
+    """The doctor over `size` captures, one of them with the fault."""
+    those = machines(name)
+    healthy, at = those.snapshots[:size], (those.rails.index(device) + 1) % size
+    fleet = [*healthy[:at], those.sick(at, plant, device), *healthy[at + 1 :]]
+    return outcome(above_a_note(fleet), _of_healthy(name, size), f"n{at}", device)
+
+
+@cache
+def _of_healthy(name: str, size: int) -> set[Told]:
+    return above_a_note(machines(name).snapshots[:size])
+
+
+def traffic(name: str, size: int, at: int, device: str, left: float) -> RunLog:
+    """The log of a run in which every rail carried the same bytes of an all_reduce, but for `device` of node `at`."""
+    those = machines(name)
+    fleet, gpus = those.snapshots[:size], len(those.snapshots[0].facts[Gpus].all)
+    hosts = tuple(each.node for each in fleet for _ in range(gpus))
+    each = 2 * NBYTES // len(those.rails)
+    carried = []
+    for number, snapshot in enumerate(fleet):
+        expected = frozenset(one.port for one in choose(snapshot).hcas.chosen or ())
+        counts = {port: Count(each, each) if port.partition(":")[0] in those.rails else Count(0, 0) for port in expected}
+        if number == at:
+            counts[f"{device}:1"] = Count(round(each * left), round(each * left))
+        carried.append(Carried(snapshot.node, {}, counts, expected))
+    row = attribute_bytes("all_reduce", NBYTES, 1, hosts, carried)
+    log = RunLog()
+    said = {
+        "asked": Asked(nic_traffic=True),
+        "participants": Participants("torchrun", len(hosts), hosts, "nccl", nnodes=size, gpus=tuple(range(gpus)) * size),
+        "nic_traffic": [row],
+    }
+    for key, value in said.items():
+        log.add(key, msgspec.to_builtins(value, str_keys=True))
+    return log
+
+
+def carried(name: str, left: float, device: str, size: int) -> Outcome:
+    """A run of `size` nodes, in which one NIC carried only a part of what the others did."""
+    those = machines(name)
+    at = (those.rails.index(device) + 1) % size
+    fleet = those.snapshots[:size]
+    run = traffic(name, size, at, device, left)
+    return outcome(above_a_note(fleet, run), _of_healthy_run(name, size), f"n{at}", device)
+
+
+@cache
+def _of_healthy_run(name: str, size: int) -> set[Told]:
+    those = machines(name)
+    return above_a_note(those.snapshots[:size], traffic(name, size, 0, those.rails[0], 1.0))
+
+
+def every(name: str, sizes: Sequence[int] = SIZES) -> dict[str, list[tuple[int, str, Outcome]]]:
+    """Of each planting, the outcomes by size of the fleet and device."""
+    rails = machines(name).rails
+    found = {
+        title: [(size, device, planted(name, plant, device, size)) for size in sizes for device in rails]
+        for title, plant in PLANTS.items()
+    }
+    for title, left in LEFT.items():
+        found[title] = [(size, device, carried(name, left, device, size)) for size in sizes for device in rails]
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one line per planting and machine."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args(argv)
+    for name in options.names or candidates():
+        print("#", name, machines(name).rails, len(_of_healthy(name, 4)), len(_of_healthy_run(name, 4)))
+        for title, found in every(name).items():
+            named = sum(bool(o.named) for *_, o in found)
+            others = sum(bool(o.others) for *_, o in found)
+            print(f"  {title}: named {named}/{len(found)}, others {others}")
+            seen = {}
+            for size, device, o in found:
+                for what in ("named", "told", "others"):
+                    for t in getattr(o, what):
+                        seen.setdefault((what, t.severity, t.check), []).append((size, device, t.subject, t.message[:130], t.nodes))
+            for key, rows in seen.items():
+                print("     ", key, len(rows), rows[0])
+            for size, device, o in found:
+                if not o.named:
+                    print("      NOT", size, device)
+                    break
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
