@@ -125,7 +125,7 @@ def _verdict_goals(healthy: Sequence[Judged], sick: Sequence[Judged]) -> Iterato
     large = [e for e in healthy if e.nbytes >= GIB and e.path == "rdma" and e.is_judged and e.status != "fail"]
     for name, left in (("one rail of eight", LOST_RAIL), ("half of the rails", 0.5)):
         found = sum(_planted(each, left) for each in large) / len(large)
-        said = f"{found:.0%} of {len(large)} healthy rows from 1 GiB, slowed so"
+        said = f"{found:.0%} of {len(large)} healthy rows from 1 GiB, slowed so; by facts: `rails-by-facts.md`"
         yield f"{name} lost, by level alone", "≥ 95 %, or by facts", said, found >= 0.95
 
 

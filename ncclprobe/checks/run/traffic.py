@@ -121,11 +121,13 @@ def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
 def _idle(each: OperationTraffic) -> Iterator[tuple[NicBytes, float]]:
     """Yield RDMA NICs that were left out on their node alone, with what most of its NICs moved, sent and received.
 
-    Where nodes were to use different NICs, NCCL leaves out some of those that have more: sync.nic-count tells that.
+    NICs that no node used do not count. Where nodes were to use different NICs, NCCL leaves out some of those that
+    have more: sync.nic-count tells that.
     """
     nodes: dict[str, dict[str, NicBytes]] = {}
+    used = {nic.nic for nic in each.nics if (_moved(nic) or 0) >= FLOOR_BYTES}  # the others are of storage, say
     for nic in each.nics:
-        if nic.kind == "rdma" and nic.expected:
+        if nic.kind == "rdma" and nic.expected and nic.nic in used:
             nodes.setdefault(nic.node, {})[nic.nic] = nic
     if len({frozenset(rails) for rails in nodes.values()}) != 1:
         return

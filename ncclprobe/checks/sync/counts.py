@@ -110,6 +110,9 @@ def _smallest(gpus: Gpus) -> int:
 
 
 Names = tuple[str, ...]
+Slots = Mapping[str, str]
+_MOST_NODES = 4
+"""In a message."""
 
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
@@ -130,8 +133,8 @@ def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -
 
 
 def _foreign(fabric: Fabric) -> Names:
-    """Return devices of a link layer that NCCL does not know itself, such as EFA."""
-    layers = {port.device: port.link_layer for port in fabric.ports}
+    """Return devices that are up, of a link layer that NCCL does not know itself, such as EFA."""
+    layers = {port.device: port.link_layer for port in fabric.ports if port.state != "DOWN"}
     return tuple(sorted(name for name, layer in layers.items() if isinstance(layer, str) and layer not in LAYERS))
 
 
@@ -139,6 +142,12 @@ def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Na
     """Return ports that are here and selected, but not usable: another check has said why."""
     found = _selected(fabric, settings, software)
     return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
+
+
+def _efa(state: str = "ACTIVE") -> Fabric:
+    """Return four devices of a layer that NCCL leaves to a plugin, the first in this state."""
+    states = {f"rdmap{n}s27": state if n == 0 else "ACTIVE" for n in range(4)}
+    return fabric(*(port(name, state=each, link_layer="Unknown") for name, each in states.items()))
 
 
 _DOWN = fabric(*(port(f"mlx5_{n}", state="DOWN" if n == 3 else "ACTIVE") for n in range(8)))
@@ -154,11 +163,13 @@ _ANY: Every[Software | Absent] = Every({})
         (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (_NO_HCAS, _SETTINGS, Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}), _ANY, DGXS, H100S),
     ],
     good=lambda: [
         (Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+        (Every({"n0": _efa(), "n1": _efa()}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
         (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
     ],
     required=True,
@@ -192,7 +203,7 @@ def nic_count(
             node: _idle(fabrics.by_node[node], settings.by_node[node], software.by_node.get(node, known))
             for node in outliers or part
         }
-        yield _uneven(part, idle, outliers)
+        yield _uneven(part, idle, outliers, {node: _slots(fabrics.by_node[node]) for node in part})
 
 
 def network(
@@ -214,13 +225,15 @@ def network(
     return found
 
 
-def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names) -> Finding:
+def _uneven(
+    part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]
+) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
-    message = describe(ballot, "{} NICs".format) + _lacking(part, outliers)
+    message = describe(ballot, "{} NICs".format) + _lacking(part, outliers, slots)
     evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
     fewer = bool(outliers) and all(len(part[node]) < ballot.usual for node in outliers)
     if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in outliers):
-        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in outliers[:4])
+        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in outliers[:_MOST_NODES])
         message += f"; not usable though present: {asleep} (see the findings on these ports)"
         return warn(named(outliers), message, blame="link", action="repair", nodes=outliers, evidence=evidence)
     if fewer:
@@ -229,8 +242,22 @@ def _uneven(part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Name
     return tell(named(outliers), message, blame="unknown", action="repair", nodes=outliers, evidence=evidence)
 
 
-def _lacking(part: Mapping[str, Names], outliers: Names) -> str:
-    """Name what most nodes have and the first outlier lacks."""
-    most = next((names for node, names in part.items() if outliers and node not in outliers), ())
-    gone = sorted(set(most) - set(part[outliers[0]])) if outliers else []
-    return f"; {outliers[0]} has no {', '.join(gone)}" if gone else ""
+def _lacking(part: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]) -> str:
+    """Name what most nodes have and the first outlier lacks; without a majority, what each lacks of the fullest."""
+    full = next((node for node in part if outliers and node not in outliers), max(part, key=lambda n: len(part[n])))
+    fewer = outliers[:1] or [node for node, names in part.items() if len(names) < len(part[full])][:_MOST_NODES]
+    gone = {node: _gone(part[full], slots.get(full, {}), part[node], slots.get(node, {})) for node in fewer}
+    return "".join(f"; {node} has no {', '.join(names)}" for node, names in gone.items() if names)
+
+
+def _gone(most: Names, theirs: Slots, mine: Names, own: Slots) -> list[str]:
+    """Return those of `most` that are not among `mine`, by slot: a NIC that is gone hands its name to the next one."""
+    filled = {own.get(name, name) for name in mine}
+    gone = sorted(name for name in most if theirs.get(name, name) not in filled)
+    return gone if len(gone) == len(most) - len(mine) else sorted(set(most) - set(mine))
+
+
+def _slots(fabric: Fabric) -> Slots:
+    """Return the PCI addresses of devices, by their names and those of their ports."""
+    known = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
+    return known | {port.name: known[port.device] for port in fabric.ports if port.device in known}
