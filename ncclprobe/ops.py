@@ -64,7 +64,8 @@ class Op(Struct, frozen=True):
 
     `divided`: the requested size is shared out among ranks, and `sends_all` / `receives_all` say on which side a
     rank holds all shares rather than one. `places`: what torch offers, in the order in which it is timed.
-    `reduces`: takes a reduction. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the
+    `reduces`: takes a reduction. `rooted`: has a root. `direct`: pairs of ranks send to each other, without one of
+    NCCL's algorithms. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the
     part of the printed size that the algorithm bandwidth counts.
     """
 
@@ -75,6 +76,8 @@ class Op(Struct, frozen=True):
     sends_all: bool = False
     receives_all: bool = False
     reduces: bool = False
+    rooted: bool = False
+    direct: bool = False
     counted: Callable[[int], float] = _one
 
     def shape(self, nbytes: int, ranks: int, itemsize: int) -> Shape:
@@ -109,15 +112,19 @@ OPS: dict[str, Op] = {
         Op("all_reduce", ("in",), _there_and_back, reduces=True),
         Op("all_gather", ("out", "in"), _others, divided=True, receives_all=True),
         Op("reduce_scatter", ("out", "in"), _others, divided=True, sends_all=True, reduces=True),
-        Op("all_to_all", ("out",), _others, divided=True, sends_all=True, receives_all=True),
-        Op("broadcast", ("in",), _one),
-        Op("reduce", ("in",), _one, reduces=True),
-        Op("gather", ("out",), _others, divided=True, receives_all=True),
-        Op("scatter", ("out",), _others, divided=True, sends_all=True),
-        Op("sendrecv", ("out",), _one),
+        Op("all_to_all", ("out",), _others, divided=True, sends_all=True, receives_all=True, direct=True),
+        Op("broadcast", ("in",), _one, rooted=True),
+        Op("reduce", ("in",), _one, reduces=True, rooted=True),
+        Op("gather", ("out",), _others, divided=True, receives_all=True, rooted=True, direct=True),
+        Op("scatter", ("out",), _others, divided=True, sends_all=True, rooted=True, direct=True),
+        Op("sendrecv", ("out",), _one, direct=True),
     )
 }
-"""What can be measured, by name, in the order in which ``--op all`` runs it."""
+"""What can be measured, by name, in the order in which ``--op all`` runs it.
+
+To add one: a row here, a probe of that name in ``probes/collectives.py``, the least bytes that it moves in
+``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/gloo_rank.py``; tests name what is missing.
+"""
 
 HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_others)
 """The tenth of nccl-tests, for reading its reports: torch has no call that could be measured."""

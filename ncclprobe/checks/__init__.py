@@ -2,6 +2,17 @@
 
 A check never looks at the machine. Its docstring is its explanation: what the problem is, why it matters, how to fix
 it; its decorator holds an example that triggers it and one that does not, and both run as tests.
+
+Prefixes: ``env`` what variables and NCCL's files say; ``host`` limits, memory, processors and clocks of the node;
+``gpu``, ``nvl``, ``pci``, ``ib`` devices and the links between them; ``launch`` who takes part and how nodes find each
+other; ``path`` what was measured between nodes; ``sync`` what has to be equal on all nodes; ``run`` what a run
+measured. What several checks of a folder share stands in its ``__init__``, small facts for examples in its
+``fixtures``.
+
+`blame` is whose fault it is: the job's settings, the image, the node, a link or the fabric between nodes; `action` what
+helps: fix-job, fix-image, retest where the cause may have passed, repair where a part has to be seen to. `applies`
+names the jobs or machines of which the question makes sense, others are skipped; a fact that is missing needs none of
+that, and is unknown.
 """
 
 from ncclprobe.facts.system import System

@@ -4,12 +4,13 @@ A rank's links carry its own share at once, so the bandwidth is that of one GPU'
 published run reaches of it, and the time before the first byte that of one kernel and one hop.
 """
 
+from ncclprobe import ops
 from ncclprobe.expect.network import Confidence
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.p2p import links
 from ncclprobe.model.values import Struct
 
-OPS = ("all_to_all", "sendrecv", "gather", "scatter")
+OPS = tuple(op.name for op in ops.OPS.values() if op.direct)
 _NVLINK = 0.92
 """Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
 GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results)."""

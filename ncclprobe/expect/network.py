@@ -15,6 +15,7 @@ from typing import Literal
 
 from ncclprobe.expect.system import Network, NodeSystem, Shape
 from ncclprobe.model.values import Struct
+from ncclprobe.ops import OPS
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -77,7 +78,6 @@ MORE_RACKS = Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
 """Of what one rack reaches alone. Of two racks each sends its sum once, of three or more most racks pass others' on, up
 and down the tree, through the same NICs."""
 RACKS_ALL_TO_ALL = Fraction(0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there")
-_ROOTED = ("gather", "scatter")
 
 
 class Limit(Struct, frozen=True):
@@ -142,17 +142,17 @@ def limit(
     if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
         return None
     share, racks = FRACTIONS[system.network], system.domain_gpus > system.gpus
-    if op == "sendrecv":
+    direct, divided = OPS[op].direct, OPS[op].divided
+    if direct and not divided:  # each rank to its neighbour
         found = _one_nic(system, SENDRECV)
-    elif op == "all_to_all" or op in _ROOTED:
+    elif direct:
         found = _all_to_all(shape, parts, RACKS_ALL_TO_ALL if racks else share)
     elif op == "all_reduce" and parts.count == 2 and _takes_tree(system) and not ring:
         found = _two_nodes(shape, parts, share)
     else:
         found = _ring(shape, parts, share)
     slowed = _slowed(found, system)
-    collective = op not in ("sendrecv", "all_to_all", *_ROOTED)
-    return _of_racks(slowed, parts, node_GBps) if racks and collective else _within(slowed, node_GBps)
+    return _of_racks(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
 
 
 def _takes_tree(system: NodeSystem) -> bool:

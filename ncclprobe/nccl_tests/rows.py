@@ -180,11 +180,8 @@ def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:
     return fits[0]
 
 
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-
-
 def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
-    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != (op.name in _ROOTED):
+    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != op.rooted:
         return False
     if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
         return False

@@ -19,9 +19,9 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.nccl_tests.records import VERSION
 from ncclprobe.nccl_tests.rows import DTYPES, program
+from ncclprobe.ops import OPS
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
-_ROOT_OPS = ("broadcast", "reduce", "gather", "scatter")
 _HEAD = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}"
 
 
@@ -185,7 +185,7 @@ def _wide(value: float, width: int) -> str:
 
 
 def _root(row: Measurement) -> int:
-    return 0 if row.op in _ROOT_OPS else -1
+    return 0 if row.op in OPS and OPS[row.op].rooted else -1
 
 
 def _bool(value: bool) -> str:

@@ -58,6 +58,7 @@ def test_a_measuring_run_reports_what_it_did_before(
     if request.config.getoption("--write-goldens", default=False):
         path.write_text(text_of(found), encoding="utf-8")
         pytest.skip(f"{path.name} was written")
+    print("meant so? `pytest tests/measuring --write-goldens` writes the goldens anew; read the difference")
     assert text_of(found) == path.read_text(encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint
 from ncclprobe.probes.round_robin import DEFAULT_NBYTES, PairContext, RoundRobin, run_worker
 from ncclprobe.session.measure import nic_of_rank
-from ncclprobe.session.measure.parts import RankContext
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.watchdog import Watchdog
 

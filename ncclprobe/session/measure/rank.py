@@ -24,10 +24,10 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.session.measure import interference, parts
 from ncclprobe.session.measure.baseline import record_fingerprint
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.look import Look, node_captures, pack, rank_capture, replayed_nodes, write_captures
 from ncclprobe.session.measure.numa import gpu_index
-from ncclprobe.session.measure.parts import RankContext
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor

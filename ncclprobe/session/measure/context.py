@@ -1,0 +1,66 @@
+"""One rank of a run, and what it measures with."""
+
+from typing import Any
+
+from ncclprobe.host import Host
+from ncclprobe.model.values import Struct
+from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.recorder import Recorder
+from ncclprobe.session.options import Options
+from ncclprobe.session.ranks.agreement import RunConfig
+from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.store import Exchange
+from ncclprobe.session.watchdog.watchdog import Watchdog
+
+_LONGEST_BUDGETS = 4.0
+"""A row of a size that the user did not ask for takes no longer than so many budgets."""
+
+
+class RankContext(Struct, frozen=True):
+    """One rank that has met the others, and what it measures with.
+
+    `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty where the
+    options say them. `hosts` are those of all ranks on rank 0, elsewhere this rank's. `look` is None on all but one
+    rank of each node, `recorder` on all but rank 0.
+    """
+
+    options: Options
+    identity: RankIdentity
+    host: Host
+    config: RunConfig
+    device: str
+    gpu: str | None
+    sizes: tuple[int, ...]
+    hosts: tuple[str, ...]
+    look: Look | None
+    exchange: Exchange
+    watchdog: Watchdog
+    recorder: Recorder | None
+
+    def plan(self) -> Any:
+        """Return the probes.plan.Plan of this run."""
+        from ncclprobe.probes.plan import Plan
+
+        options = self.options
+        return Plan(
+            ops=options.ops,
+            sizes=self.sizes or options.sizes_for(self.config.backend),
+            rank=self.identity.rank,
+            ranks=self.identity.ranks,
+            nodes=self.config.nodes,
+            backend=self.config.backend,
+            device=self.device,
+            dtype=options.dtype,
+            redop=options.redop,
+            iters=options.iters,
+            warmup=options.warmup,
+            batches=options.batches,
+            precision=options.precision,
+            budget_s=options.budget_s,
+            longest_s=_LONGEST_BUDGETS * options.budget_s if options.open_end else options.phase_timeout_s / 2,
+            mode=options.mode or "queued",
+        )
+
+    def look_at(self, node: str) -> Look:
+        """Return the snapshot of this rank's node, or an empty one where another rank has it."""
+        return self.look or Look(node)
