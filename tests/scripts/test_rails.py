@@ -42,11 +42,11 @@ def test_a_nic_that_did_half_of_its_part_or_all_is_not_named(left: float) -> Non
     assert (found.named, found.told, found.others) == ((), (), ())
 
 
-def test_the_page_counts_what_was_named_and_says_what_a_run_cannot_tell() -> None:
+def test_the_page_counts_what_was_named_and_by_which_checks() -> None:
     found: dict[str, list[rails.Outcome]] = {title: [] for title in (*rails.PLANTS, *rails.LEFT)}
     found["half rate"] = [rails.planted(MACHINE, rails.half_rate, LOST, 2)]
     text = "\n".join(rails.page({MACHINE: found}))
     assert "Named: 1 of 1 (100.0%). Others blamed: 0." in text
     assert "| half rate | 1 / 1 |" in text
     assert "| half rate | FAIL ib.rate 1 |" in text
-    assert "| moved no byte, ACTIVE | not told |" in text
+    assert "| moved no byte, ACTIVE | 0 / 0 |" in text

@@ -110,8 +110,8 @@ def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
         f"{nic.node} {nic.nic}",
         f"moved {size(_moved(nic) or 0)} of {each.op}, most NICs of its node {size(int(usual))}; on the other nodes "
         f"{nic.nic} did its part",
-        blame="link",
-        action="repair",
+        blame="unknown",
+        action="retest",
         confidence=Certainty("high", "counted by the NIC itself, before and after"),
         evidence=[_counted(other) for other in each.nics if other.node == nic.node and other.expected],
         nodes=(nic.node,),
