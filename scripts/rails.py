@@ -100,14 +100,10 @@ def _without(answers: Answers, question: Question, gone: Callable[[str], bool]) 
 
 def no_driver(answers: Answers, device: str) -> None:
     """The card is on the bus, and its driver made no RDMA device of it."""
-    own = {name for name in _verbs(answers) if str(answers["read", f"{VERBS}/{name}/ibdev"]).strip() == device}
+    listed = json.loads(str(answers["list", VERBS]))
+    own = {name for name in listed if str(answers.get(("read", f"{VERBS}/{name}/ibdev"))).strip() == device}
     _without(answers, ("list", IB), lambda name: name == device)
     _without(answers, ("list", VERBS), lambda name: name in own)
-
-
-def _verbs(answers: Answers) -> list[str]:
-    said = answers.get(("list", VERBS))
-    return [name for name in json.loads(said) if name.startswith("uverbs")] if isinstance(said, str) else []
 
 
 def off_the_bus(answers: Answers, device: str) -> None:
