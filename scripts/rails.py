@@ -364,7 +364,7 @@ def _checks(title: str, found: dict[str, dict[str, list[Outcome]]]) -> str:
         for each in by_title[title]
         for key in {f"{told.severity.upper()} {told.check}" for told in each.named}
     )
-    return ", ".join(f"{key} {number}" for key, number in counted.most_common())
+    return ", ".join(f"{key} {number}" for key, number in sorted(counted.items(), key=lambda each: (-each[1], each[0])))
 
 
 _GAPS = (
