@@ -17,11 +17,11 @@ from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import BufferView
 from ncclprobe.probes.buffers import allocate
-from ncclprobe.probes.clock import Clock, clock_of, time_batch
+from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.collectives import all_reduce
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.steps import play_step, views_of
-from ncclprobe.probes.work import Work
+from ncclprobe.probes.work import Bench, Work
 from ncclprobe.training import workload
 from ncclprobe.training.ladder import Rung
 from ncclprobe.training.workload import Call, Compute, Model, Step
@@ -51,32 +51,6 @@ class _Part(Struct):
     call: Callable[[], object] | None
 
 
-class _Bench(Struct):
-    """What every part needs."""
-
-    plan: Plan
-    exchange: Exchange
-    set_phase: SetPhase
-    clock: Clock
-    work: Work
-
-    def usual(self, value: float) -> float:
-        """Return the median over the ranks, on every rank."""
-        by_rank = self.exchange.collect(value)
-        return float(self.exchange.share(median(by_rank) if by_rank else None))
-
-    def timed(self, name: str, play: Callable[[], object]) -> float:
-        """Return this rank's seconds from a common start until its own part is over."""
-        with phase(self.plan.rank, self.set_phase, name):
-            self.clock.barrier()
-            started = self.clock.now()
-            play()
-            self.clock.synchronise()
-            took = self.clock.now() - started
-        self.work.rest()
-        return took
-
-
 def run(
     plan: Plan, rungs: Sequence[Rung], sizes: LadderSizes, timeout_s: float, exchange: Exchange, set_phase: SetPhase
 ) -> tuple[LadderRow, ...]:
@@ -88,7 +62,7 @@ def run(
     clock = clock_of(device)
     with phase(plan.rank, set_phase, "ladder, calibrate the work"):
         clock.barrier()
-        bench = _Bench(plan, exchange, set_phase, clock, Work(device, clock))
+        bench = Bench(plan, exchange, set_phase, clock, Work(device, clock))
     model = Model(sizes.step_bytes // DTYPES[plan.dtype], _LAYERS, DTYPES[plan.dtype], _TOKENS)
     chunks = _chunks(bench, model)
     buffer = allocate(sizes.nbytes, getattr(torch, plan.dtype), device).recv
@@ -105,14 +79,14 @@ def run(
     )
 
 
-def _chunks(bench: _Bench, model: Model) -> float:
+def _chunks(bench: Bench, model: Model) -> float:
     """Return how many products every rank does in a step."""
     flops = 6.0 * model.params * model.tokens
     usual_s = bench.usual(bench.work.chunk_s)
     return min(flops / bench.work.flops, _MOST_WORK_S / usual_s)
 
 
-def _open(bench: _Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
+def _open(bench: Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
     """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
     items: Step = workload.step("ddp", model)
@@ -126,7 +100,7 @@ def _open(bench: _Bench, rung: Rung, model: Model, chunks: float, buffer: torch.
     return _Part(rung, members, lambda: play_step(items, views, bench.work, chunks, True), call)
 
 
-def _group(bench: _Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
+def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
     """Open a group; a rank that is by itself opens one as well, where others of the rung are not.
 
     torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in
@@ -140,7 +114,7 @@ def _group(bench: _Bench, rung: Rung, members: Sequence[int], timeout_s: float) 
     return found
 
 
-def _steps(bench: _Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
+def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[float]]:
     """Return this rank's seconds of each step, by rung: as many as `budget_s` has room for, one at the least."""
     took: list[list[float]] = [[] for _ in parts]
     for turn in range(_WARM_UPS):
@@ -154,7 +128,7 @@ def _steps(bench: _Bench, parts: Sequence[_Part], budget_s: float) -> list[list[
     return [each[_WARM_UPS:] for each in took]
 
 
-def _calls(bench: _Bench, part: _Part, budget_s: float) -> list[float]:
+def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
     """Return this rank's seconds per all_reduce, batch by batch; none where its group has no other rank."""
     plan, call = bench.plan, part.call
     if max(map(len, part.rung.groups)) < 2:

@@ -18,10 +18,10 @@ from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import BufferView, collectives
 from ncclprobe.probes.buffers import Buffers, allocate
-from ncclprobe.probes.clock import Clock, clock_of
+from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.pipeline import Stage
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.probes.work import Work
+from ncclprobe.probes.work import Bench, Work
 from ncclprobe.training import pipeline, timeline, workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
 
@@ -63,32 +63,6 @@ class Asked(Struct, frozen=True):
     compute_s: float | None = None
 
 
-class StepRunner(Struct):
-    """This rank's instruments."""
-
-    plan: Plan
-    exchange: Exchange
-    set_phase: SetPhase
-    clock: Clock
-    work: Work
-
-    def slowest(self, seconds: float) -> float:
-        """Return the longest that any rank took, on every rank."""
-        seconds_by_rank = self.exchange.collect(seconds)
-        return float(self.exchange.share(max(seconds_by_rank) if seconds_by_rank else None))
-
-    def timed(self, name: str, play: Callable[[], object]) -> float:
-        """Return the seconds from a common start until the last rank has finished."""
-        with phase(self.plan.rank, self.set_phase, name):
-            self.clock.barrier()
-            started = self.clock.now()
-            play()
-            self.clock.synchronise()
-            took = self.clock.now() - started
-        self.work.rest()
-        return self.slowest(took)
-
-
 def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phase: SetPhase) -> Iterator[StepRow]:
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
@@ -105,34 +79,34 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phas
     clock = clock_of(device)
     with phase(plan.rank, set_phase, "calibrate the compute"):
         clock.barrier()
-        runner = StepRunner(plan, exchange, set_phase, clock, Work(device, clock))
+        bench = Bench(plan, exchange, set_phase, clock, Work(device, clock))
     play = _pipeline if asked.strategy == "pp" else _flat
-    yield from play(runner, asked)
+    yield from play(bench, asked)
 
 
-def _compute_s(runner: StepRunner, asked: Asked) -> float:
+def _compute_s(bench: Bench, asked: Asked) -> float:
     """Return seconds of one rank's step: 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
     if asked.compute_s is not None:
         return asked.compute_s
-    model, ranks = asked.model, runner.plan.ranks
+    model, ranks = asked.model, bench.plan.ranks
     flops = 6.0 * model.params * model.tokens * model.micro_batches
     share = flops / ranks if asked.strategy in ("tp", "pp") else flops
-    return min(_MOST_DEFAULT_S, runner.slowest(share / runner.work.flops * runner.work.chunk_s))
+    return min(_MOST_DEFAULT_S, bench.slowest(share / bench.work.flops * bench.work.chunk_s))
 
 
-def _flat(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
-    plan, items = runner.plan, workload.step(asked.strategy, asked.model)
+def _flat(bench: Bench, asked: Asked) -> Iterator[StepRow]:
+    plan, items = bench.plan, workload.step(asked.strategy, asked.model)
     calls = [item for item in items if isinstance(item, Call)]
     views = views_of(plan, calls)
-    alone = {key: _alone(runner, key, view) for key, view in views.items()}
-    chunks = runner.work.chunks(_compute_s(runner, asked))
+    alone = {key: _alone(bench, key, view) for key, view in views.items()}
+    chunks = bench.work.chunks(_compute_s(bench, asked))
     bare = tuple(item for item in items if isinstance(item, Compute))
     plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: play_step(bare, views, runner.work, chunks, True),
-        _APART: lambda: play_step(items, views, runner.work, chunks, False),
-        _OVERLAPPED: lambda: play_step(items, views, runner.work, chunks, True),
+        _COMPUTE: lambda: play_step(bare, views, bench.work, chunks, True),
+        _APART: lambda: play_step(items, views, bench.work, chunks, False),
+        _OVERLAPPED: lambda: play_step(items, views, bench.work, chunks, True),
     }
-    took = _in_turn(runner, asked.strategy, plays)
+    took = _in_turn(bench, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = timeline.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
@@ -163,10 +137,10 @@ def views_of(
     return found
 
 
-def _alone(runner: StepRunner, key: tuple[str, int], view: BufferView) -> float:
+def _alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
     """Return the seconds of one call while nothing else runs."""
     name = f"{key[0]} {units.size(key[1])} alone"
-    return median([runner.timed(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
+    return median([bench.slowest_of(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
 
 
 def play_step(
@@ -191,28 +165,28 @@ def play_step(
         wait()
 
 
-def _in_turn(runner: StepRunner, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
+def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
     """Return median, shortest and longest of each play, in turn: what else the machine does affects all of them."""
     took: dict[str, list[float]] = {how: [] for how in plays}
     for number in range(_WARM_UPS + STEPS):
         for how, play in plays.items():
-            took[how].append(runner.timed(f"{name}, {how}, step {number + 1}", play))
+            took[how].append(bench.slowest_of(f"{name}, {how}, step {number + 1}", play))
     return {how: (median(each[_WARM_UPS:]), min(each[_WARM_UPS:]), max(each[_WARM_UPS:])) for how, each in took.items()}
 
 
-def _pipeline(runner: StepRunner, asked: Asked) -> Iterator[StepRow]:
+def _pipeline(bench: Bench, asked: Asked) -> Iterator[StepRow]:
     """Yield rows where every rank is a stage; activations and their gradients are handed on in 1F1B order."""
-    plan, model = runner.plan, asked.model
-    with phase(plan.rank, runner.set_phase, "pipeline groups"):
+    plan, model = bench.plan, asked.model
+    with phase(plan.rank, bench.set_phase, "pipeline groups"):
         stage = Stage.open(plan, model)
-    hand_on_s = median([runner.timed("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
-    chunks = runner.work.chunks(_compute_s(runner, asked))
+    hand_on_s = median([bench.slowest_of("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
+    chunks = bench.work.chunks(_compute_s(bench, asked))
     plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: runner.work.do(chunks),
-        _APART: lambda: stage.play(runner.work, chunks, False),
-        _OVERLAPPED: lambda: stage.play(runner.work, chunks, True),
+        _COMPUTE: lambda: bench.work.do(chunks),
+        _APART: lambda: stage.play(bench.work, chunks, False),
+        _OVERLAPPED: lambda: stage.play(bench.work, chunks, True),
     }
-    took = _in_turn(runner, "pp", plays)
+    took = _in_turn(bench, "pp", plays)
     compute_s, sent = took[_COMPUTE][0], 2 * model.micro_batches
     ideal_s = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
     predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)

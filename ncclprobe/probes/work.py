@@ -1,10 +1,13 @@
-"""Stand-in compute: matrix products, so many that they take the time asked for when nothing else is going on."""
+"""Stand-in compute, matrix products of a length asked for, and the bench on which steps of training are timed."""
 
+from collections.abc import Callable
 from statistics import median
 
 import torch
 
+from ncclprobe.model.values import Struct
 from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 
 _CPU_SIDE, _CUDA_SIDE = 192, 2048
 """Of the square matrices: a product is to be short against a call, and long against its own overhead."""
@@ -50,3 +53,38 @@ class Work:
     def _do(self, times: int) -> None:
         for _ in range(times):
             torch.mm(self._a, self._b, out=self._c)
+
+
+class Bench(Struct):
+    """What steps of training are timed with: this rank's part of the plan, and how it meets the others."""
+
+    plan: Plan
+    exchange: Exchange
+    set_phase: SetPhase
+    clock: Clock
+    work: Work
+
+    def usual(self, value: float) -> float:
+        """Return the median over the ranks, on every rank."""
+        by_rank = self.exchange.collect(value)
+        return float(self.exchange.share(median(by_rank) if by_rank else None))
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest that any rank took, on every rank."""
+        by_rank = self.exchange.collect(seconds)
+        return float(self.exchange.share(max(by_rank) if by_rank else None))
+
+    def timed(self, name: str, play: Callable[[], object]) -> float:
+        """Return this rank's seconds from a common start until its own part is over."""
+        with phase(self.plan.rank, self.set_phase, name):
+            self.clock.barrier()
+            started = self.clock.now()
+            play()
+            self.clock.synchronise()
+            took = self.clock.now() - started
+        self.work.rest()
+        return took
+
+    def slowest_of(self, name: str, play: Callable[[], object]) -> float:
+        """Return the seconds from a common start until the last rank has finished."""
+        return self.slowest(self.timed(name, play))

@@ -13,13 +13,13 @@ DEADLINE_S = 60
 TESTS = Path(__file__).parents[1]
 
 
-def printed(program: str, count: int, hosts: str, store: Path, *more: object) -> list[Any]:
-    """What every rank printed, by rank. Fails where one ends badly or not in time."""
+def printed(program: str, count: int, who: str, store: Path, *more: object) -> list[Any]:
+    """What every rank printed, by rank; `who`: their hosts, or how many. Fails where one ends badly or not in time."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
         subprocess.Popen(
-            [sys.executable, Path(__file__).with_name(program), str(rank), hosts, store, *map(str, more)],
+            [sys.executable, "-W", "error", Path(__file__).with_name(program), str(rank), who, store, *map(str, more)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

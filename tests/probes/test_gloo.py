@@ -1,22 +1,12 @@
 """Every collective on real ranks: what is honest verifies, what is sabotaged does not."""
 
-import contextlib
-import json
-import os
-import signal
 import struct
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclprobe.ops import DTYPES, OPS, REDOPS
-
-DEADLINE_S = 60
-RANK_PROGRAM = Path(__file__).with_name("gloo_rank.py")
-ROOT = Path(__file__).parents[2]
+from probes.gloo_ranks import printed
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
@@ -29,27 +19,7 @@ def ranks(request: pytest.FixtureRequest) -> int:
 def said(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What every rank printed, by rank."""
     store = tmp_path_factory.mktemp("store") / "file"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", RANK_PROGRAM, str(rank), str(ranks), store],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(err for _, err in answers)
-    return [json.loads(out) for out, _ in answers]
+    return printed("gloo_rank.py", ranks, str(ranks), store)
 
 
 def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
