@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ncclprobe import __version__
-from ncclprobe.engine import suppressions
+from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -138,6 +138,7 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
+    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -145,9 +146,11 @@ def diagnose(
         command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
+        scope=areas.scope(snapshots, job),
+        areas=areas.areas(snapshots, verdicts, job, launch.nnodes, "" if run is None else measured.in_words(run)),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,

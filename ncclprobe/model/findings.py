@@ -83,6 +83,7 @@ class Finding(Struct, frozen=True):
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
     An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause.
+    ``loss``: the share of a rate that is lost, 0 to 1; null: no rate was compared.
     """
 
     severity: Severity
@@ -95,6 +96,7 @@ class Finding(Struct, frozen=True):
     remedy: str = ""
     nodes: tuple[str, ...] = ()
     related: tuple[Related, ...] = ()
+    loss: float | None = None
 
     @property
     def seen(self) -> str:
