@@ -35,6 +35,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "NICs": ("ib",),
     "host": ("host",),
     "NCCL": ("env",),
+    "settings": ("env",),
     "measured": ("run",),
 }
 """Whose checks an area stands for, by the prefix of their ids."""
@@ -57,9 +58,10 @@ def areas(
     `expected`: how many nodes the job has, where that is known. `rows`: what was measured, in words.
     """
     said = _by_prefix(verdicts)
-    values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in _WANTED[job.backend]}
+    wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
+    values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
     values = {"nodes": _nodes(snapshots, expected), **values, "measured": rows}
-    made = (_area(name, values.get(name, ""), said) for name in _PREFIXES)
+    made = (_area(name, values.get(name, ""), said) for name in wanted)
     return tuple(area for area in made if area.values or area.ids)
 
 
@@ -195,23 +197,23 @@ def _whole(nbytes: int) -> str:
     return f"{float(number):.3g} {unit}"
 
 
-def _software(facts: Mapping[type, Any]) -> str:
-    software, settings = facts.get(Software), facts.get(Settings)
-    parts = []
+def _nccl(facts: Mapping[type, Any]) -> str:
+    software, parts = facts.get(Software), [_settings(facts)]
     if isinstance(software, Software):
         version = ".".join(map(str, software.nccl_version or ())) or "none found"
-        torch = f" (torch {software.packages['torch']})" if software.packages.get("torch") else ""
-        parts.append(version + torch)
-    if isinstance(settings, Settings):
-        parts.append(_set([each.name for each in settings.named(*_SETTINGS)]))
-    return " · ".join(parts)
+        torch = software.packages.get("torch", "")
+        parts.insert(0, f"{version} (torch {torch})" if torch else version)
+    return " · ".join(filter(None, parts))
 
 
-def _set(names: Sequence[str]) -> str:
-    if not names:
-        return "no setting"
+def _settings(facts: Mapping[type, Any]) -> str:
+    """Return the names that are set of what NCCL, gloo, torch and plugins read."""
+    settings = facts.get(Settings)
+    if not isinstance(settings, Settings):
+        return ""
+    names = [each.name for each in settings.named(*_SETTINGS)]
     more = f" and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
-    return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}"
+    return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}" if names else "no setting"
 
 
 _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
@@ -219,6 +221,8 @@ _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "PCIe": _pcie,
     "NICs": _nics,
     "host": _host,
-    "NCCL": _software,
+    "NCCL": _nccl,
+    "settings": _settings,
 }
-_WANTED: Mapping[str, Sequence[str]] = {"nccl": tuple(_SHOWN), "gloo": ("host", "NICs", "NCCL")}
+_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL")}
+"""What is not shown in a report on jobs with this library."""

@@ -30,6 +30,7 @@ _NEXT: Mapping[Action, str] = {
     "restart": "; restart it",
     "none": "",
 }
+_VERBS = ("is", "are", "has", "have")
 _COMMAND = re.compile(r"`([^`]{4,200})`")
 _SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
 
@@ -131,7 +132,8 @@ def _briefly(problem: Problem, report: Report) -> str:
     """Return a problem as far as its first clause: ``n5: no connection on 7 of 7 paths into n5 (eth0)``."""
     where, subject = on(problem.nodes, report), problem.subject
     clause = re.split(r"(?:;|: |\. |,? \()", problem.finding.message, maxsplit=1)[0]
-    told = clause if clause.startswith(subject) else f"{subject}: {clause}"
+    joint = " " if clause.split(" ")[0] in _VERBS else ": "
+    told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
     return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
 
 
