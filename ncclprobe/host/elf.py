@@ -7,18 +7,16 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed
 
 CACHE = "/etc/ld.so.cache"
-MAX_CACHE_BYTES = 64 << 20
 _MAGIC = b"\x7fELF"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"  # struct cache_file_new, glibc sysdeps/generic/dl-cache.h
 _OLD_CACHE_MAGIC = b"ld.so-1.7.0"  # glibc before 2.32 puts its old format first, and the new one behind it
 _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
-_LONGEST_STRING = 1 << 14
-_LARGEST_TABLE = 1 << 20
 
 
 class Dynamic(NamedTuple):
@@ -58,13 +56,13 @@ def _dynamic(file: BinaryIO) -> Dynamic:
     tags: dict[int, list[int]] = {}
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
-            tags = _tags(_at(file, segment.offset, min(segment.size, _LARGEST_TABLE)), order)
+            tags = _tags(_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
     if _DT_STRTAB not in tags:  # an executable without a loader
         return Dynamic("", (), "", "")
     strings = _offset(segments, tags[_DT_STRTAB][0])
 
     def texts(tag: int) -> list[str]:
-        return [_string(_at(file, strings + at, _LONGEST_STRING), 0) for at in tags.get(tag, [])]
+        return [_string(_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
 
     return Dynamic(
         soname="".join(texts(_DT_SONAME)[:1]),
@@ -82,7 +80,7 @@ def _at(file: BinaryIO, offset: int, size: int) -> bytes:
 def _segments(file: BinaryIO, header: bytes, order: str) -> list[_Segment]:
     (start,) = struct.unpack_from(f"{order}Q", header, 32)
     size, count = struct.unpack_from(f"{order}HH", header, 54)
-    table = _at(file, start, min(size * count, _LARGEST_TABLE))
+    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
     found = []
     for number in range(count):
         kind, _flags, offset, address, _physical, nbytes = struct.unpack_from(f"{order}IIQQQQ", table, number * size)
@@ -108,7 +106,7 @@ def _offset(segments: list[_Segment], address: int) -> int:
 
 
 def _string(data: bytes, start: int) -> str:
-    end = data.find(b"\0", start, start + _LONGEST_STRING)
+    end = data.find(b"\0", start, start + bounds.ELF_STRING)
     if end < 0:
         raise ValueError
     return data[start:end].decode(errors="replace")
@@ -121,7 +119,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
     Raises OSError; Failed where the file is not what glibc writes.
     """
     with Path(path).open("rb") as file:
-        data = file.read(MAX_CACHE_BYTES)
+        data = file.read(bounds.LD_CACHE_BYTES)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
