@@ -3,8 +3,8 @@
 ``python -m ncclprobe.session.measure.survivor LOG WAIT_S LATE_S FOLDER COMMAND OPTION…`` reads its standard input,
 which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is
 written; an end of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks
-may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and without an end of
-the log, the owner stands still: the report is made of what there is, and made again once the run ends. FOLDER, if any,
+may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and ten more where
+the log has its end, the owner stands still: the report is made of what there is, and made again once the run ends. FOLDER, if any,
 is removed in the end, with the processes that work in it; whichever of the two outlives the other removes it. The
 process leads a session of its own, so that a signal to the owner's group does not reach it, and imports next to
 nothing.
@@ -68,7 +68,7 @@ class Survivor:
 def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
     variables = {**os.environ, LOG: str(log)}
-    if not select.select([0], [], [], late_s)[0] and not _has_end(log):
+    if _silent(late_s) and (not _has_end(log) or _silent(_LATE_S)):
         _report(variables, command)
     if os.read(0, 1) != _DONE:
         until = time.monotonic() + wait_s
@@ -78,6 +78,10 @@ def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence
         _end_processes_of(folder)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _silent(seconds: float) -> bool:
+    return not select.select([0], [], [], seconds)[0]
 
 
 def _has_end(log: Path) -> bool:
