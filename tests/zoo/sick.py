@@ -245,6 +245,24 @@ GPUS = (
         "warn gpu.throttle GPU2",
         so.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x49),
     ),
+    _plant(
+        "gpu-ecc",
+        "two uncorrectable errors of a GPU's memory since its reset",
+        "fail gpu.ecc GPU1",
+        so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 0),
+        so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 1),
+    ),
+    _plant(
+        "gpu-sram",
+        "a GPU whose SRAM NVIDIA replaces",
+        "fail gpu.ecc GPU1",
+        so.gpu(1, "nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}),
+    ),
+    _plant("gpu-ecc-off", "ECC off on one GPU", "warn gpu.ecc-mode GPU6", so.gpu(6, "nvmlDeviceGetEccMode", [0, 0])),
+    _plant(
+        "gpu-other", "an H200 among H100s", "warn gpu.model GPU2", so.gpu(2, "nvmlDeviceGetName", "NVIDIA H200 NVL")
+    ),
+    _plant("gpu-mig-next", "MIG after the next reset", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [0, 1])),
     _plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
     _plant(
         "gpu-prohibited",
@@ -263,6 +281,20 @@ BUSES = (
         "fail pci.gpu-width GPU3",
         so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
         so.device(_HGX, "GPU3", "current_link_width", "8"),
+    ),
+    _plant(
+        "gpu-slot-x8",
+        "a GPU in a slot of 8 lanes",
+        "warn pci.gpu-width GPU3",
+        so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
+        so.gpu(3, "nvmlDeviceGetMaxPcieLinkWidth", 8),
+        so.device(_HGX, "GPU3", "current_link_width", "8"),
+    ),
+    _plant(
+        "gpu-slot-gen4",
+        "a GPU in a slot of generation 4",
+        "warn pci.gpu-gen GPU3",
+        so.gpu(3, "nvmlDeviceGetMaxPcieLinkGeneration", 4),
     ),
     _plant(
         "nic-x8",
