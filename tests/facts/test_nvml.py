@@ -223,9 +223,7 @@ def test_eight_gpus_with_18_links_take_this_many_calls_and_questions(box: Callab
     assert (calls.total(), seen.questions) == (669, 244)
 
 
-def test_uncorrectable_errors_of_memory_are_counted_since_the_reset_and_ever(
-    box: Callable[..., Box], old: Path
-) -> None:
+def test_uncorrectable_errors_of_memory_are_counted(box: Callable[..., Box], old: Path) -> None:
     gpus = box(gpus=2, ecc=1).gpus.all
     assert [(gpu.ecc_since_reset, gpu.ecc_ever, gpu.sram_worn) for gpu in gpus] == [(0, 0, False), (3, 5, True)]
     before = box(old, gpus=1, ecc=0).gpus.all[0]

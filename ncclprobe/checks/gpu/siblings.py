@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ncclprobe.checks.gpu import blanks, gpu_job, named, shown
+from ncclprobe.checks.gpu import blanks, named, shown
 from ncclprobe.checks.gpu.state import HEALTHY, NO_SUCH_THING, REFUSED, WELL, box
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus

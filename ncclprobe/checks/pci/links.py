@@ -79,6 +79,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
     unknown, devices = {}, gpu_devices(pci, gpus)
     widths = {name: gpu.pcie_width for name, gpu in named(gpus) if isinstance(gpu.pcie_width, int)}
     for name, gpu in named(gpus):
+        like = [i.pcie_max_width for i in _like(gpu, gpus) if isinstance(i.pcie_max_width, int)]
         now, best = gpu.pcie_width, gpu.pcie_max_width
         if isinstance(now, Absent) or isinstance(best, Absent):
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
@@ -90,11 +91,10 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
                 yield fail(name, message, blame="node", action="repair", evidence=evidence)
-        elif best < (
-            usual := _usual([i.pcie_max_width for i in _like(gpu, gpus) if isinstance(i.pcie_max_width, int)])
-        ):
-            message = f"x{best} at most, where its siblings reach x{usual}"
-            tell = note if is_virtual(machine) or _drives_screens(devices.get(name)) else warn
+        elif best < (usual := _usual(like)):
+            message = f"x{best} at most, where {like.count(usual)} of {len(like)} reach x{usual}"
+            by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
+            tell = note if by_design else warn
             yield tell(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkWidth")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
 
