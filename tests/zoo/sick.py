@@ -78,6 +78,40 @@ ENVIRONMENT = (
     ),
     _plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")),
     _plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
+    _plant(
+        "torch-cpu",
+        "torch without CUDA on a machine with GPUs",
+        "fail env.nccl torch",
+        so.file(f"{_HGX.software.python}/torch/version.py", "__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n"),
+        so.no_library(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so"),
+    ),
+    replace(
+        _plant(
+            "nccl-shadowed",
+            "an older libnccl.so.2 without its version in its name, by LD_LIBRARY_PATH",
+            "warn env.nccl /opt/site/lib/libnccl.so.2",
+            so.variables(LD_LIBRARY_PATH="/opt/site/lib"),
+            so.shared_library("/opt/site/lib/libnccl.so.2", "ncclAllReduce", version="2.19.3"),
+            so.calls(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so", "ncclAllReduce", "ncclCommSplit"),
+            so.dynamic(
+                f"{_HGX.software.python}/torch/lib/libtorch_cuda.so",
+                rpath="",
+                runpath="$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN/../../nvidia/nccl/lib",
+            ),
+        ),
+        also=("fail env.libraries libnccl.so.2",),
+    ),
+    replace(
+        _plant(
+            "plugin-glibc",
+            "a network plugin that was built for a newer system",
+            "warn env.libraries libc.so.6",
+            so.dynamic(
+                "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so", needs_versions={"libc.so.6": ["GLIBC_2.38"]}
+            ),
+        ),
+        like="aws-p4d",
+    ),
     _plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
     replace(
         _plant(
