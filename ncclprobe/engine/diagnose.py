@@ -32,6 +32,7 @@ from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
+LEFT: frozenset[Source] = frozenset({"files"})
 
 
 class Judging(Protocol):
@@ -117,17 +118,19 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
+    left: Facts | None = None,
 ) -> Report:
     """The report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
+    `left`: the facts of the files that a job left.
     """
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
-    verdicts = judge(snapshots, question.checks, job, run)
+    verdicts = judge(snapshots, question.checks, job, run if left is None else left)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
     notes = (*question.accepted.announce(lived_with), *notes)
@@ -159,8 +162,15 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
+        **({} if left is None else _explained(left, verdicts, question.checks)),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
+
+
+def _explained(left: Facts, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
+    from ncclprobe.localise.causes import causes
+
+    return {"causes": causes(verdicts, {check.id: check.cause for check in checks if check.cause})}
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

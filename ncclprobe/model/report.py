@@ -5,6 +5,7 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
+from ncclprobe.model.causes import Cause, Moment, NotUnderstood, RankState
 from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
@@ -122,3 +123,7 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
+    causes: tuple[Cause, ...] = ()
+    timeline: tuple[Moment, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    not_understood: tuple[NotUnderstood, ...] = ()
