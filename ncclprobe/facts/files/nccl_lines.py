@@ -166,3 +166,15 @@ def used(text: str) -> tuple[Used, ...]:
         elif colon and name and "/" in rest:
             found.append(Used(f"{name}:{rest.partition('/')[0]}", link=rest.partition("/")[2]))
     return tuple(found)
+
+
+def rails_differ(local: str, remote: str) -> bool:
+    """Return whether two RoCE v2 GIDs are of different IPv4 networks of 24 bits, as rails usually are."""
+    if not (local.startswith("::ffff:") and remote.startswith("::ffff:")):
+        return False
+    return local.rpartition(".")[0] != remote.rpartition(".")[0]
+
+
+def types_differ(local: str, remote: str) -> bool:
+    """Return whether one GID is link-local (RoCE v1, or no IP address) and the other is an IPv4 address's."""
+    return bool(local and remote) and local.startswith("fe80:") != remote.startswith("fe80:")
