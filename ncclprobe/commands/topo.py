@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.judge import conclude
 from ncclprobe.engine.matrices import judged
@@ -20,7 +21,6 @@ from ncclprobe.model.values import asdict
 from ncclprobe.topology.from_matrix import ASSUMED
 from ncclprobe.units import printable
 
-MAX_BYTES = 16 << 20
 _WIDTH = 100
 NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
@@ -74,9 +74,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _saved(path: Path) -> str:
-    text = files.read_start(path, limit=MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
+    text = files.read_start(path, limit=bounds.TOPO_BYTES + 1)
+    if len(text) > bounds.TOPO_BYTES:
+        raise UsageError(f"{path}: larger than {bounds.TOPO_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
     return text
 
 

@@ -20,15 +20,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 
-MAX_ANSWER_BYTES = 16 << 20
-MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
-"""Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
 _WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -131,7 +129,7 @@ def sanitised(value: str) -> str:
 
 def recorded(name: str, value: str) -> str:
     """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
-    return sanitised(value[: MOST_OF_A_PATH if name.endswith("PATH") else MOST_OF_A_VALUE])
+    return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
 
 
 def _without_secrets(word: str) -> str:
@@ -155,12 +153,13 @@ def _without_user(word: str) -> str:
 
 
 def _read(path: str) -> str:
-    """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
-    at once.
+    """Return the file's text, at most bounds.ANSWER_BYTES of it.
+
+    The kernel allocates what is asked of /proc/sys at once.
     """
     text = bytearray()
     with FileIO(path) as file:
-        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        while len(text) < bounds.ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
 
@@ -215,6 +214,12 @@ def _list(path: str, pattern: str = "*") -> str:
 def _names(path: str) -> list[str]:
     with os.scandir(path) as entries:
         return [entry.name for entry in entries]
+
+
+def _among(path: str, *names: str) -> str:
+    """Return those of `names` that are in a folder, in their order. No such folder is an error."""
+    here = {*_names(path)}
+    return json.dumps([name for name in names if name in here])
 
 
 def _link(path: str) -> str:
@@ -324,6 +329,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "stat": _stat,
     "mapped": _mapped,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
+    "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
+    "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
@@ -344,5 +352,7 @@ _PATIENCE_S = {
     "packages": 10.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
+    "elf_texts": 10.0,
+    "elf_symbols": 10.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }
