@@ -7,8 +7,6 @@ import pytest
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.differences import Difference, differences, plain
 from ncclprobe.engine.entries import entry
-from ncclprobe.engine.entry_of_check import examples as of_check
-from ncclprobe.engine.entry_of_variable import examples as of_variable
 from ncclprobe.engine.screen import COLUMNS, LINES
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
@@ -38,44 +36,33 @@ def fits(lines: list[str]) -> bool:
 
 
 @every_check
-def test_a_check_fits_a_screen_and_shows_no_repr(check: Check) -> None:
+def test_a_check_is_explained_on_one_screen_by_two_examples_that_differ(check: Check) -> None:
     lines = entry(check.id)
     assert fits(lines), "\n".join(lines)
-    shown = "\n".join(lines).partition("example that triggers it:")[2]
-    assert not REPR.search(shown)
-
-
-@every_check
-def test_an_entry_says_what_differs_between_what_triggers_a_check_and_what_does_not(check: Check) -> None:
-    pair = of_check(check)
-    text = "\n".join(entry(check.id))
-    triggers, _, does_not = text.partition("example that does not:")
-    assert pair.found
-    assert pair.different
-    assert pair.different[0].here != pair.different[0].there
-    assert "-> " in triggers
-    assert not [finding for finding in pair.accepted if finding.severity is not Severity.NOTE]
+    above, _, examples = "\n".join(lines).partition("example that triggers it:")
+    triggers, _, does_not = examples.partition("example that does not:")
+    assert not REPR.search(examples)
+    assert triggers.partition("-> ")[0].strip() != does_not.partition("-> ")[0].strip()
+    assert re.search("-> (FAIL|WARN|NOTE) ", triggers)
+    assert re.search("-> (pass|NOTE )", does_not)
     assert "-> FAIL" not in does_not
     assert "-> WARN" not in does_not
     for heading in ("passes: ", "why: ", "fix: ", "looks at:", "standing:", "silenced:"):
-        assert f"\n{heading}" in text
+        assert f"\n{heading}" in above
 
 
 @every_variable
-def test_a_variable_fits_a_screen(variable: Parameter) -> None:
+def test_a_variable_is_explained_on_one_screen_by_a_right_and_a_wrong_setting(variable: Parameter) -> None:
     lines = entry(variable.name)
     assert fits(lines), "\n".join(lines)
-    assert [line.partition(":")[0] for line in lines if line.startswith(("does:", "values:", "releases:"))]
-    assert "\n".join(lines).count("example:") in (1, 2)
-
-
-@every_variable
-def test_the_right_example_of_a_variable_is_right_and_the_wrong_one_is_not(variable: Parameter) -> None:
-    *right, (name, value, findings) = of_variable(variable)
-    for _, _, said in right:
-        assert not [finding for _, finding in said if finding.severity is not Severity.NOTE]
-    assert findings or name not in table()
-    assert (name, value) not in [each[:2] for each in right]
+    above, *right, wrong = "\n".join(lines).split("\nexample:  ")
+    assert all(f"\n{heading}" in above for heading in ("does:     ", "values:   ", "releases: ", "wrong:    "))
+    assert len(right) == (1 if variable.is_read or variable.instead in meanings() else 0)
+    assert not [text for text in right if "-> WARN" in text or "-> FAIL" in text]
+    assert re.search("-> (WARN|FAIL|not a name) ?", wrong)
+    assert wrong.partition("\n")[0] not in [text.partition("\n")[0] for text in right]
+    name, _, _value = wrong.partition("\n")[0].partition("=")
+    assert "not a name" not in wrong or name not in table()
 
 
 def test_variables_that_their_maker_describes_are_described_in_a_sentence() -> None:
@@ -98,7 +85,7 @@ def test_a_variable_that_nobody_describes_says_so() -> None:
         ("NCCL_IB_TIMEOUT", ["values:   a whole number, 0 to 31", "ranks:    may differ between ranks"]),
         ("NCCL_DEBUG", ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case"]),
         ("NCCL_NET_GDR_C2C", ["releases: since 2.26.2", "values:   0 or 1"]),
-        ("NCCL_MNNVL", ["releases: all that are known, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),
+        ("NCCL_MNNVL", ["releases: since 2.20.3, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),
         ("NCCL_TIMEOUT", ["read by:  nothing", "releases: none"]),
     ],
 )
@@ -218,6 +205,11 @@ def test_what_differs_is_said_where_it_stands(one: object, other: object, where:
 )
 def test_values_are_shown_as_people_write_them(value: object, text: str) -> None:
     assert plain(value) == text
+
+
+def test_of_long_texts_that_begin_alike_the_part_is_shown_in_which_they_differ() -> None:
+    (found,) = differences("x" * 70 + " one", "x" * 70 + " two", "text")
+    assert (found.here, found.there) == ("… " + "x" * 19 + " one", "… " + "x" * 19 + " two")
 
 
 def test_equal_values_do_not_differ() -> None:

@@ -37,9 +37,18 @@ class _Step(Struct, frozen=True):
 
 def differences(one: Any, other: Any, name: str) -> list[Difference]:
     """Return what differs between two values of `name`, from left to right."""
-    return [
-        Difference(_where(path), plain(here), plain(there)) for path, here, there in _walk(one, other, (_Step(name),))
-    ]
+    return [Difference(_where(path), *_apart(here, there)) for path, here, there in _walk(one, other, (_Step(name),))]
+
+
+def _apart(here: Any, there: Any) -> tuple[str, str]:
+    """Return two values in words; of two long texts from shortly before they part."""
+    both = plain(here), plain(there)
+    if both[0] != both[1]:
+        return both
+    mine, others = _words(here), _words(there)
+    parting = next(n for n, (a, b) in enumerate(zip(f"{mine}\0", f"{others}\1", strict=False)) if a != b)
+    start = max(parting - _MOST_LETTERS // 3, 0)
+    return plain(f"… {mine[start:]}"), plain(f"… {others[start:]}")
 
 
 def _walk(one: Any, other: Any, path: tuple[_Step, ...]) -> Iterator[tuple[tuple[_Step, ...], Any, Any]]:

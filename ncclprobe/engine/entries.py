@@ -20,11 +20,11 @@ def entry(wanted: str) -> list[str]:
 
     Raises UsageError where there is none, naming the nearest checks and variables.
     """
+    if variable := table().get(wanted) or table().get(wanted.upper()):
+        return of_variable(variable)
     checks = {check.id: check for check in every_check()}
     if wanted in checks:
         return of_check(checks[wanted])
-    if wanted.upper() in table():
-        return of_variable(table()[wanted.upper()])
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
     near = _near(wanted, checks)

@@ -1,6 +1,7 @@
 """What is known of one variable, on one screen; its two examples are judged by the checks of the environment."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from ncclprobe.engine.diagnose import every_check
@@ -11,6 +12,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import Setting
+from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl.meanings import meanings
 from ncclprobe.nccl.parameters import NEWEST, Parameter, table
@@ -122,8 +124,11 @@ def examples(parameter: Parameter) -> list[Example]:
         right = [(parameter.instead, other.example, _said(parameter.instead, other.example))] if other else []
     tried = ((name, wrong, _said(name, wrong)) for name, wrong in _wrong(parameter, value))
     loud = (each for each in tried if any(f.severity is not Severity.NOTE for _, f in each[2]))
-    misspelt = f"{name[:-2]}{name[-1]}{name[-2]}"
-    return [*right, next(loud, (misspelt, value, ()))]
+    return [*right, next(loud, (_misspelt(name), value, ()))]
+
+
+def _misspelt(name: str) -> str:
+    return name[:-2] + name[-1]
 
 
 def _healthy(parameter: Parameter) -> str:
@@ -151,7 +156,7 @@ def _wrong(parameter: Parameter, right: str) -> Iterator[tuple[str, str]]:
     if parameter.type == "list":
         yield name, ",".join([right.partition(",")[0]] * 2)
     yield name, f"{right}S"
-    yield f"{name[:-2]}{name[-1]}{name[-2]}", right
+    yield _misspelt(name), right
 
 
 def _said(name: str, value: str) -> list[tuple[str, Finding]]:
@@ -161,9 +166,13 @@ def _said(name: str, value: str) -> list[tuple[str, Finding]]:
         Environment: Environment({name: value}),
         Software: Software({}, (NcclLibrary(NEWEST, "the newest"),)),
     }
-    checks = [check for check in every_check() if check.id.startswith("env.") and not check.compares]
-    verdicts = judge_node(Snapshot("example", facts), checks, Job())
+    verdicts = judge_node(Snapshot("example", facts), _of_settings(), Job())
     return [(verdict.id, finding) for verdict in verdicts for finding in verdict.findings]
+
+
+@cache
+def _of_settings() -> tuple[Check, ...]:
+    return tuple(check for check in every_check() if check.id.startswith("env.") and not check.compares)
 
 
 def _example(example: Example, parameter: Parameter) -> Iterator[str]:
