@@ -83,7 +83,11 @@ def test_a_variable_that_nobody_describes_says_so() -> None:
     ("name", "lines"),
     [
         ("NCCL_IB_TIMEOUT", ["values:   a whole number, 0 to 31", "ranks:    may differ between ranks"]),
-        ("NCCL_DEBUG", ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case"]),
+        (
+            "NCCL_DEBUG",
+            ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case", "releases: since 2.3.5 or before"],
+        ),
+        ("CUDA_VISIBLE_DEVICES", ["releases: since when is not known"]),
         ("NCCL_NET_GDR_C2C", ["releases: since 2.26.2", "values:   0 or 1"]),
         ("NCCL_MNNVL", ["releases: since 2.20.3, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),
         ("NCCL_TIMEOUT", ["read by:  nothing", "releases: none"]),

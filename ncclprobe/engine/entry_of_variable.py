@@ -99,10 +99,14 @@ def _values(parameter: Parameter) -> str:
 
 
 def _releases(parameter: Parameter) -> str:
-    """Return since and until which release it is read, in the numbers of those who read it."""
+    """Return since and until which release it is read, in the numbers of those who read it.
+
+    Of NCCL the table knows all releases from 2.3.5 on.
+    """
     if parameter.owner == "none":
         return "none"
-    since = f"since {_written(parameter.since)}" if parameter.since else "all that are known"
+    unsaid = "since 2.3.5 or before" if parameter.owner == "nccl" else "since when is not known"
+    since = f"since {_written(parameter.since)}" if parameter.since else unsaid
     return f"{since}, until {_written(parameter.gone)}, which ignores it" if parameter.gone else since
 
 
