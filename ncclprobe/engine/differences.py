@@ -54,7 +54,7 @@ def _apart(here: Any, there: Any) -> tuple[str, str]:
 def _walk(one: Any, other: Any, path: tuple[_Step, ...]) -> Iterator[tuple[tuple[_Step, ...], Any, Any]]:
     if one == other:
         return
-    if isinstance(one, Setting) or isinstance(other, Setting) or not _alike(one, other):
+    if isinstance(one, Setting) or isinstance(other, Setting) or not _comparable(one, other):
         yield path, one, other
         return
     mine, others = _parts(one), _parts(other)
@@ -62,7 +62,7 @@ def _walk(one: Any, other: Any, path: tuple[_Step, ...]) -> Iterator[tuple[tuple
         yield from _walk(mine.get(step, _MISSING), others.get(step, _MISSING), (*path, step))
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _comparable(one: Any, other: Any) -> bool:
     """Return whether two values can be compared part by part."""
     if isinstance(one, Absent) or isinstance(other, Absent):
         return False

@@ -51,9 +51,9 @@ def _near(wanted: str, checks: dict[str, Check]) -> list[str]:
     upper = wanted.upper()
     corrected = [name] if (name := nearest(upper)) else []
     within = [name for name in table() if len(wanted) > 3 and name.endswith(f"_{upper}")]
-    alike = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
-    alike += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
-    alike += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
-    found = dict.fromkeys((*corrected, *within, *alike))
+    similar = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
+    similar += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
+    similar += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
+    found = dict.fromkeys((*corrected, *within, *similar))
     likeness = {each: difflib.SequenceMatcher(None, each.upper(), upper).ratio() for each in found}
     return sorted(found, key=lambda each: -likeness[each])[:_MOST_SUGGESTED]

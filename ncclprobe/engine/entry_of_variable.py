@@ -67,7 +67,7 @@ def of_variable(parameter: Parameter) -> list[str]:
 
 
 def purpose(parameter: Parameter) -> str:
-    """Return what a variable does in a sentence; where nobody says so, that."""
+    """Return what a variable does in a sentence, or that it is not documented."""
     meaning = meanings().get(parameter.name)
     if meaning:
         return meaning.does
@@ -136,7 +136,7 @@ def _misspelt(name: str) -> str:
 
 
 def _healthy(parameter: Parameter) -> str:
-    """Return a value that is allowed, of a variable that nobody describes."""
+    """Return a value that is allowed, of a variable that is not described."""
     if parameter.words:
         return parameter.words[0]
     if parameter.type in ("bool", "int", "size") or parameter.low is not None:
