@@ -35,7 +35,7 @@ TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e1
 the largest number."""
 TOPO_BYTES = 16 << 20
 """A saved topology matrix."""
-TOPO_DEVICES, TOPO_NAME = 256, 64
+TOPO_DEVICES, TOPO_NAME = 128, 64
 """Devices of a matrix that is judged, and letters of a name: machines have up to 16 GPUs and some 30 NICs."""
 
 # Numbers that were measured elsewhere.
