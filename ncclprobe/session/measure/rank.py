@@ -202,10 +202,12 @@ class Rank:
     def _measure_parts(self, context: RankContext, group_s: float) -> bool:
         """Measure all that was asked for; return whether the group can still be closed in good order."""
         parts.first_calls(context, group_s)
+        self._progress.finish("torch, process group and first calls")
         intact = True
         for part in self._options.what:
             if self._begins(part, intact, context.exchange):
                 intact = parts.measure(part, context, self._hostname) and intact
+                self._progress.finish(part)
         return intact
 
     def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:
