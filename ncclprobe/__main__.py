@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import __version__
+from ncclprobe import __version__, start
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
@@ -40,16 +40,21 @@ COMMANDS = {
 the one that was asked for is imported."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (contract.md, Exit codes)."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+def main(argv: Sequence[str] | None = None, *, command: str = "") -> int:
+    """Run one command and return its exit code (contract.md, Exit codes).
+
+    Without `argv` this process was started for the run: `command`, where the name of the module says which, and the
+    words of the command line.
+    """
+    words = [*([command] if command else []), *sys.argv[1:]] if argv is None else list(argv)
     _look_for_cycles_rarely()
     _prepare_streams()
-    code = _guarded(argv)
+    with start.run(own_process=argv is None):
+        code = _guarded(words)
     if code and "TORCHELASTIC_RUN_ID" in os.environ:
         from ncclprobe.session.ranks.torchrun import explain_exit
 
-        explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
+        explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*words} else "fail")
     return code
 
 

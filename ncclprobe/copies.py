@@ -5,4 +5,4 @@ import sys
 from ncclprobe.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(["copies", *sys.argv[1:]]))
+    sys.exit(main(command="copies"))

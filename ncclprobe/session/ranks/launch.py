@@ -63,7 +63,7 @@ def launch(nproc: int, options: Options, question: Question) -> int:
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
     host = socket.gethostname()
-    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
     asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
     agent = subprocess.Popen(
         [sys.executable, "-m", "ncclprobe.session.ranks.agent", *asked_for],
@@ -71,7 +71,7 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
         start_new_session=True,
     )
     folder = Path(name)
-    end = _wait_for_agent(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
+    end = _wait_for_agent(agent, folder, log, nproc, question.clock + options.timeout_s + _GRACE_S)
     record = _complete_log(log, folder, nproc, host, end, asked(options, options.backend or "gloo"))
     if isinstance(record, int):
         return record
