@@ -1,28 +1,20 @@
-"""When a run began, from which --timeout counts: with its process where that was started for it, else with its command.
+"""Start ncclprobe as a program. Signals are taken over first: whatever is imported takes time, and one may come."""
 
-Not the kernel's start time of the process: after ``sleep 3600; exec ncclprobe …`` that is an hour ago.
-"""
+from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import sys
 
-_LOADED = time.monotonic()
-_BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
+from ncclprobe import interrupt, run_clock
 
-
-@contextmanager
-def run(*, own_process: bool) -> Iterator[None]:
-    """Let a run begin here, or, with `own_process`, where this process first had to do with ncclprobe."""
-    token = _BEGAN.set(_LOADED if own_process else time.monotonic())
-    try:
-        yield
-    finally:
-        _BEGAN.reset(token)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def began() -> float:
-    """Return the time.monotonic() at which this run began; now where no command was run for it."""
-    found = _BEGAN.get()
-    return time.monotonic() if found is None else found
+def program(*command: str) -> NoReturn:
+    """Run the command line after the words `command`, and end this process with its exit code."""
+    run_clock.begin()
+    interrupt.take_over()
+    from ncclprobe.__main__ import main
+
+    interrupt.run(main, [*command, *sys.argv[1:]])

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from report.samples import HEALTHY
 
-from ncclprobe import bounds, start
+from ncclprobe import bounds, run_clock
 from ncclprobe.__main__ import main
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
@@ -159,12 +161,19 @@ def test_captures_that_take_longer_than_the_timeout_are_not_judged_and_that_is_n
     assert capsys.readouterr().err == "ncclprobe: no time was left to judge within --timeout; nothing was judged\n"
 
 
-def test_a_run_begins_with_its_process_where_that_was_started_for_it() -> None:
+def test_a_run_begins_with_its_process_and_elsewhere_with_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_clock, "_BEGAN", [])
     before = time.monotonic()
-    assert start.began() >= before
-    with start.run(own_process=False):
-        began = start.began()
-        assert before <= began == start.began() <= time.monotonic()
-    with start.run(own_process=True):
-        assert start.began() < before
-    assert start.began() >= before
+    assert before <= run_clock.began() <= run_clock.began()
+    run_clock.begin()
+    began = run_clock.began()
+    assert before <= began == run_clock.began() <= time.monotonic()
+
+
+def test_a_program_begins_its_run_before_it_imports_the_command() -> None:
+    told = (
+        "from ncclprobe import interrupt, run_clock, start; import sys, time; interrupt.run = lambda *_: print("
+        "run_clock.began() <= time.monotonic() and 'ncclprobe.engine.diagnose' not in sys.modules); start.program()"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n"

@@ -216,6 +216,12 @@ def _names(path: str) -> list[str]:
         return [entry.name for entry in entries]
 
 
+def _among(path: str, *names: str) -> str:
+    """Return those of `names` that are in a folder, in their order. No such folder is an error."""
+    here = {*_names(path)}
+    return json.dumps([name for name in names if name in here])
+
+
 def _link(path: str) -> str:
     return str(Path(path).readlink())
 
@@ -323,6 +329,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "stat": _stat,
     "mapped": _mapped,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
+    "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
+    "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
@@ -343,5 +352,7 @@ _PATIENCE_S = {
     "packages": 10.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
+    "elf_texts": 10.0,
+    "elf_symbols": 10.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

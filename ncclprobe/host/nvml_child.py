@@ -21,7 +21,7 @@ from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
-from ncclprobe.host.command import abandon
+from ncclprobe.host.command import RUNNING, abandon
 
 _LIBRARY = "libnvidia-ml.so.1"
 # The path by hand: `-m` would put the working directory first, and with it any `json.py` that lies there.
@@ -79,7 +79,7 @@ def _start() -> "subprocess.Popen[bytes]":
     """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing."""
     try:
         ctypes.CDLL(_LIBRARY)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,6 +89,8 @@ def _start() -> "subprocess.Popen[bytes]":
     except OSError as error:
         why = "there is none: no NVIDIA driver here, or a container started without GPUs"
         raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
+    RUNNING.add(process)
+    return process
 
 
 def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:
