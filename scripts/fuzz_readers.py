@@ -7,7 +7,6 @@ errors that engine/collect.py turns into Absent, and no check may break on what 
 import ast
 import asyncio
 import contextlib
-import io
 import json
 import pickle
 import random
@@ -60,7 +59,7 @@ from ncclprobe.model.values import replace  # noqa: E402
 from ncclprobe.nccl import log as nccl_log  # noqa: E402
 from ncclprobe.nccl.lists import parse_selector  # noqa: E402
 from ncclprobe.nccl.values import read_int  # noqa: E402
-from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text  # noqa: E402
+from ncclprobe.nccl_tests import Run, parse_json, parse_text, render_json, render_text  # noqa: E402
 from ncclprobe.redact.redactor import Redactor  # noqa: E402
 from ncclprobe.report import json as as_json  # noqa: E402
 from ncclprobe.report import junit, markdown, prometheus, text  # noqa: E402
@@ -204,9 +203,7 @@ def _of_files() -> Iterator[Reader]:
     folder = ROOT / "ncclprobe" / "expect" / "tables" / "machines"
     machines = lambda: [path.read_text() for path in sorted(folder.glob("*.toml"))]  # noqa: E731
     yield _of("machine type (TOML)", lambda each: machine_files.from_toml(each, "m"), machines)
-    yield _of(
-        "run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [_report(), render_text(*_rows())]
-    )
+    yield _of("run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [_report(), *_tables()])
     logs = _literals("nccl/test_log.py", "checks/test_meeting.py")
     yield _of("job's log", lambda each: log_reader.read([("log", [each.encode(errors="replace")])]), logs)
 
@@ -216,24 +213,19 @@ def _of_bytes() -> Iterator[Reader]:
         found = cache(lambda: tuple(seeds()))
         return Reader(name, lambda draw: read(spoilt_bytes(draw.choice(found()), draw.choice(found()), draw)))
 
-    yield of("ELF", lambda data: _unless(OSError, lambda: elf._dynamic(io.BytesIO(data))), _libraries)
-    yield of(
-        "ld.so.cache", _on_bytes(lambda path: elf.cached("libnccl", "lib", path=str(path))), lambda: [_cache_file()]
-    )
+    yield of("ELF", _on_bytes(lambda path: _unless(OSError, lambda: elf.dynamic(str(path)))), _libraries)
+    yield of("ld.so.cache", _on_bytes(lambda path: elf.cached("lib", path=str(path))), lambda: [_cache_file()])
     yield of("flight record", flight_child.answer, _flights)
     yield of("wire greeting", _greeted, lambda: [b"ncclprobe/2 token " + b"0" * 32 + b"\n" + bytes(100)])
-    yield of(
-        "wire message",
-        lambda data: wire._message(data, _LIMIT),
-        lambda: [zlib.compress(json.dumps(m).encode()) for m in _MESSAGES],
-    )
+    packed = lambda: [zlib.compress(json.dumps(each).encode()) for each in _MESSAGES]  # noqa: E731
+    yield of("wire message", lambda data: wire._message(data, _LIMIT), packed)
 
 
 def _of_messages() -> Iterator[Reader]:
     def read(each: str) -> object:
         message = wire._message(zlib.compress(each.encode(errors="replace")), _LIMIT)
         kinds = {"hello": messages.Hello, "leave": messages.Leave, "capture": str, "plan": NodePlan}
-        found = [messages.parse(message, key, kind) for key, kind in kinds.items() if key in message]
+        found: list[Any] = [messages.parse(message, key, kind) for key, kind in kinds.items() if key in message]
         for each_found in found:
             if isinstance(each_found, messages.Hello):
                 parse_listeners(each_found.listeners)
@@ -286,7 +278,7 @@ def _learn(collectors: Sequence[Collector], draw: random.Random) -> object:
     given, missing = arguments(collector.needs, partial(of_node, facts))
     if missing:
         return None
-    fact = made(collector, _Spoiling(host, draw), given)  # type: ignore[arg-type]
+    fact = made(collector, _Spoiling(host, draw), given)
     changed = {**facts, collector.produces: fact}
     for verdict in judge_node(Snapshot("n0", changed), _checks_of(collector.produces), Job()):
         if verdict.why.startswith("the check itself broke"):
@@ -313,8 +305,9 @@ def _compared(path: Path) -> object:
     known = path.with_name("known.json")
     if not known.exists():
         known.write_text(_report())
-    found = compare.compared(compare.side(str(known)), compare.side(str(path)), 0.1)
-    return list(compare._text(found, quiet=False)), json.dumps(compare._as_json(*[compare.side(str(path))] * 2, found))
+    old, new = compare.side(str(known)), compare.side(str(path))
+    found = compare.compared(old, new, 0.1)
+    return list(compare._text(found, quiet=False)), json.dumps(compare._as_json(old, new, found))
 
 
 def _launch(each: str) -> object:
@@ -444,6 +437,6 @@ until = 2027-01-01
 
 
 def _baseline() -> str:
-    kept = baselines.keep([run_files.Run(name, "", tuple(_rows())) for name in "ab"], accept_low=True)
+    kept = baselines.keep([Run(name, "", tuple(_rows())) for name in "ab"], accept_low=True)
     origins = [baselines.Origin("a", "")]
     return baselines.render(baselines.Site("0.1.0", "2026-11-22", baselines.Print(), origins, list(kept.rows)))
