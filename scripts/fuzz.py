@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Spoil what every reader of foreign text and bytes reads, and see that it returns a value or refuses as it should.
 
-    .venv/bin/python scripts/fuzz.py [--inputs N] [--seed S] [--only NAME] [--json OUT] [--page OUT IN...]
+    .venv/bin/python scripts/fuzz.py [--inputs N] [--seed S] [--only NAME] [--slice I/N] [--json OUT] [--page OUT IN...]
 
 Each reader runs in a process of its own, N inputs of it (default: 1600), one after the other: by the same seed the same
 inputs. What is no NcclprobeError of ours, takes more than 2 s of processor time, or leaves more than 1 GiB in use is a
@@ -117,7 +117,7 @@ def page(paths: Sequence[str]) -> str:
             by_name.setdefault(row[0], []).append(Outcome(*row))
     total = sum(row.inputs for rows in by_name.values() for row in rows)
     defects = sum(len(row.defects) for rows in by_name.values() for row in rows)
-    seeds = ", ".join(str(each["seed"]) for each in slices)
+    seeds = ", ".join(sorted({str(each["seed"]) for each in slices}))
     lines = [
         "# Spoilt inputs through every reader",
         "",
@@ -142,7 +142,8 @@ def main(argv: Sequence[str]) -> int:
     if options.page:
         Path(options.page[0]).write_text(page(options.page[1:]))
         return 0
-    wanted = [each for each in readers() if options.only in each.name]
+    part, parts = map(int, options.slice.split("/"))
+    wanted = [each for each in readers() if options.only in each.name][part - 1 :: parts]
     if options.at is not None:
         print(*(tried(each, options.seed, [options.at]) for each in wanted), sep="\n")
         return 0
@@ -166,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="")
+    parser.add_argument("--slice", default="1/1")
     parser.add_argument("--at", type=int)
     parser.add_argument("--json")
     parser.add_argument("--page", nargs="+")

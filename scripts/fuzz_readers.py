@@ -10,6 +10,7 @@ import contextlib
 import json
 import pickle
 import random
+import resource
 import struct
 import sys
 import tempfile
@@ -215,7 +216,7 @@ def _of_bytes() -> Iterator[Reader]:
 
     yield of("ELF", _on_bytes(lambda path: _unless(OSError, lambda: elf.dynamic(str(path)))), _libraries)
     yield of("ld.so.cache", _on_bytes(lambda path: elf.cached("lib", path=str(path))), lambda: [_cache_file()])
-    yield of("flight record", flight_child.answer, _flights)
+    yield of("flight record", _of_child, _flights)
     yield of("wire greeting", _greeted, lambda: [b"ncclprobe/2 token " + b"0" * 32 + b"\n" + bytes(100)])
     packed = lambda: [zlib.compress(json.dumps(each).encode()) for each in _MESSAGES]  # noqa: E731
     yield of("wire message", lambda data: wire._message(data, _LIMIT), packed)
@@ -387,6 +388,15 @@ def _flights() -> list[bytes]:
         "entries": [entry] * 3,
     }
     return [json.dumps(found).encode(), pickle.dumps(found, 2)]
+
+
+def _of_child(data: bytes) -> object:
+    """Read a flight record with as much memory as the child has that reads them."""
+    resource.setrlimit(resource.RLIMIT_AS, (flight_child.MEMORY_BYTES, resource.RLIM_INFINITY))
+    try:
+        return flight_child.answer(data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def _greeted(data: bytes) -> object:

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from ncclprobe import bounds
+from ncclprobe.host.settings import SECRET
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
 IDENTIFIER = re.compile(
@@ -21,8 +22,7 @@ IDENTIFIER = re.compile(
     r"|(?<![^\W_])(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?(?:\s{0,40}[:=]\s{0,8}|\s{1,4}is\s{1,4}))"
     r"(?P<serial>[^\s,;\"']+)"
     r"|(?<!\w)(?i:board|s/n)(?P<board>[ :=]{1,4})(?P<number>[0-9A-Z]{0,8}\d{8,16})(?!\w)"
-    r"|(?<![^\W_])(?P<word>(?i:password|passwd|passphrase|secret|api[_-]?key|(?:access[_-]?)?token(?=[:=]\S)))"
-    r"(?P<is>\s{0,2}[:=]\s{0,2})(?P<hidden>[^\s,;&\"']+)"
+    rf"|(?P<secret>{SECRET.pattern})"
     r"|(?<!\w)(?<!(?<!/)/)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
@@ -55,8 +55,8 @@ class Identifiers:
             return value[:4] + self._new.uuid(match["short"])
         if kind == "guid":
             return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
-        if kind == "hidden":
-            return f"{match['word']}{match['is']}…"
+        if kind == "secret":
+            return SECRET.sub(r"\1…", value)
         if kind == "number":
             return value[: -len(match["number"])] + self.serial(match["number"])
         if kind == "serial":
