@@ -108,5 +108,7 @@ def _hired(what: str) -> _Worker:
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
+    except MemoryError:
+        return None, Failed("this process may take no more memory (ulimit -v)")
     except (OSError, HostError, ValueError) as error:
         return None, error
