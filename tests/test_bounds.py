@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import RollCall
+from ncclprobe.host import elf
 from ncclprobe.host.capture import parse
 from ncclprobe.host.patience import until
+from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests.writer import render_json, render_text
@@ -177,3 +180,47 @@ def test_a_program_begins_its_run_before_it_imports_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_run_log_with_a_number_that_is_none_is_refused_with_its_line(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    sample = '{"sample": {"rung": NUMBER}}'.replace("NUMBER", number)
+    path.write_text(f'{{"capture": 1, "run": 1}}\n{{"sample": {{"note": "x"}}}}\n{sample}\n')
+    with pytest.raises(UsageError, match=r"run\.jsonl:3: sample 'rung' holds a number"):
+        RunLog.read(path)
+
+
+def test_the_loaders_cache_is_read_with_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "ld.so.cache"
+    path.write_bytes(b"glibc-ld.so.cache1.1" + bytes(28))
+    tracemalloc.start()
+    try:
+        assert elf.cached("lib", path=str(path)) == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_process_that_may_take_no_memory_says_so_and_gives_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(doctor, "main", full)
+    assert main(["doctor"]) == 3
+    assert capsys.readouterr().err.startswith("ncclprobe: this process may take no more memory")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--prometheus"])
+def test_half_a_surrogate_pair_in_a_capture_reaches_no_file(option: str, tmp_path: Path) -> None:
+    lines = HGX.read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        if row.get("ask") == ["env"]:
+            row["said"] = json.dumps({**json.loads(row["said"]), "NCCL_IB_HCA": "mlx\ud800\x00", "NCCL_\udc80X": "a"})
+    path, out = tmp_path / "c.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["doctor", str(path), "-q", option, str(out)]) == 4
+    assert out.read_bytes().decode()

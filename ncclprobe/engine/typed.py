@@ -67,7 +67,8 @@ def _instance(kind: Any) -> Misfit:
 def _any_of(checkers: list[Misfit]) -> Misfit:
     def check(value: Any) -> str:
         found = [each(value) for each in checkers]
-        return "" if "" in found else max(found, key=len)  # the longest got furthest into the value
+        deepest = next((what for what in found if not what.startswith(" ")), found[0])
+        return "" if "" in found else deepest
 
     return check
 
