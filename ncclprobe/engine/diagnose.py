@@ -8,11 +8,11 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from ncclprobe import __version__
+from ncclprobe import __version__, run_clock
 from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
@@ -74,8 +74,9 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    clock = run_clock.began()
+    started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     found = every_check(sources)
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
