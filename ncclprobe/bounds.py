@@ -103,7 +103,7 @@ STORE_VALUE_BYTES = 8 << 20
 """A value in torch's TCPStore, which drops the connection above this (seen with torch 2.13)."""
 RESOLVED_ADDRESSES = 8
 """Addresses of rank 0's name that are tried."""
-LISTENERS = 17
+LISTENERS = 21
 """Of a node: NCCL uses up to 16 interfaces (MAX_IFS), and there is the default interface."""
 LISTENER_CHARACTERS = 64
 """An interface's name, an address."""
