@@ -57,9 +57,8 @@ class _Known(Struct):
 
 def joined(logs: "Sequence[ReadLog]") -> JobLog:
     """Return logs as one: every event with its stream, and with the rank of its process where any line tells it."""
-    most = max(MOST_EVENTS // max(len(logs), 1), 64)
     known = _Known()
-    raw = [[replace(event, stream=number) for event in _kept(log.events, most)] for number, log in enumerate(logs)]
+    raw = [[replace(event, stream=number) for event in log.events] for number, log in enumerate(logs)]
     for events in raw:
         for event in events:
             known.learn(event)
@@ -73,21 +72,16 @@ def joined(logs: "Sequence[ReadLog]") -> JobLog:
         versions={name: tuple(found) for name, found in known.versions.items()},
         world_size=_world_size(known, done),
         addresses=known.addresses,
-        unread=tuple(_unread(logs, raw)),
+        unread=tuple(_unread(logs)),
     )
 
 
-def _kept(events: Sequence[LogEvent], most: int) -> Sequence[LogEvent]:
-    """Return no more than `most` events of a log: its first half and its last."""
-    return events if len(events) <= most else (*events[: most // 2], *events[-(most // 2) :])
-
-
-def _unread(logs: "Sequence[ReadLog]", raw: Sequence[Sequence[LogEvent]]) -> Iterator[str]:
-    for log, events in zip(logs, raw, strict=True):
+def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
+    for log in logs:
         if log.cut:
             yield f"{log.name}: {log.cut}"
-        if left := len(log.events) - len(events):
-            yield f"{log.name}: {left} lines in its middle were left out, for there are more than are kept"
+        if log.dropped:
+            yield f"{log.name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
 
 
 def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStream:

@@ -5,7 +5,7 @@ checks search for (:attr:`ncclprobe.model.rules.CauseRule.signs`) or that this m
 itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log_ranks` then puts all together.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 
 from ncclprobe.facts.files import log_blocks, log_paragraphs, log_ranks
@@ -31,13 +31,13 @@ MOST_ALIKE = 32
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 MOST_EVENTS = 20_000
-"""Of one log."""
+"""Of one log: half of them the first, half the last."""
 _MOST_LAST = 2000
 
 
 class ReadLog(Struct):
-    """One log as it was read. `more`: lines like others that were left out. `last`: its last line of each rank, and of
-    all under -1.
+    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
+    last line of each rank, and of all under -1.
     """
 
     name: str
@@ -46,19 +46,21 @@ class ReadLog(Struct):
     nbytes: int = 0
     cut: str = ""
     more: int = 0
+    dropped: int = 0
     last: dict[int, LogEvent] = field(default_factory=dict)
 
 
 class Reader:
-    """Reads logs for the lines that hold one of `signs` or speak of a failure."""
+    """Reads logs for the lines that hold one of `signs` or speak of a failure; `most` of each log are kept."""
 
-    def __init__(self, signs: Collection[str] = ()) -> None:
+    def __init__(self, signs: Collection[str] = (), most: int = MOST_EVENTS) -> None:
+        self.most = most
         self.signs = Sieve((*signs, *_OWN))
         self.sieve = Sieve((*signs, *FAILURES, *_OWN))
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
         """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
-        reading, watched = _Reading(name, self.signs), log_blocks.Watched(blocks)
+        reading, watched = _Reading(name, self.signs, self.most), log_blocks.Watched(blocks)
         for chunk in log_blocks.chunks(watched):
             reading.habit = reading.habit or habit_of(chunk.data)
             for begin, end, hit in self.sieve.lines(chunk.data, chunk.own):
@@ -71,8 +73,9 @@ class Reader:
 class _Reading:
     """One log as far as it has been read."""
 
-    def __init__(self, name: str, signs: Sieve) -> None:
-        self.log, self.habit, self._signs = ReadLog(name), Habit(), signs
+    def __init__(self, name: str, signs: Sieve, most: int) -> None:
+        self.log, self.habit, self._signs, self._half = ReadLog(name), Habit(), signs, most // 2
+        self._late: deque[LogEvent] = deque(maxlen=most - most // 2)
         self._alike: Counter[bytes] = Counter()
 
     def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
@@ -81,7 +84,7 @@ class _Reading:
         wanted = raw[:1] == b"{" or self._signs.holds(raw)
         shape = raw.translate(None, b"0123456789")
         self._alike[shape] += 1
-        if self._alike[shape] > (MOST_WANTED if wanted else MOST_ALIKE) or len(self.log.events) >= MOST_EVENTS:
+        if self._alike[shape] > (MOST_WANTED if wanted else MOST_ALIKE):
             self.log.more += 1
             return
         for line in cleaned(raw, self.habit):
@@ -95,12 +98,18 @@ class _Reading:
         return ((number, line) for number, raw in raws for line in cleaned(raw, self.habit))
 
     def _add(self, number: int, line: LogLine) -> None:
-        if line.text.strip():
+        if not line.text.strip():
+            return
+        if len(self.log.events) < self._half:
             self.log.events.append(_event(number, line))
+        else:  # the first of them and the last: a cause is the one or the other
+            self.log.dropped += len(self._late) == self._late.maxlen
+            self._late.append(_event(number, line))
 
     def end(self, tail: bytes, nlines: int) -> None:
         """Note the last line of each rank, and of the log."""
         self.log.nlines = nlines
+        self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
         for number, line in self._lines(enumerate(raws, start=nlines - len(raws) + 1)):
             if line.text.strip():
