@@ -23,13 +23,13 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
-Process = tuple[str, int | None]
+_HostAndPid = tuple[str, int | None]
 
 
 class _Known(Struct):
     """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
 
-    of: dict[Process, tuple[int, int]] = field(default_factory=dict)
+    of: dict[_HostAndPid, tuple[int, int]] = field(default_factory=dict)
     inits: Counter[tuple[int, str]] = field(default_factory=Counter)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
