@@ -34,8 +34,8 @@ def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     """The NVSwitch fabric, or its manager, is not ready or does not fit.
 
     Right: No GPU waits for its NVSwitch fabric.
-    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up; a manager that does not
-    run, or whose version is not the driver's, leaves "system not yet initialized" (802) or NVLS that cannot be bound.
+    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up; a manager that does
+    not run, or whose version is not the driver's, leaves "system not yet initialized" or NVLS that cannot be bound.
     Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host; install the manager
     of exactly the driver's version and restart it.
     """
@@ -77,8 +77,8 @@ _IMEX = ("Check the IMEX c", "nvidia-caps-imex-channels", "IMEX channel")
     signs=(*_IMEX, "MNNVL"),
     doctor="nvl.imex",
     bad=lambda: [
-        "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check the "
-        "IMEX configuration.",
+        "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check "
+        "the IMEX configuration.",
         "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the "
         "IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",
         "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",

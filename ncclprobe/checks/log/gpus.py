@@ -18,7 +18,7 @@ _FAULTS = (
 )
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
 _HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
-"""Usually of the program, a repair that already happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
+"""Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
 
 
 @cause(
@@ -277,7 +277,7 @@ _PEERING = (
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
     bad=lambda: [
         "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
-        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
+        "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
         "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
         "Connection refused (111)",
         "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
@@ -314,7 +314,7 @@ _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "lo
     doctor="pci.topology-agree",
     bad=lambda: [
         "n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0",
-        "n1:7:7 [0] graph/xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0",
+        "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0",
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
 )

@@ -83,8 +83,8 @@ _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA h
     signs=(*_OOM, *_NCCL_OOM, *CUDA_SIGNS),
     doctor="gpu.busy",
     bad=lambda: [
-        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity of "
-        "79.15 GiB of which 1.02 GiB is free.",
+        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity "
+        "of 79.15 GiB of which 1.02 GiB is free.",
         "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
         "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
         "[rank2]: RuntimeError: CUDA error: out of memory",

@@ -54,6 +54,11 @@ def demoted(event: LogEvent) -> bool:
     return event.level in ("INFO", "TRACE") and bool(event.host)
 
 
+def warned(event: LogEvent) -> bool:
+    """Return whether torch wrote it as a warning: it tries something else, and says it again if that fails."""
+    return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
+
+
 def each(
     log: JobLog, signs: tuple[str, ...], message: str, *, but: tuple[str, ...] = (), **details: Any
 ) -> Iterator[Finding]:

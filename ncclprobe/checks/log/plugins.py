@@ -97,8 +97,8 @@ _OFI_COMPLETION = ("completed with error", "Unable to retrieve completion queue 
     signs=_OFI_COMPLETION,
     echoes=("rank-crashed", "efa-security-group", "gpu-hw-error", "oom"),
     bad=lambda: [
-        "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 (Unknown "
-        "error). Completed length: 0, Request: { buffer_index: 1 }"
+        "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 "
+        "(Unknown error). Completed length: 0, Request: { buffer_index: 1 }"
     ],
     good=lambda: [
         "n1:7:9 [0] ofi_process_cq:1047 NCCL WARN NET/OFI Request 0x7f11 (send) completed with error: err: 113, "
@@ -191,8 +191,8 @@ _UNDEFINED = ("undefined symbol: fi_", "undefined symbol: nccl", "undefined symb
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory",
-        "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). ncclCollNetPlugin symbols v4 "
-        "and lower are not supported.",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). ncclCollNetPlugin symbols "
+        "v4 and lower are not supported.",
     ],
 )
 def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
