@@ -91,7 +91,7 @@ def roots(side: SideBySide) -> Iterator[NotEntered | AllEntered | Crossed]:
     """Yield the calls that wait for nothing but ranks which are in no call, and those that wait in a circle."""
     found = waits(side)
     stuck = blocked(side, found)
-    waits_on = {call: {stuck.get(rank) for rank in wait.missing} - {call} for call, wait in found.items()}
+    waits_on = {call: _waits_on(call, wait, stuck) for call, wait in found.items()}
     ends = {call for call, others in waits_on.items() if not others or None in others}
     reached = set(ends)
     while further := {call for call, others in waits_on.items() if call not in reached and others & reached}:
@@ -101,6 +101,12 @@ def roots(side: SideBySide) -> Iterator[NotEntered | AllEntered | Crossed]:
     circle = [found[call] for call in found if call not in reached]
     if circle:
         yield Crossed(tuple(wait.entry for wait in circle), tuple(wait.waiting for wait in circle))
+
+
+def _waits_on(call: Call, wait: Wait, stuck: Mapping[int, Call]) -> set[Call | None]:
+    """Return the calls in which ranks hang that have not come to `call`, or whose GPU has not; None: in no call."""
+    behind = {stuck[rank] for rank in wait.waiting if rank in stuck}
+    return ({stuck.get(rank) for rank in wait.missing} | behind) - {call}
 
 
 def _trouble(side: SideBySide, wait: Wait, stuck: Mapping[int, Call]) -> NotEntered | AllEntered:
