@@ -108,6 +108,11 @@ def _swap(tensor: torch.Tensor) -> None:
     synchronise(tensor)
 
 
+def _one_more(tensor: torch.Tensor) -> None:
+    dist.barrier()
+    synchronise(tensor)
+
+
 def _ends_early(tensor: torch.Tensor) -> None:
     print(f"rank {VICTIM}: no more data, done", flush=True)
     time.sleep(_WRITE_S)
@@ -134,7 +139,7 @@ FAULTS: dict[str, Callable[[torch.Tensor], None]] = {
     "other-type": lambda tensor: dist.all_reduce(tensor.double()),
     "other-order": _swap,
     "skips-one": lambda tensor: None,
-    "one-more": lambda tensor: (dist.barrier(), synchronise(tensor)) and None,
+    "one-more": _one_more,
     "ends-early": _ends_early,
     "late": _late,
     "raises": _raise,
