@@ -75,11 +75,7 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
 def _parted(found: Parted) -> Finding:
     """Return who called what else. What all ranks finished all the same is no failure, but wrong."""
     first, usual = found.others[0], found.usual
-    they = (
-        f"as many called each: ranks {folded(found.usual_ranks)}"
-        if found.tied
-        else f"ranks {folded(found.usual_ranks)}"
-    )
+    they = f"as many called each: {_ranks(found.usual_ranks)}" if found.tied else _ranks(found.usual_ranks)
     message = (
         f"{_HOW[found.how]}: {_call(first)}{_from(first)}, as number {first.seq} of group {first.group}; "
         f"{they} {_call(usual)}{_from(usual)}"
@@ -100,7 +96,7 @@ def _parted(found: Parted) -> Finding:
 
 def _crossed(found: Crossed) -> Finding:
     parts = [
-        f"ranks {folded(ranks)} wait in {_call(entry)}{_from(entry)}, number {entry.seq} of group {entry.group}"
+        f"{_wait(ranks)} in {_call(entry)}{_from(entry)}, number {entry.seq} of group {entry.group}"
         for entry, ranks in zip(found.entries, found.ranks, strict=True)
     ]
     ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
@@ -167,7 +163,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
             )
             yield fail(
                 _ranks(found.missing),
-                f"did not come to {_where(found.entry)}, in which ranks {folded(found.waiting)} wait{last}",
+                f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
                 blame="job",
                 action="fix-job",
                 confidence=_READ,
@@ -198,7 +194,7 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
         if isinstance(found, AllEntered) and _few(found):
             yield fail(
                 _ranks(found.undumped),
-                f"left no flight record; ranks {folded(_inside(found))} wait in {_where(found.entry)}",
+                f"left no flight record; {_wait(_inside(found))} in {_where(found.entry)}",
                 blame="unknown",
                 action="restart",
                 confidence=Certainty("medium", "flight records of the other ranks"),
@@ -245,15 +241,15 @@ def _few(found: AllEntered) -> bool:
 
 
 def _inside(found: AllEntered) -> tuple[int, ...]:
-    return tuple(sorted((*found.scheduled, *found.started, *found.completed)))
+    return tuple(sorted((*found.scheduled, *found.started, *found.completed, *found.ended)))
 
 
 def _states(found: AllEntered) -> Iterator[str]:
-    for state in ("scheduled", "started", "completed"):
+    for state in ("scheduled", "started", "completed", "ended"):
         if ranks := getattr(found, state):
-            yield f"{state} on ranks {folded(ranks)}"
+            yield f"{state} on {_ranks(ranks)}"
     if found.undumped:
-        yield f"no record of ranks {folded(found.undumped)}"
+        yield f"no record of {_ranks(found.undumped)}"
 
 
 def _where(entry: Entered) -> str:
@@ -278,6 +274,10 @@ def _from(entry: Entered) -> str:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {folded(ranks)}"
+
+
+def _wait(ranks: tuple[int, ...]) -> str:
+    return f"{_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
 
 
 def _seen(entry: Entered) -> Evidence:

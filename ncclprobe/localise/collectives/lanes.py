@@ -183,7 +183,7 @@ def entered(dump: FlightDump, at: int) -> Entered:
 
 def caller(stack: Sequence[FlightFrame]) -> FlightFrame | None:
     """Return the innermost frame of the program itself; of a library where there is none; of torch at last."""
-    for outside in (("site-packages/", "dist-packages/", "/lib/python3", "<"), ("/torch/",)):
+    for outside in (("site-packages/", "dist-packages/", "/lib/python3", "/torch/", "<"), ("/torch/",)):
         for frame in stack:
             if not any(part in frame.filename for part in outside):
                 return frame

@@ -31,12 +31,16 @@ class NotEntered(Struct, frozen=True):
 
 
 class AllEntered(Struct, frozen=True):
-    """A call that every rank with a dump entered and that some did not finish: the ranks by how far it came."""
+    """A call that every rank with a dump entered and that some did not finish: the ranks by how far it came.
+
+    `ended`: of backends that record no kernels, finished or given up.
+    """
 
     entry: Entered
     scheduled: tuple[int, ...]
     started: tuple[int, ...]
     completed: tuple[int, ...]
+    ended: tuple[int, ...] = ()
     undumped: tuple[int, ...] = ()
     timed_out: bool = False
 
@@ -123,8 +127,9 @@ def _trouble(side: SideBySide, wait: Wait, stuck: Mapping[int, Call]) -> NotEnte
         entry = side.entry(lane, rank, wait.entry.seq) if lane is not None else wait.entry
         if entry is not None:
             by_state[entry.state].append(rank)
-    scheduled, started, completed = (tuple(by_state[state]) for state in ("scheduled", "started", "completed"))
-    return AllEntered(wait.entry, scheduled, started, completed, undumped, timed_out)
+    states = ("scheduled", "started", "completed", "ended")
+    scheduled, started, completed, ended = (tuple(by_state[state]) for state in states)
+    return AllEntered(wait.entry, scheduled, started, completed, ended, undumped, timed_out)
 
 
 def _call_at(side: SideBySide, rank: int, at: int) -> Call:
