@@ -64,6 +64,12 @@ def test_gloo_says_only_who_is_behind() -> None:
     assert judge(recorded({0: "a b", 1: "a b"}, backend="gloo")) == ()
 
 
+def test_of_gloo_the_last_collective_counts_as_unfinished_where_a_rank_left_no_dump() -> None:
+    (found,) = judge(recorded({0: "a b", 1: "a b"}, world=3, backend="gloo"))
+    assert isinstance(found, AllEntered)
+    assert (found.undumped, found.ended, found.entry.seq) == ((2,), (0, 1), 2)
+
+
 def test_a_rank_that_waits_in_another_group_is_not_the_one_to_blame() -> None:
     """Ranks 0 and 2 wait for rank 1, which waits with rank 3 in a group of theirs for rank 3 alone."""
     (found,) = judge(recorded({0: "1=0,1/x*", 1: "2=1,3/y*", 2: "0/b", 3: "0/b 2=1,3/y y"}, world=4))

@@ -200,7 +200,10 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
                 confidence=Certainty("medium", "flight records of the other ranks"),
                 evidence=_seen(found.entry),
                 occurrence=_occurrence(
-                    found.entry, found.undumped, _inside(found), ("rank-crashed", "timeout-straggler")
+                    found.entry,
+                    found.undumped,
+                    _inside(found),
+                    ("rank-crashed", "timeout-straggler", "collective-desync"),
                 ),
             )
 

@@ -61,11 +61,16 @@ class Lane:
         return self.group.backend in WITHOUT_KERNELS
 
     def stuck_at(self) -> int | None:
-        """Return the first collective that some rank has not finished, or that only some ranks have entered."""
+        """Return the first collective that some rank has not finished, or that only some ranks have entered.
+
+        Where the backend does not say that a collective was finished, the last is taken for it if a rank has no dump.
+        """
         if self.open:
             return min(self.open.values())
+        if not self.without_kernels:
+            return None
         behind, ahead = min(self.last.values(), default=0), max(self.last.values(), default=0)
-        return behind + 1 if self.without_kernels and behind < ahead else None
+        return behind + 1 if behind < ahead else ahead if self.undumped and ahead else None
 
     def waiting(self, seq: int) -> tuple[int, ...]:
         """Return the ranks that entered collective `seq`."""
