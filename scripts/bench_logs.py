@@ -2,8 +2,8 @@
 
     python scripts/bench_logs.py [--ranks 1024] [--megabytes 10] [--folder DIR]
 
-Makes a log of a rank that trains, with NCCL's INFO lines and a failure at its end, and as many hard links to variants of
-it as there are ranks, so that ten gigabytes need no ten gigabytes of disk: all are read from the page cache.
+Makes a log of a rank that trains, with NCCL's INFO lines and a failure at its end, and as many hard links to variants
+of it as there are ranks, so that ten gigabytes need no ten gigabytes of disk: all are read from the page cache.
 """
 
 import argparse
@@ -23,21 +23,21 @@ _INFO = 0.1
 
 def log_of(rank: int, nbytes: int) -> bytes:
     """Return the log of one rank, of about `nbytes`."""
-    some, host = random.Random(rank), f"gpu{rank // 8:03d}"
-    lines = [f"{host}:{4000 + rank}:{4000 + rank} [{rank % 8}] NCCL INFO comm 0x55d0 rank {rank} nranks {_VARIANTS} "
-             f"cudaDev {rank % 8} busId 1b000 commId 0x77 - Init COMPLETE"]  # fmt: skip
-    length = 0
+    some, head = random.Random(rank), f"gpu{rank // 8:03d}:{4000 + rank}:{4000 + rank} [{rank % 8}] NCCL INFO"
+    comm = f"comm 0x55d0 rank {rank} nranks {_VARIANTS} cudaDev {rank % 8} busId 1b000 commId 0x77"
+    lines, length = [f"{head} {comm} - Init COMPLETE"], 0
     while length < nbytes:
         step = len(lines)
+        at = f"2026-11-22 10:{step // 60 % 60:02d}:{step % 60:02d},{step % 1000:03d}"
+        speed = f"loss {some.random():.5f} grad_norm {some.random():.3f} tokens/s {some.randrange(90000)} mem 61.2GiB"
+        line = f"[rank{rank}]: {at} INFO train.py:101 step {step} {speed}"
         if some.random() < _INFO:
-            line = f"{host}:{4000 + rank}:{4100 + rank} [{rank % 8}] NCCL INFO Channel {step % 32:02d}/0 : {rank}[{rank % 8}] -> 9[1] [send] via NET/IB/3/GDRDMA"
-        else:
-            line = (f"[rank{rank}]: 2026-11-22 10:{step // 60 % 60:02d}:{step % 60:02d},{step % 1000:03d} INFO train.py:101 step {step} "
-                    f"loss {some.random():.5f} grad_norm {some.random():.3f} tokens/s {some.randrange(90000)} mem 61.2GiB")  # fmt: skip
+            line = f"{head} Channel {step % 32:02d}/0 : {rank}[{rank % 8}] -> 9[1] [send] via NET/IB/3/GDRDMA"
         lines.append(line)
         length += len(line) + 1
-    lines.append(f"[rank{rank}]:[E1122 10:59:00.5 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: "
-                 "WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600001 milliseconds")  # fmt: skip
+    work = "WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000)"
+    glog = f"[rank{rank}]:[E1122 10:59:00.5 ProcessGroupNCCL.cpp:607] [Rank {rank}]"
+    lines.append(f"{glog} Watchdog caught collective operation timeout: {work} ran for 600001 milliseconds")
     return "\n".join(lines).encode() + b"\n"
 
 
