@@ -20,7 +20,8 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
-        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\nn1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
     ],
     good=lambda: [
