@@ -120,7 +120,9 @@ def _write_lists(report: Report, folder: Path) -> None:
 
 def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bool = True) -> None:
     """Print `report` to standard output; without `rows`, its measurements were shown as they came."""
-    if quiet:
+    if report.files:
+        text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
+    elif quiet:
         text = as_text.quiet(report)
     else:
         import shutil  # it brings three compressors along
@@ -129,6 +131,17 @@ def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bo
         text = as_text.render(report, rows=rows, verbose=verbose, width=width, style=_style(no_color))
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> str:
+    import shutil
+
+    from ncclprobe.report import causes
+
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    return causes.quiet(report) if quiet else causes.render(
+        report, width=width, verbose=verbose, style=_style(no_color)
+    )  # fmt: skip
 
 
 def _style(no_color: bool) -> as_text.Style:

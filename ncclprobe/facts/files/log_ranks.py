@@ -23,13 +23,13 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
-Process = tuple[str, int | None]
+_HostAndPid = tuple[str, int | None]
 
 
 class _Known(Struct):
     """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
 
-    of: dict[Process, tuple[int, int]] = field(default_factory=dict)
+    of: dict[_HostAndPid, tuple[int, int]] = field(default_factory=dict)
     inits: Counter[tuple[int, str]] = field(default_factory=Counter)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -131,14 +131,15 @@ def _world_size(known: _Known, events: Iterable[LogEvent]) -> int | None:
     return max(sizes, default=None)
 
 
-def _ranks(events: Iterable[LogEvent], last: Iterable[LogEvent]) -> Mapping[int, RankLog]:
+def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
     """Return what is known of each rank that a line names."""
     found: dict[int, RankLog] = {}
+    started = Counter(event.rank for event in events if "- Init START" in event.text)
+    complete = Counter(event.rank for event in events if "- Init COMPLETE" in event.text)
     for event in (*events, *last):
         if event.rank is None or event.rank >= MOST_RANKS:
             continue
         rank = found.get(event.rank) or RankLog(event.rank)
-        init = _INIT.search(event.text) if "- Init " in event.text else None
         newer = rank.last is None or (event.stream, event.line) >= (rank.last.stream, rank.last.line)
         found[event.rank] = replace(
             rank,
@@ -146,7 +147,7 @@ def _ranks(events: Iterable[LogEvent], last: Iterable[LogEvent]) -> Mapping[int,
             pid=event.pid if event.pid is not None else rank.pid,
             stream=event.stream,
             last=event if newer else rank.last,
-            init_started=rank.init_started + bool(init and init[3] == "START"),
-            init_complete=rank.init_complete + bool(init and init[3] == "COMPLETE"),
+            init_started=started[event.rank],
+            init_complete=complete[event.rank],
         )
     return dict(sorted(found.items()))

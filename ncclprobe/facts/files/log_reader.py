@@ -60,9 +60,9 @@ class Reader:
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
         """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
-        reading, watched = _Reading(name, self.signs, self.most), log_blocks.Watched(blocks)
+        reading, watched = _Reading(name, self), log_blocks.Watched(blocks)
         for chunk in log_blocks.chunks(watched):
-            reading.habit = reading.habit or habit_of(chunk.data)
+            reading.begin(chunk.data)
             for begin, end, hit in self.sieve.lines(chunk.data, chunk.own):
                 reading.take(chunk, begin, end, hit)
         reading.end(watched.tail, watched.nlines)
@@ -73,34 +73,41 @@ class Reader:
 class _Reading:
     """One log as far as it has been read."""
 
-    def __init__(self, name: str, signs: Sieve, most: int) -> None:
-        self.log, self.habit, self._signs, self._half = ReadLog(name), Habit(), signs, most // 2
-        self._late: deque[LogEvent] = deque(maxlen=most - most // 2)
+    def __init__(self, name: str, reader: Reader) -> None:
+        self.log, self._reader, self._habit = ReadLog(name), reader, Habit()
+        self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
+
+    def begin(self, head: bytes) -> None:
+        """Learn from the beginning of the log which prefixes its lines have."""
+        if not self.log.events:
+            self._habit = habit_of(head)
 
     def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
         """Take one line that may say something."""
         number, raw = chunk.line_of(begin), log_blocks.window(chunk.data, begin, end, hit)
-        wanted = raw[:1] == b"{" or self._signs.holds(raw)
+        wanted = raw[:1] == b"{" or self._reader.signs.holds(raw)
         shape = raw.translate(None, b"0123456789")
         self._alike[shape] += 1
         if self._alike[shape] > (MOST_WANTED if wanted else MOST_ALIKE):
             self.log.more += 1
             return
-        for line in cleaned(raw, self.habit):
-            self._add(number, line)
+        several = [*cleaned(raw, self._habit)]
+        for line in several:
+            if len(several) == 1 or line.level or self._reader.sieve.holds(line.text.encode()):
+                self._add(number, line)
             if begins := log_paragraphs.follows(line):
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 for at, said in log_paragraphs.paragraph(begins, line, following):
                     self._add(at, said)
 
     def _lines(self, raws: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, LogLine]]:
-        return ((number, line) for number, raw in raws for line in cleaned(raw, self.habit))
+        return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit))
 
     def _add(self, number: int, line: LogLine) -> None:
         if not line.text.strip():
             return
-        if len(self.log.events) < self._half:
+        if len(self.log.events) < self._reader.most // 2:
             self.log.events.append(_event(number, line))
         else:  # the first of them and the last: a cause is the one or the other
             self.log.dropped += len(self._late) == self._late.maxlen
