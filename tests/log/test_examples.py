@@ -71,14 +71,14 @@ def explained(log: JobLog) -> tuple[Cause, ...]:
     return causes(judge([], tuple(CHECKS), Job(), {JobLog: log}), RULES)
 
 
-@pytest.mark.parametrize("check, logs", examples("bad"))
+@pytest.mark.parametrize(("check", "logs"), examples("bad"))
 def test_a_cause_is_named_first_among_all_checks(check: Check, logs: Mapping[str, str]) -> None:
     first, *_ = explained(whole(logs))
     own = declared(check.id)
     assert first.code in (own or {"unknown"}) or {*first.could_be} & own, first
 
 
-@pytest.mark.parametrize("check, logs", examples("bad"))
+@pytest.mark.parametrize(("check", "logs"), examples("bad"))
 def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[str, str]) -> None:
     log, own = whole(logs), declared(check.id)
     for other in CHECKS:
@@ -87,7 +87,7 @@ def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[st
         assert not strange or {*other.cause.echoes} & own, (other.id, strange)
 
 
-@pytest.mark.parametrize("check, logs", examples("good"))
+@pytest.mark.parametrize(("check", "logs"), examples("good"))
 def test_what_is_no_case_of_a_cause_is_not_named_so(check: Check, logs: Mapping[str, str]) -> None:
     assert not found(check, whole(logs))
 
