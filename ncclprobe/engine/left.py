@@ -11,13 +11,14 @@ from queue import SimpleQueue
 import msgspec
 
 from ncclprobe.engine.collect import Facts
-from ncclprobe.errors import HostError, UsageError
+from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, read_dumps
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.kinds import HEAD, KINDS, FileKind, kind_of
 from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader, ReadLog
+from ncclprobe.facts.files.ras import RasStatus, read_answer
 from ncclprobe.host.left import STDIN, Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import NotUnderstood
@@ -57,6 +58,8 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
         odd += [NotUnderstood(each.source, 1, None, each.why) for each in records.unread]
         if records.dumps or records.unplaced:
             facts[FlightRecords] = records
+    if asked := by_kind.get("ras"):
+        facts |= _ras(asked, odd, show)
     for kind in ("binary", "empty"):
         odd += [NotUnderstood(file.name, 1, None, f"is {KINDS[kind]}") for file in by_kind.get(kind, ())]
     return LeftBehind(
@@ -66,6 +69,16 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
         tuple(file.name for file in by_kind.get("report", ())),
         tuple(file.name for file in by_kind.get("capture", ())),
     )
+
+
+def _ras(files: Sequence[LeftFile], odd: list[NotUnderstood], show: Show) -> Facts:
+    answers = []
+    for name, data in _whole(files, show):
+        try:
+            answers.append(read_answer(name, data))
+        except ParseError as error:
+            odd.append(NotUnderstood(name, 1, None, str(error)))
+    return {RasStatus: RasStatus(tuple(answers))} if answers else {}
 
 
 def _kind(file: LeftFile) -> FileKind:
@@ -83,7 +96,7 @@ def _whole(files: Sequence[LeftFile], show: Show) -> Iterator[tuple[str, bytes]]
             if len(data) > MAX_DUMP_BYTES:
                 break
         yield file.name, data
-        show(f"read {number} of {plural(len(files), 'dump')}")
+        show(f"read {number} of {plural(len(files), 'file')}")
 
 
 def _read_logs(files: Sequence[LeftFile], signs: Sequence[str], show: Show) -> list[ReadLog]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.log_blocks import BLOCK, chunks
+from ncclprobe.facts.files.log_blocks import LEAST, Chunks
 from ncclprobe.facts.files.log_prefix import cleaned, habit_of
 from ncclprobe.facts.files.log_reader import MOST_ALIKE, read
 from ncclprobe.facts.files.log_sieve import Sieve
@@ -198,9 +198,9 @@ def test_a_line_of_ten_megabytes_is_read_where_it_says_something() -> None:
 
 
 def test_line_numbers_hold_across_blocks() -> None:
-    filler = b"step 1 loss 2.0\n" * (3 * BLOCK // 16)
+    filler = b"step 1 loss 2.0\n" * (3 * LEAST // 16)
     (event,) = log(a=filler + WARN.encode() + b"\n" + filler).events
-    assert event.line == 3 * BLOCK // 16 + 1
+    assert event.line == 3 * LEAST // 16 + 1
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
@@ -249,9 +249,12 @@ def test_a_sieve_finds_every_line_that_holds_a_text(block: str, texts: list[str]
 
 def test_chunks_hold_every_byte_once() -> None:
     data = b"".join(b"%d\n" % n for n in range(900_000))
-    made = list(chunks(data[at : at + 100_000] for at in range(0, len(data), 100_000)))
+    found = Chunks(data[at : at + 100_000] for at in range(0, len(data), 100_000))
+    made = list(found)
     assert b"".join(chunk.data[: chunk.own] for chunk in made) == data
     assert len(made) > 1
+    assert (found.nlines, found.nbytes, data.endswith(found.tail)) == (900_000, len(data), True)
+    assert len(found.tail) > 200_000
 
 
 def test_files_folders_and_patterns_are_found_once_and_rotated_logs_in_their_order(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts
+from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import Used, used
 from ncclprobe.model.findings import Finding
@@ -31,7 +31,7 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
 
 def _unconnected(log: JobLog) -> bool:
     """Return whether a connection failed, so that a strange interface is why and not just strange."""
-    return any(event.level != "INFO" for event in log.having(*_CUT_OFF))
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*_CUT_OFF))
 
 
 @cause(
@@ -268,4 +268,5 @@ def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
 
 
 def _mesh_failed(log: JobLog) -> bool:
-    return any(True for _ in log.having("connectFullMesh failed", "Connection refused", "onnection closed by peer"))
+    signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*signs))

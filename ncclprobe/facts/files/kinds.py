@@ -28,7 +28,7 @@ def kind_of(head: bytes) -> FileKind:
         return "flight-recorder"
     if text[:1] == b"{":
         return _json(text)
-    if text.startswith(b"NCCL version") and b"Job summary" in text[:8192]:
+    if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
         return "ras"
     return "binary" if _binary(head) else "log"
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-BLOCK = 2 << 20
+LEAST = 1 << 20
 AHEAD = 64 << 10
 """Bytes after a piece that may be looked at: a traceback goes on in the lines that follow."""
 _LONG = 16 << 10
+_TAIL = 256 << 10
 _START, _AROUND = 512, 4096
 
 
@@ -35,18 +36,34 @@ class Chunk:
             yield window(self.data, begin, end)
 
 
-def chunks(blocks: Iterable[bytes]) -> Iterator[Chunk]:
-    """Yield the lines of `blocks`, in pieces of some megabytes. A line longer than that is cut into several pieces."""
-    rest, line = b"", 1
-    for block in blocks:
-        rest += block
-        while len(rest) >= BLOCK + AHEAD:
-            own = rest.rfind(b"\n", 0, BLOCK) + 1 or BLOCK
-            yield Chunk(rest[: own + AHEAD], own, line)
-            line += rest.count(b"\n", 0, own)
-            rest = rest[own:]
-    if rest:
-        yield Chunk(rest, len(rest), line)
+class Chunks:
+    """The lines of blocks, in pieces of some megabytes; a line longer than that is cut into several pieces.
+
+    After the last piece, `nbytes` and `nlines` say how much there was, and `tail` holds its end.
+    """
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = blocks
+        self.nbytes = self.nlines = 0
+        self.tail = b""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Yield piece by piece."""
+        data, line = b"", 1
+        for block in self._blocks:
+            self.nbytes += len(block)
+            data += block
+            if len(data) < LEAST + AHEAD:
+                continue
+            own = data.rfind(b"\n", 0, len(data) - AHEAD) + 1 or len(data) - AHEAD
+            yield (chunk := Chunk(data, own, line))
+            line, data, before = chunk.line_of(own), data[own:], data
+            self.tail = b"" if len(data) >= _TAIL else before[own - _TAIL if own > _TAIL else 0 : own]
+        self.tail = (self.tail + data)[-_TAIL:]
+        if data:
+            yield (chunk := Chunk(data, len(data), line))
+            line = chunk.line_of(len(data))
+        self.nlines = line - 1 + bool(self.tail and not self.tail.endswith(b"\n"))
 
 
 def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
@@ -55,22 +72,3 @@ def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
         return data[begin:end]
     around = begin if hit is None else max(hit - _AROUND // 4, begin + _START)
     return data[begin : begin + _START] + b" ... " + data[around : min(around + _AROUND, end)]
-
-
-class Watched:
-    """Bytes on their way to a reader: how many lines there were, and the last of them."""
-
-    def __init__(self, blocks: Iterable[bytes], keep: int = 256 << 10) -> None:
-        self._blocks, self._keep = blocks, keep
-        self.nbytes = self.nlines = 0
-        self.tail = b""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the blocks as they are."""
-        for block in self._blocks:
-            self.nbytes += len(block)
-            self.nlines += block.count(b"\n")
-            self.tail = block[-self._keep :] if len(block) >= self._keep else (self.tail + block)[-self._keep :]
-            yield block
-        if self.tail and not self.tail.endswith(b"\n"):
-            self.nlines += 1

@@ -32,7 +32,7 @@ one, MOST_WANTED."""
 MOST_WANTED = 4096
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
-_MOST_LAST = 2000
+_FEW_LAST, _MOST_LAST = 40, 2000
 
 
 class ReadLog(Struct):
@@ -60,13 +60,13 @@ class Reader:
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
         """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
-        reading, watched = _Reading(name, self), log_blocks.Watched(blocks)
-        for chunk in log_blocks.chunks(watched):
+        reading, chunks = _Reading(name, self), log_blocks.Chunks(blocks)
+        for chunk in chunks:
             reading.begin(chunk.data)
             for begin, end, hit in self.sieve.lines(chunk.data, chunk.own):
                 reading.take(chunk, begin, end, hit)
-        reading.end(watched.tail, watched.nlines)
-        reading.log.nbytes = watched.nbytes
+        reading.end(chunks.tail, chunks.nlines)
+        reading.log.nbytes = chunks.nbytes
         return reading.log
 
 
@@ -74,13 +74,14 @@ class _Reading:
     """One log as far as it has been read."""
 
     def __init__(self, name: str, reader: Reader) -> None:
-        self.log, self._reader, self._habit = ReadLog(name), reader, Habit()
+        self.log, self._reader = ReadLog(name), reader
+        self._habit: Habit | None = None
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
-        if not self.log.events:
+        if self._habit is None:
             self._habit = habit_of(head)
 
     def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
@@ -92,7 +93,7 @@ class _Reading:
         if self._alike[shape] > (MOST_WANTED if wanted else MOST_ALIKE):
             self.log.more += 1
             return
-        several = [*cleaned(raw, self._habit)]
+        several = [*cleaned(raw, self._habit or Habit())]
         for line in several:
             if len(several) == 1 or line.level or self._reader.sieve.holds(line.text.encode()):
                 self._add(number, line)
@@ -102,7 +103,7 @@ class _Reading:
                     self._add(at, said)
 
     def _lines(self, raws: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, LogLine]]:
-        return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit))
+        return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit or Habit()))
 
     def _add(self, number: int, line: LogLine) -> None:
         if not line.text.strip():
@@ -118,7 +119,11 @@ class _Reading:
         self.log.nlines = nlines
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
-        for number, line in self._lines(enumerate(raws, start=nlines - len(raws) + 1)):
+        few = raws[-_FEW_LAST:]
+        writers = {line.rank for _, line in self._lines(enumerate(few))} | {event.rank for event in self.log.events}
+        if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
+            few = raws
+        for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
             if line.text.strip():
                 self.log.last[-1] = event = _event(number, line)
                 if line.rank is not None:
