@@ -46,7 +46,7 @@ with different settings, is a cause only in a log that holds one of them.
 
 def failed(log: JobLog) -> bool:
     """Return whether a line of the job says that something failed."""
-    return any(event.level != "INFO" for event in log.having(*FAILED))
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
 
 
 def demoted(event: LogEvent) -> bool:

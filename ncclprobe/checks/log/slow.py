@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, informed
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.model.findings import Finding, Severity
@@ -45,7 +45,7 @@ def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
 
 
-_GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "(no module)")
+_GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "GDR disabled on GDR-supported instance")
 
 
 @cause(
@@ -75,9 +75,7 @@ def gpudirect_off(log: JobLog) -> Iterator[Finding]:
     Fix: `modprobe nvidia-peermem` on the host, after the NIC's and the GPU's drivers; or the open kernel modules and a
     kernel from 5.12 on.
     """
-    yield from informed(
-        log, ("GDR disabled on GDR-supported instance",), "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE
-    )
+    yield from informed(log, _GDR[2:], "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE)
     on = {event.host for event in log.having("GPU Direct RDMA Enabled for HCA")}
     sockets = {event.host for event in log.having("Using network Socket")}
     shown: set[str] = set()
@@ -148,18 +146,25 @@ def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
     signs=("NET/IB : Using",),
     doctor="env.hca-mgmt",
     echoes=("ib-hca-wrong",),
-    bad=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"],
-    good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"],
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
+        "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
+    ],
 )
 def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.
 
     Right: NCCL uses NICs of one link layer on every host.
-    Why: channels are spread over all NICs evenly, so a slow Ethernet NIC for storage or management paces the fast ones.
+    Why: channels are spread over the NICs that are near, so a slow Ethernet NIC for storage or management can pace the
+    fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
     Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
     shown: set[str] = set()
-    for event in log.having("NET/IB : Using"):
+    for event in log.having("NET/IB : Using") if failed(log) else ():
         links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
