@@ -5,7 +5,8 @@ Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and N
 
 from typing import Any, Literal
 
-from ncclprobe.errors import Failed, Missing
+from ncclprobe import bounds
+from ncclprobe.errors import Failed, Missing, ParseError
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -106,6 +107,8 @@ def nvml(host: Host) -> Gpus:
     count = ask(host, number, "nvmlDeviceGetCount")
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
+    if count > bounds.NVML_DEVICES:
+        raise ParseError(f"NVML counts {count} GPUs: no node has so many")
     code = ask(host, number, "nvmlSystemGetCudaDriverVersion")
     return Gpus(
         all=tuple(_gpu(host, index) for index in range(count)),

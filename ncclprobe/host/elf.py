@@ -4,6 +4,7 @@ Besides, the texts among a library's constants, where NCCL keeps its version. Re
 so that it works for libraries of which the rest is missing.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,8 +250,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
 
     Raises OSError; Failed where the file is not what glibc writes.
     """
-    with Path(path).open("rb") as file:
-        data = file.read(bounds.LD_CACHE_BYTES)
+    data = _whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
@@ -258,6 +258,16 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
         return _entries(data[start:], [prefix.encode() for prefix in prefixes])
     except (struct.error, ValueError):
         raise Failed(f"{path}: truncated") from None
+
+
+def _whole(path: str) -> bytes:
+    """Return the whole of a small file; room is made for what it holds, not for what it may. Raises OSError, Failed."""
+    with Path(path).open("rb") as file:
+        nbytes = min(os.fstat(file.fileno()).st_size, bounds.LD_CACHE_BYTES)
+        try:
+            return file.read(nbytes)
+        except MemoryError:
+            raise Failed(f"{path}: this process may take no {nbytes >> 10} KiB of memory (ulimit -v)") from None
 
 
 def _entries(cache: bytes, prefixes: list[bytes]) -> list[tuple[str, str]]:
