@@ -36,8 +36,12 @@ class _Step(Struct, frozen=True):
 
 
 def differences(one: Any, other: Any, name: str) -> list[Difference]:
-    """Return what differs between two values of `name`, from left to right."""
-    return [Difference(_where(path), *_apart(here, there)) for path, here, there in _walk(one, other, (_Step(name),))]
+    """Return what differs between two values of `name`, words before numbers; what differs in the same way once."""
+    found: dict[tuple[str, str], Difference] = {}
+    for path, here, there in _walk(one, other, (_Step(name),)):
+        both = _apart(here, there)
+        found.setdefault(both, Difference(_where(path), *both))
+    return sorted(found.values(), key=lambda each: each.here.replace(".", "").isdigit())
 
 
 def _apart(here: Any, there: Any) -> tuple[str, str]:
