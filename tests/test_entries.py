@@ -73,7 +73,7 @@ def test_variables_that_their_maker_describes_are_described_in_a_sentence() -> N
 
 def test_a_variable_without_a_description_says_so() -> None:
     text = "\n".join(entry("NCCL_RMA_PLUGIN"))
-    assert "does:     Not documented; read by NCCL." in text
+    assert "does:     Not documented by NVIDIA; read by NCCL." in text
     assert "not in NVIDIA's documentation" in text
 
 
@@ -85,6 +85,7 @@ def test_a_variable_without_a_description_says_so() -> None:
             "NCCL_DEBUG",
             ["values:   VERSION, WARN, INFO, ABORT, TRACE, in any case", "releases: since 2.3.5 or before"],
         ),
+        ("NCCL_CROSS_NIC", ["values:   a whole number, 0 to 2"]),
         ("CUDA_VISIBLE_DEVICES", ["releases: since when is not known"]),
         ("NCCL_NET_GDR_C2C", ["releases: since 2.26.2", "values:   0 or 1"]),
         ("NCCL_MNNVL", ["releases: since 2.20.3, until 2.21.0, which ignores it", "instead:  NCCL_MNNVL_ENABLE"]),

@@ -73,7 +73,8 @@ def purpose(parameter: Parameter) -> str:
         return meaning.does
     if parameter.owner == "none":
         return "Nothing: no known release reads it."
-    return f"Not documented; read by {_READERS.get(parameter.owner, parameter.owner)}."
+    how = "Not documented by NVIDIA" if parameter.owner == "nccl" else "Not described here"
+    return f"{how}; read by {_READERS.get(parameter.owner, parameter.owner)}."
 
 
 def readers(parameter: Parameter) -> str:
@@ -87,7 +88,8 @@ def readers(parameter: Parameter) -> str:
 
 
 def _values(parameter: Parameter) -> str:
-    kind = _TYPES.get(parameter.type, parameter.type)
+    numbered = parameter.type == "enum" and parameter.low is not None
+    kind = _TYPES["int" if numbered else parameter.type]
     if parameter.words:
         case = ", in any case" if parameter.any_case else ""
         return f"{', '.join(parameter.words)}{case}"
