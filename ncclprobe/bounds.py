@@ -72,6 +72,10 @@ LD_CACHE_BYTES = 16 << 20
 """The dynamic loader's cache: a few hundred bytes for each library, of which systems have some thousands."""
 ELF_STRING, ELF_TABLE = 1 << 14, 1 << 20
 """Bytes of a name in a library, and of a table of its parts."""
+DATA_PATHS, LISTED_ENTRIES = 16, 10_000
+"""Paths of --path, and entries of one folder that are listed: every node asks the same file server."""
+SHARD_BYTES = 1 << 20
+"""Of a file of ours that is read back."""
 SHM_SEGMENTS = 64
 """Of NCCL's segments in /dev/shm that are looked at one by one."""
 IMEX_CHANNELS = 16

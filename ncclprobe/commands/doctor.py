@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from ncclprobe import bounds
 from ncclprobe.checks.sync.roster import missing
@@ -17,6 +18,7 @@ from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import dump
@@ -28,11 +30,13 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
+_LONGEST_PATH = 4095  # PATH_MAX, without its end
 _EXIT_CODES = """\
 exit codes:
   0  nothing fails
@@ -50,6 +54,9 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
+        why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
+        raise UsageError(f"--path {why}")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
@@ -69,12 +76,18 @@ def main(argv: Sequence[str]) -> int:
     if options.captures:
         return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.paths:
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
         snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        if writes_to(snapshot):
+            from ncclprobe.cluster.gather.data import written_alone
+
+            snapshot = written_alone(snapshot, answers, collectors, question.clock + options.timeout)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -118,6 +131,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     nodes = launch.nnodes or 1
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
         words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
@@ -158,6 +172,21 @@ def _below(limit: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def _data_path(text: str) -> AskedPath:
+    """A path and its use, for argparse."""
+    path, colon, use = text.rpartition(":")
+    for known in get_args(Use):
+        if colon and use == known:
+            return AskedPath(_absolute(path), known)
+    return AskedPath(_absolute(text))
+
+
+def _absolute(path: str) -> str:
+    if not path or len(path) > _LONGEST_PATH or not path.isprintable():
+        raise argparse.ArgumentTypeError(f"{ascii(path)[:80]} is no path")
+    return os.path.abspath(path)  # noqa: PTH100 - asks no file system, which may hang
 
 
 def _host(text: str) -> str:
@@ -220,6 +249,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--path", type=_data_path, action="append", default=[], dest="paths", metavar="PATH[:USE]",
+        help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
+        "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
+        "times.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
