@@ -119,7 +119,7 @@ class Sight(Struct, frozen=True):
     """When this node saw a file of node `of`: `seconds` after it looked first, `outcome` in the end.
 
     ``ok``; ``other``: cut, or not what was written; ``unopened``: listed, and does not open; ``no-file``;
-    ``no-folder``; ``denied``; ``hung``.
+    ``no-folder``; ``denied``; ``hung``; ``refused``. ``unwritten: why``: this node could not write it there.
     """
 
     of: int
@@ -131,8 +131,9 @@ class Sight(Struct, frozen=True):
 class Written(Struct, frozen=True):
     """What this node wrote under one path, in `folder`, and what it saw of the others.
 
-    `seconds`: of each step that worked. `failed`: the step that did not; empty: none. `left`: the folder could not be
-    removed. `swept`: what killed runs had left. `digests` are of its marker and shard.
+    `seconds`: of each step that worked; ``until COMPLETE``: on node 0, after the others began to look for it. `failed`:
+    the step that did not; empty: none. `left`: the folder could not be removed. `swept`: what killed runs had left.
+    `digests` are of its marker and shard.
     """
 
     path: str

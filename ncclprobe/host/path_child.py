@@ -31,10 +31,12 @@ _OURS = re.compile(
     r"\.ncclprobe-(?P<host>[A-Za-z0-9_.-]{1,64})-(?P<pid>[0-9]{1,10}\.[0-9]{1,12})-(?P<time>[0-9]{1,12})"
 )
 _FILE_OF_OURS = re.compile(r"(?:marker|manifest|COMPLETE|spare|shard-[0-9]{1,5})(?:\.new)?")
+_HIDDEN = re.compile(r"\.fuse_hidden[0-9a-f]{1,32}|\.nfs[0-9a-f]{1,40}")
+"""What libfuse and NFS make of a file that is removed while a handle of it is open; libfuse forgets some of them."""
 _OLD_S = 86_400
 """A folder of another host is of no run that still lives: runs take minutes."""
 _MOST_FILES = 4096
-_REMOVALS, _REMOVE_AGAIN_S = 3, 0.1
+_REMOVALS, _REMOVE_AGAIN_S = 20, 0.1
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
 
 
@@ -289,7 +291,7 @@ def _pids() -> int:
 def _remove(folder: Path) -> bool:
     """Remove files of our names and then the folder. What another has put there stays, and the folder with it.
 
-    Tried again, because NFS keeps a file that another process has open under a name of its own (``.nfs…``).
+    Tried again, because a file that a process has open still is kept under another name until it is closed.
     """
     for _ in range(_REMOVALS):
         if _removed(folder):
@@ -303,7 +305,7 @@ def _removed(folder: Path) -> bool:
         if folder.is_symlink():
             return False
         for name in islice(os.listdir(folder), _MOST_FILES):  # noqa: PTH208
-            if _FILE_OF_OURS.fullmatch(name):
+            if _FILE_OF_OURS.fullmatch(name) or _HIDDEN.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
         folder.rmdir()
     except FileNotFoundError:

@@ -4,7 +4,9 @@ Judged by path. Where some nodes differ from the others, they are named; a probl
 misspelt path) or the server's.
 """
 
-from ncclprobe.facts.data_paths import DataPath, DataPaths
+from typing import get_args
+
+from ncclprobe.facts.data_paths import DataPath, DataPaths, Use
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
@@ -22,12 +24,13 @@ def asked_of_several(paths: Every[DataPaths | Absent]) -> bool:
     return len(paths) > 1 and any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 
-def by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
-    """Return each path's rows by node; one row for a path of several uses, the one that asks for the most."""
+def by_path(paths: Every[DataPaths], *uses: Use) -> dict[str, dict[str, DataPath]]:
+    """Return each path's rows by node, of these uses; where a path has several, one that is written to."""
     found: dict[str, dict[str, DataPath]] = {}
     for node, each in paths.items():
         for row in each.rows:
-            known = found.setdefault(row.path, {})
-            if node not in known or row.use != "read":
-                known[node] = row
+            if row.use in (uses or get_args(Use)):
+                known = found.setdefault(row.path, {})
+                if node not in known or row.use != "read":
+                    known[node] = row
     return found

@@ -201,8 +201,8 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
     drop the node's cache of it (FS-Cache, a local copy).
     """
-    for name, rows in by_path(paths).items():
-        read = {node: row for node, row in rows.items() if row.use == "read" and isinstance(row.look, Look)}
+    for name, rows in by_path(paths, "read").items():
+        read = {node: row for node, row in rows.items() if isinstance(row.look, Look)}
         yield from _unread(name, read)
         said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
         ballot = vote(said)
@@ -283,8 +283,8 @@ def space(paths: Every[DataPaths]) -> Iterator[Finding]:
     then. Inodes run out too: millions of small files.
     Fix: free space or inodes there (df -h PATH, df -i PATH, lfs quota), or write elsewhere.
     """
-    for name, rows in by_path(paths).items():
-        looks = {n: r.look for n, r in rows.items() if isinstance(r.look, Look) and r.use != "read"}
+    for name, rows in by_path(paths, "write", "checkpoint").items():
+        looks = {node: row.look for node, row in rows.items() if isinstance(row.look, Look)}
         said = {node: words for node, look in looks.items() if (words := _room(look))}
         for words, nodes in vote(said).groups.items():
             where = "" if len(rows) == 1 else " on every node" if len(nodes) == len(rows) else f" on {named(nodes)}"

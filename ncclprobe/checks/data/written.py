@@ -226,18 +226,27 @@ def _seen_by(
         if whose in blind:
             continue  # its own folder is elsewhere
         seers = sorted({node for node, _ in outcomes})
-        words = _UNSEEN.get(outcomes[0][1].outcome, "could not look")
+        words = _UNSEEN.get(outcomes[0][1].outcome, outcomes[0][1].outcome)
         sight = outcomes[0][1]
         message = f"{sight.name} of {whose}: {named(seers)} {words}, {sight.seconds:.3g} s after looking first"
         yield fail(path, message, nodes=tuple(seers), evidence=evidence, **_NODE)
-    late = {node: max((s.seconds for s in sights if s.outcome == "ok"), default=0.0) for node, sights in told.items()}
-    slow = {node: s for node, s in late.items() if s > _LATE_S and node not in blind}
+    slow = _late(rows, {node: sights for node, sights in told.items() if node not in blind})
     if slow:
-        message = f"{named(slow)} saw {what} late: up to {max(slow.values()):.3g} s after looking first"
+        message = f"{named(slow)} saw {what} late: up to {max(slow.values()):.3g} s after it was written"
         node = max(slow, key=lambda each: slow[each])
         last = max(told[node], key=lambda sight: sight.seconds)
         blamed: dict[str, Any] = {"blame": "fabric" if len(slow) == len(looking) else "node", "action": "repair"}
         yield warn(path, message, nodes=tuple(slow), evidence=[_evidence(path, node, last, names)], **blamed)
+
+
+def _late(rows: Mapping[str, Written], told: Mapping[str, Sequence[Sight]]) -> dict[str, float]:
+    """Return the nodes that saw a file in the end, and how many seconds after it was written; of more than a second."""
+    written_s = {"COMPLETE": max((row.seconds.get("until COMPLETE", 0.0) for row in rows.values()), default=0.0)}
+    waits = {
+        node: max((s.seconds - written_s.get(s.name, 0.0) for s in sights if s.outcome == "ok"), default=0.0)
+        for node, sights in told.items()
+    }
+    return {node: seconds for node, seconds in waits.items() if seconds > _LATE_S}
 
 
 def _partly(bad: Mapping[str, Sequence[Sight]]) -> dict[int, list[tuple[str, Sight]]]:

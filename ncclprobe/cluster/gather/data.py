@@ -28,7 +28,7 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.host.path_child import PathChild, digested
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import Struct, asdict, replace
 
 _STEP_S = 10.0
 """For one step of writing or reading at one path."""
@@ -37,6 +37,8 @@ _WAIT_S = 8.0
 """For what another node wrote to be seen. NFS asks its server again after 3 to 60 s (acregmin, acdirmax of nfs(5));
 what is not seen by then is late for whatever writes and then reads."""
 _REPLY_S = 2.0
+_HEAD_START_S = 0.3
+"""By which others look for COMPLETE before it is written: their caches may then hold that it is not there."""
 _ALL_LOOK = 16
 """Up to so many nodes, each looks for the files of all; beyond, for node 0's and those of the nodes that follow it: the
 file server is asked N times so many questions, not N times N."""
@@ -70,17 +72,18 @@ class PathWork:
             child.close()
 
     def put(self, path: str, folder: str, name: str, text: str, deadline: float, times: int = 1) -> str:
-        """Write a file of ours; return its digest, or "" where that failed, which the row then says."""
+        """Write a file of ours into a folder of node 0; return its digest, or "" where that failed: a sight says so."""
+        began = time.monotonic()
         answer = self._ask(path, "shard", deadline, folder=folder, name=name, text=text, times=times)
         digest = str(answer.get("digest", "")) if not answer.get("failed") else ""
         row = self.rows[path]
-        self.rows[path] = replace(
-            row,
-            digests=row.digests | ({name: digest} if digest else {}),
-            seconds=row.seconds | ({name: answer["seconds"]["write"]} if digest else {}),
-            failed=row.failed or (name if answer.get("failed") else ""),
-            why=row.why or str(answer.get("why", "")),
-        )
+        if digest:
+            took = {name: answer["seconds"]["write"]}
+            row = replace(row, digests=row.digests | {name: digest}, seconds=row.seconds | took)
+        else:
+            unwritten = Sight(0, name, f"unwritten: {answer.get('why')}", round(time.monotonic() - began, 3))
+            row = replace(row, sights=(*row.sights, unwritten))
+        self.rows[path] = row
         return digest
 
     def _write(self, deadline: float, path: str) -> None:
@@ -91,7 +94,9 @@ class PathWork:
         self.rows[path] = replace(self.rows[path], digests=digests, swept=tuple(answer.get("swept", ())), **known)
 
     def _look(self, order: DataOrder, deadline: float, path: str) -> None:
-        until = time.monotonic() + order.wait_s
+        before = self.rows[path].sights
+        blind = bool(before) and all(sight.outcome != "ok" for sight in before)
+        until = time.monotonic() + (0.0 if blind else order.wait_s)
         for marker in order.markers.get(path, ()):
             wait_s = max(0.0, until - time.monotonic())
             named = {"folder": marker.folder, "name": marker.name, "digest": marker.digest, "seconds": wait_s}
@@ -167,28 +172,31 @@ class Rounds:
         """Return what each node wrote and saw, by rank; a node that did not answer is left out."""
         await self._round({rank: DataOrder("write", 0.0) for rank in self._names}, deadline)
         await self._round({rank: self._search(rank) for rank in self._rows}, deadline)
-        complete = await run_in_thread(partial(self._complete, deadline), deadline)
-        if complete:
-            wait_s = self._wait_s(deadline)
-            orders = {r: DataOrder("look", 0.0, wait_s, self._checkpoint(r, complete)) for r in self._rows}
-            await self._round(orders, deadline)
+        if planned := self._checkpoints():
+            wait_s = max(0.0, min(_WAIT_S, deadline - 2 * _REPLY_S - time.monotonic()))
+            orders = {rank: DataOrder("look", 0.0, wait_s, self._parts(rank, planned)) for rank in self._rows}
+            await self._round(orders, deadline, partial(self._publish, planned, deadline))
         await self._round({rank: DataOrder("clean", 0.0) for rank in self._rows}, deadline + _REPLY_S)
         return {
             rank: DataWrites(rank, dict(self._names), tuple(rows.values())) for rank, rows in sorted(self._rows.items())
         }
 
-    async def _round(self, orders: Mapping[int, DataOrder], deadline: float) -> None:
-        """Have every node follow its order at once, this one too, and keep what they say."""
+    async def _round(
+        self, orders: Mapping[int, DataOrder], deadline: float, first: Callable[[], None] = lambda: None
+    ) -> None:
+        """Have every node follow its order at once, this one too after `first`, and keep what they say."""
         left_s = min(2 * _STEP_S, deadline - _REPLY_S - time.monotonic())
         if left_s <= 0:
             return
         timed = {rank: replace(order, seconds=left_s) for rank, order in orders.items()}
-        asking = asyncio.create_task(
-            self._coordinator.data({self._ids[rank]: order for rank, order in timed.items() if rank}, deadline)
-        )
-        rows: dict[int, Any] = (
-            {0: await run_in_thread(partial(self._work.follow, timed[0]), deadline)} if 0 in timed else {}
-        )
+        theirs = {self._ids[rank]: order for rank, order in timed.items() if rank}
+        asking = asyncio.create_task(self._coordinator.data(theirs, time.monotonic() + left_s + _REPLY_S))
+
+        def here() -> list[dict[str, Any]]:
+            first()
+            return self._work.follow(timed[0])
+
+        rows: dict[int, Any] = {0: await run_in_thread(here, deadline)} if 0 in timed else {}
         said = await asking
         rows |= {rank: said[key].get("data") for rank, key in self._ids.items() if key in said}
         for rank, each in rows.items():
@@ -210,31 +218,52 @@ class Rounds:
             if row and row.folder and "marker" in row.digests
         )
 
-    def _complete(self, deadline: float) -> dict[str, tuple[Marker, ...]]:
-        """Write the manifest and then COMPLETE at every path for checkpoints; return what is there by then."""
-        found: dict[str, tuple[Marker, ...]] = {}
+    def _checkpoints(self) -> dict[str, "_Checkpoint"]:
+        """Return the checkpoint of each path to which shards were written."""
+        found: dict[str, _Checkpoint] = {}
         for path, row in self._rows.get(0, {}).items():
-            shards = {
-                rank: digest
-                for rank, rows in self._rows.items()
-                if path in rows and (digest := rows[path].digests.get(f"shard-{rank}"))
+            digests = {
+                rank: rows[path].digests.get(f"shard-{rank}") for rank, rows in self._rows.items() if path in rows
             }
-            if row.use != "checkpoint" or not row.folder or not shards:
-                continue
-            whole = [Marker(rank, row.folder, f"shard-{rank}", digest) for rank, digest in shards.items()]
-            manifest = self._work.put(path, row.folder, "manifest", msgspec.json.encode(whole).decode(), deadline)
-            complete = self._work.put(path, row.folder, "COMPLETE", manifest, deadline) if manifest else ""
-            if complete:
-                first = (Marker(0, row.folder, "COMPLETE", complete), Marker(0, row.folder, "manifest", manifest))
-                found[path] = (*first, *whole)
+            shards = [Marker(rank, row.folder, f"shard-{rank}", digest) for rank, digest in digests.items() if digest]
+            if row.use == "checkpoint" and row.folder and shards:
+                found[path] = _Checkpoint(row.folder, tuple(shards))
         return found
 
-    def _checkpoint(self, rank: int, complete: Mapping[str, tuple[Marker, ...]]) -> dict[str, tuple[Marker, ...]]:
-        wanted = {0, rank, *watched(rank, self._rows)}
-        return {path: tuple(each for each in markers if each.of in wanted) for path, markers in complete.items()}
+    def _publish(self, planned: "Mapping[str, _Checkpoint]", deadline: float) -> None:
+        """Write the manifest and then COMPLETE, while the others look for it already, as they do in a job."""
+        began = time.monotonic()
+        time.sleep(_HEAD_START_S)
+        for path, each in planned.items():
+            if self._work.put(path, each.folder, "manifest", each.manifest, deadline):
+                self._work.put(path, each.folder, "COMPLETE", each.complete, deadline)
+            row = self._work.rows[path]
+            self._work.rows[path] = replace(row, seconds=row.seconds | {"until COMPLETE": time.monotonic() - began})
 
-    def _wait_s(self, deadline: float) -> float:
-        return max(0.0, min(_WAIT_S, deadline - 2 * _REPLY_S - time.monotonic()))
+    def _parts(self, rank: int, planned: "Mapping[str, _Checkpoint]") -> dict[str, tuple[Marker, ...]]:
+        """Return what this node must see of each checkpoint, COMPLETE first."""
+        wanted = {0, rank, *watched(rank, self._rows)}
+        return {path: tuple(part for part in each.parts if part.of in wanted) for path, each in planned.items()}
+
+
+class _Checkpoint(Struct, frozen=True):
+    """The shards in `folder` of node 0, and what goes with them."""
+
+    folder: str
+    shards: tuple[Marker, ...]
+
+    @property
+    def manifest(self) -> str:
+        return msgspec.json.encode(self.shards).decode()
+
+    @property
+    def complete(self) -> str:
+        return digested(self.manifest.encode())
+
+    @property
+    def parts(self) -> tuple[Marker, ...]:
+        complete = Marker(0, self.folder, "COMPLETE", digested(self.complete.encode()))
+        return complete, Marker(0, self.folder, "manifest", digested(self.manifest.encode())), *self.shards
 
 
 def watched(rank: int, ranks: Collection[int]) -> list[int]:
