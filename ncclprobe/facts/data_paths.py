@@ -29,6 +29,10 @@ _NOT_COMPARED = re.compile(r"(?:clientaddr|mountaddr|local_lock|fd|user_id|group
 """Options that each node has for itself, or that say nothing of what is seen."""
 
 
+UNWRITTEN = "unwritten: "
+"""How the outcome of a Sight begins where a node could not write the file; then it says why."""
+
+
 class AskedPath(Struct, frozen=True):
     """One --path. `use`: what a job does there."""
 

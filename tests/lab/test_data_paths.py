@@ -3,10 +3,11 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,21 @@ class Share:
         self.server.chmod(0o755)
         self.clients: dict[str, Running] = {}
 
-    def mount(self, host: Host, *options: str, export: Path | None = None, source: str = "fs1") -> None:
+    def mount(
+        self, host: Host, *options: str, export: Path | None = None, source: str = "fs1", named: Path | None = None
+    ) -> None:
+        """Mount an export on a host; `named`: as what the server is to have it."""
+        if named and export:
+            host.must("mount", "--bind", str(export), str(named))
+            export = named
         words = ["-f", "-o", ",".join(("ssh_command=" + str(self.server), "cache=no", *options))]
         env = {"NCCLPROBE_LAB_HOST": host.name}
         self.clients[host.name] = host.start(
             ["sshfs", *words, f"{source}:{export or self.export}", str(self.point)], env
         )
         end_s = time.monotonic() + UP_S
-        while "fuse.sshfs" not in host.must("cat", "/proc/self/mountinfo") and time.monotonic() < end_s:
+        while f" {self.point} " not in host.must("cat", "/proc/self/mountinfo"):
+            assert time.monotonic() < end_s, f"{host.name}: sshfs did not mount"
             time.sleep(0.02)
 
     def signal_server(self, host: Host, number: int) -> None:
@@ -87,35 +95,119 @@ def told(lab: Lab, *uses: str, point: Path) -> tuple[dict[str, list[dict[str, An
     report = json.loads((lab.folder / "n0.json").read_text())
     found: dict[str, list[dict[str, Any]]] = {}
     for check in report["checks"]:
-        assert check["status"] != "unknown" or check["id"] == "data.checkpoint", check
         bad = [one for one in check["findings"] if one["severity"] != "note"]
         if bad:
             found[check["id"]] = bad
     return found, done
 
 
-def nodes(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[list[str]]]:
-    return {name: [each["nodes"] for each in every] for name, every in found.items()}
+def until(holds: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + 20.0
+    while not holds():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.01)
 
 
 def left(share: Share) -> list[str]:
     return [name for name in os.listdir(share.export) if name.startswith(".ncclprobe")]  # noqa: PTH208
 
 
-def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
+def healthy(share: Share) -> None:
     for host in share.lab.hosts:
         share.mount(host)
+
+
+def others(share: Share) -> Host:
+    """Mount the export on all hosts but the last, and return that one."""
+    for host in share.lab.hosts[:-1]:
+        share.mount(host)
+    return share.lab.hosts[-1]
+
+
+def not_mounted(share: Share) -> None:
+    others(share)
+
+
+def missing(share: Share) -> None:
+    others(share).must("mount", "-t", "tmpfs", "tmpfs", str(share.folder))
+
+
+def stale(share: Share) -> None:
+    """A copy in which one file has another name, from a server of the same name."""
+    copy = share.folder / "copy"
+    shutil.copytree(share.export, copy)
+    (copy / "shard-3.bin").rename(copy / "shard-3.bin.tmp")
+    share.mount(others(share), export=copy, named=share.export)
+
+
+def wrong_mount(share: Share) -> None:
+    other = share.folder / "scratch"
+    other.mkdir()
+    share.mount(others(share), export=other, source="fs2")
+
+
+def read_only(share: Share) -> None:
+    share.mount(others(share), "ro")
+
+
+def full_on_one(share: Share) -> None:
+    host = others(share)
+    host.must("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(share.point))
+    host.run(["dd", "if=/dev/zero", f"of={share.point}/filler", "bs=4k", "count=64"])
+
+
+def hung(share: Share) -> None:
+    healthy(share)
+    share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
+
+
+def other_users(share: Share) -> None:
+    share.mount(others(share), "uid=65534", "gid=65534")
+
+
+def late(share: Share) -> None:
+    """One host's kernel keeps for seconds that a file is not there, as NFS does."""
+    share.mount(others(share), "negative_timeout=4")
+
+
+FAULTS: dict[str, tuple[Callable[[Share], None], set[str]]] = {
+    "not mounted on one node": (not_mounted, {"data.file-system", "data.content"}),
+    "missing on one node": (missing, {"data.path"}),
+    "stale content on one node": (stale, {"data.content", "data.shared"}),
+    "a wrong mount on one node": (wrong_mount, {"data.file-system", "data.content", "data.shared"}),
+    "read-only on one node": (read_only, {"data.path", "data.file-system"}),
+    "full on one node": (full_on_one, {"data.file-system", "data.content", "data.space", "data.write"}),
+    "hung on one node": (hung, {"data.path"}),
+    "another uid mapping on one node": (other_users, {"data.owner"}),
+    "a checkpoint that one node sees late": (late, {"data.checkpoint"}),
+}
+
+
+def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
+    healthy(share)
     found, done = told(share.lab, "read", "checkpoint", point=share.point)
     assert found == {}
-    assert {each.code for each in done.values()} == {0}
+    assert done["n0"].code == 0
     assert left(share) == []
     assert len(os.listdir(share.export)) == 20  # noqa: PTH208
 
 
-def test_a_node_without_the_mount_is_named(share: Share) -> None:
-    for host in share.lab.hosts[:2]:
-        share.mount(host)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_on_its_node_and_on_no_other(share: Share, fault: str) -> None:
+    make, expected = FAULTS[fault]
+    make(share)
     found, _ = told(share.lab, "read", "checkpoint", point=share.point)
-    assert nodes(found) == {"data.file-system": [["n2"]]}
+    assert set(found) == expected
+    assert {tuple(each["nodes"]) for every in found.values() for each in every} == {("n2",)}
     assert left(share) == []
-    assert os.listdir(share.point) == []  # noqa: PTH208
+
+
+def test_what_a_killed_node_leaves_is_removed_by_its_next_run(share: Share) -> None:
+    healthy(share)
+    jobs = doctors(share.lab, f"{share.point}:checkpoint")
+    until(lambda: any("-n2-" in name for name in left(share)), "n2 has written")
+    jobs["n2"].kill()
+    ended(jobs, time.monotonic() + 80.0)
+    assert ["-n2-" in name for name in left(share)] == [True]
+    told(share.lab, "checkpoint", point=share.point)
+    assert left(share) == []

@@ -34,3 +34,21 @@ def by_path(paths: Every[DataPaths], *uses: Use) -> dict[str, dict[str, DataPath
                 if node not in known or row.use != "read":
                     known[node] = row
     return found
+
+
+def problem(row: DataPath) -> str:
+    """Return what keeps the job from using the path, as the end of a sentence; empty: nothing seen."""
+    look = row.look
+    if isinstance(look, Absent):
+        mounted = "" if isinstance(row.mount, Absent) else f" ({row.mount})"
+        words = {"TimedOut": f"does not answer{mounted}", "Missing": "is missing", "Denied": "may not be reached"}
+        return words.get(look.refused) or f"cannot be looked at: {look.why}"
+    if row.use == "read":
+        allowed = look.read and (look.enter or look.kind != "folder")
+        return "" if allowed else f"may not be read by user {look.user} (mode {look.mode} of user {look.uid})"
+    if look.kind != "folder":
+        return f"is a {look.kind}, not a folder to write to" if look.kind == "file" else "is no folder to write to"
+    if look.read_only:
+        return "is on a file system that is read-only"
+    allowed = look.write and look.enter
+    return "" if allowed else f"may not be written by user {look.user} (mode {look.mode} of user {look.uid})"

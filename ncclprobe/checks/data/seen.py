@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ncclprobe.checks.data import asked, asked_of_several, by_path
+from ncclprobe.checks.data import asked, asked_of_several, by_path, problem
 from ncclprobe.checks.sync import describe, named
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount
+from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
@@ -80,12 +81,12 @@ def path(paths: Every[DataPaths]) -> Iterator[Finding]:
     path; of one that hangs, see the server and the way to it.
     """
     for name, rows in by_path(paths).items():
-        problems = {node: _problem(row) for node, row in rows.items()}
-        for problem, nodes in vote({node: words for node, words in problems.items() if words}).groups.items():
+        problems = {node: words for node, row in rows.items() if (words := problem(row))}
+        for words, nodes in vote(problems).groups.items():
             row = rows[nodes[0]]
             everywhere = len(nodes) == len(rows)
             where = f" on {named(nodes)}" if not everywhere else " on every node" if len(rows) > 1 else ""
-            found = fail(name, f"{problem}{where}", nodes=nodes, evidence=_source(row), **_blamed(row, everywhere))
+            found = fail(name, f"{words}{where}", nodes=nodes, evidence=_source(row), **_blamed(row, everywhere))
             yield found
 
 
@@ -94,24 +95,6 @@ def _blamed(row: DataPath, everywhere: bool) -> dict[str, Any]:
         return _NODE
     hangs = isinstance(row.look, Absent) and row.look.refused == "TimedOut"
     return {"blame": "fabric", "action": "repair"} if hangs else _JOB
-
-
-def _problem(row: DataPath) -> str:
-    """Return what keeps the job from using the path, as the end of a sentence; empty: nothing seen."""
-    look = row.look
-    if isinstance(look, Absent):
-        mounted = "" if isinstance(row.mount, Absent) else f" ({row.mount})"
-        words = {"TimedOut": f"does not answer{mounted}", "Missing": "is missing", "Denied": "may not be reached"}
-        return words.get(look.refused) or f"cannot be looked at: {look.why}"
-    if row.use == "read":
-        allowed = look.read and (look.enter or look.kind != "folder")
-        return "" if allowed else f"may not be read by user {look.user} (mode {look.mode} of user {look.uid})"
-    if look.kind != "folder":
-        return f"is a {look.kind}, not a folder to write to" if look.kind == "file" else "is no folder to write to"
-    if look.read_only:
-        return "is on a file system that is read-only"
-    allowed = look.write and look.enter
-    return "" if allowed else f"may not be written by user {look.user} (mode {look.mode} of user {look.uid})"
 
 
 def _source(row: DataPath) -> str:
@@ -126,7 +109,7 @@ def _source(row: DataPath) -> str:
     ],
     good=lambda: [
         (_HEALTHY,),
-        (_nodes(_ROW),),
+        (_nodes(_ROW, _GONE),),  # data.path says it
         (_nodes(replace(_ROW, mount=_DISK), replace(_ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
         (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("hard", "rw", "timeo=600", "vers=4.2")))),),
     ],
@@ -143,7 +126,9 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
     map for all nodes.
     """
     for name, rows in by_path(paths).items():
-        mounts = {node: row.mount for node, row in rows.items() if isinstance(row.mount, Mount)}
+        mounts = {
+            node: row.mount for node, row in rows.items() if isinstance(row.mount, Mount) and not missing(row.look)
+        }
         local = {node: each for node, each in mounts.items() if each.is_local}
         remote = {node: each for node, each in mounts.items() if each.is_remote}
         if local and remote:

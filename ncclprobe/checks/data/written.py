@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.checks.data import by_path, problem
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.data_paths import DataPath, DataPaths, DataWrites, Look, Mount, Sight, Written
+from ncclprobe.facts.data_paths import UNWRITTEN, DataPath, DataPaths, DataWrites, Look, Mount, Sight, Written
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
@@ -81,13 +82,21 @@ def _rows(paths: Every[DataPaths | Absent]) -> Iterator[DataPath]:
         yield from each.rows if isinstance(each, DataPaths) else ()
 
 
-def _known(writes: Every[DataWrites | Absent]) -> dict[str, dict[str, Written]]:
-    """Return what nodes wrote, by path and node."""
+def _known(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> dict[str, dict[str, Written]]:
+    """Return what nodes wrote, by path and node, without what data.path says already: that a node may not write."""
+    asked = by_path(paths, "write", "checkpoint")
     found: dict[str, dict[str, Written]] = {}
     for node, each in writes.items():
         for row in each.rows if isinstance(each, DataWrites) else ():
-            found.setdefault(row.path, {})[node] = row
+            known = asked.get(row.path, {}).get(node)
+            unable = known is not None and problem(known)
+            found.setdefault(row.path, {})[node] = _without_failures(row) if unable else row
     return found
+
+
+def _without_failures(row: Written) -> Written:
+    seen = tuple(sight for sight in row.sights if not sight.outcome.startswith(UNWRITTEN))
+    return replace(row, failed="", why="", sights=seen)
 
 
 def _told(found: Sequence[Finding], writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterator[Finding]:
@@ -125,7 +134,9 @@ def write(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterat
     Fix: do the same by hand as the same user on the nodes named (touch, sync, mv, rm); see space, quota (quota -s, lfs
     quota), the mount's options and the server's log.
     """
-    yield from _told([each for path, rows in _known(writes).items() for each in _written(path, rows)], writes, paths)
+    yield from _told(
+        [each for path, rows in _known(writes, paths).items() for each in _written(path, rows)], writes, paths
+    )
 
 
 def _written(path: str, rows: Mapping[str, Written]) -> Iterator[Finding]:
@@ -164,7 +175,7 @@ def shared(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Itera
     Fix: mount one file system on all nodes (findmnt -T PATH on the nodes named); where it is one and late, lower its
     caching of attributes (nfs(5): actimeo, lookupcache=none), or let the framework wait.
     """
-    every, names = _known(writes).items(), _named(writes)
+    every, names = _known(writes, paths).items(), _named(writes)
     found = [each for path, rows in every for each in _seen_by(path, rows, {"marker"}, names, "what others write")]
     yield from _told(found, writes, paths)
 
@@ -190,7 +201,10 @@ def checkpoint(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> I
     and before the marker is written.
     """
     found: list[Finding] = []
-    for path, rows in _known(writes).items():
+    for path, every in _known(writes, paths).items():
+        rows = {
+            node: _without_failures(row) if row.failed else row for node, row in every.items()
+        }  # data.write says it
         files = {sight.name for row in rows.values() for sight in row.sights} - {"marker"}
         found += _seen_by(path, rows, files, _named(writes), "a checkpoint")
     yield from _told(found, writes, paths)

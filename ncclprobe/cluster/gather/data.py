@@ -22,7 +22,7 @@ from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.errors import HostError, TimedOut
-from ncclprobe.facts.data_paths import AskedPath, DataWrites, Sight, Written, writes_to
+from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataWrites, Sight, Written, writes_to
 from ncclprobe.host import SAMPLE
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.path_child import PathChild, digested
@@ -81,7 +81,7 @@ class PathWork:
             took = {name: answer["seconds"]["write"]}
             row = replace(row, digests=row.digests | {name: digest}, seconds=row.seconds | took)
         else:
-            unwritten = Sight(0, name, f"unwritten: {answer.get('why')}", round(time.monotonic() - began, 3))
+            unwritten = Sight(0, name, f"{UNWRITTEN}{answer.get('why')}", round(time.monotonic() - began, 3))
             row = replace(row, sights=(*row.sights, unwritten))
         self.rows[path] = row
         return digest
