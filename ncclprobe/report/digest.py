@@ -84,7 +84,19 @@ def problems(report: Report) -> list[Problem]:
     alike: dict[tuple[object, ...], Problem] = {}
     for (name, finding), nodes in where.items():
         f = finding
-        key = (name, f.severity, f.message, f.blame, f.action, f.confidence, f.remedy, f.nodes, f.related, *nodes)
+        key = (
+            name,
+            f.severity,
+            f.message,
+            f.blame,
+            f.action,
+            f.confidence,
+            f.remedy,
+            f.nodes,
+            f.related,
+            f.loss,
+            *nodes,
+        )
         before = alike.get(key)
         subjects = dict.fromkeys((*(before.subjects if before else ()), finding.subject))
         alike[key] = Problem(name, before.finding if before else finding, tuple(nodes), tuple(subjects))
