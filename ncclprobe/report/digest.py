@@ -137,6 +137,11 @@ def _briefly(problem: Problem, report: Report) -> str:
     return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
 
 
+def when(started: str) -> str:
+    """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
+    return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))
+
+
 def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
