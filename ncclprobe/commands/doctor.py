@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -91,6 +91,11 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _look_s(timeout_s: float) -> float:
+    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
 def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
