@@ -8,12 +8,12 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from ncclprobe import __version__
-from ncclprobe.engine import suppressions
+from ncclprobe import __version__, run_clock
+from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -32,6 +32,7 @@ from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
+LEFT: frozenset[Source] = frozenset({"files"})
 
 
 class Judging(Protocol):
@@ -73,8 +74,9 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    clock = run_clock.began()
+    started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     found = every_check(sources)
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -117,17 +119,19 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
+    left: Facts | None = None,
 ) -> Report:
     """The report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
+    `left`: the facts of the files that a job left.
     """
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
-    verdicts = judge(snapshots, question.checks, job, run)
+    verdicts = judge(snapshots, question.checks, job, run if left is None else left)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
     notes = (*question.accepted.announce(lived_with), *notes)
@@ -138,6 +142,7 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
+    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -145,9 +150,11 @@ def diagnose(
         command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
+        scope=areas.scope(snapshots, job),
+        areas=areas.areas(snapshots, verdicts, job, launch.nnodes, "" if run is None else measured.in_words(run)),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,
@@ -156,8 +163,15 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
+        **({} if left is None else _explained(left, verdicts, question.checks)),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
+
+
+def _explained(left: Facts, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
+    from ncclprobe.localise.causes import causes
+
+    return {"causes": causes(verdicts, {check.id: check.cause for check in checks if check.cause})}
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

@@ -163,6 +163,8 @@ def comm_id(settings: Settings, interfaces: Interfaces, software: Software | Abs
         (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, hcas(8), NO_NCCL),
         (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, hcas(8), NO_NCCL),
+        (PLAIN, Interfaces((LO,)), hcas(8), NO_NCCL),
     ],
     good=lambda: [
         (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
@@ -183,12 +185,16 @@ def ifname_virtual(
     Right: NCCL uses no virtual interface for its sockets.
     Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
-    pytorch-operator#332).
+    pytorch-operator#332). A list of one's own replaces NCCL's: ^docker0 lets lo in, which comes first
+    (src/os/linux.cc:411 leaves out ::1 alone).
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
     every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
+    if names and interfaces.by_name[names[0]].loopback:
+        others = " before every other" if len(names) > 1 else ": no other is up with an address"
+        yield jobs_fail(names[0], f"is the interface of NCCL's bootstrap{others}, and it leads to no other node", shown)
     made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
     for position, name in enumerate(names):
         if name not in made:
