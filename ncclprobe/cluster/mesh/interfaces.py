@@ -22,6 +22,7 @@ from ncclprobe.nccl.interfaces import find_by
 
 _MAX_GLOO = 4  # of its devices; more than one are for bandwidth, and rare
 
+
 def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None) -> list[MeshInterface]:
     """Return the interfaces of a node by role. One that NCCL would take is not listed again as ``default``.
 
