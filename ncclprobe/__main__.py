@@ -35,7 +35,7 @@ COMMANDS = {
     "topo": "Show how GPUs and NICs reach each other, from nvidia-smi here or from its saved output.",
     "expect": "Show what a machine should reach, why, and what a fault costs.",
     "checks": "List every check.",
-    "explain": "Explain one check: the problem, why it matters, how it is decided, how to fix it.",
+    "explain": "Say why a job failed, from its logs and dumps; or explain one check or variable.",
     "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
     "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
     "report": "Render a saved JSON report, and exit with the code of its verdict.",

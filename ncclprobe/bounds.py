@@ -104,7 +104,7 @@ STORE_VALUE_BYTES = 8 << 20
 RESOLVED_ADDRESSES = 8
 """Addresses of rank 0's name that are tried."""
 LISTENERS = 21
-"""Of a node: NCCL uses up to 16 interfaces (MAX_IFS), and there is the default interface."""
+"""Of a node: NCCL uses up to 16 interfaces (MAX_IFS), gloo is tried on up to 4, and there is the default interface."""
 LISTENER_CHARACTERS = 64
 """An interface's name, an address."""
 STREAM_BYTES = 64 << 20

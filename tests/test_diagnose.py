@@ -14,7 +14,7 @@ from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
-from ncclprobe.engine.diagnose import MACHINE, MEASURED, ask, diagnose, every_check
+from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, advisory, counted, run_facts, unused_devices
 from ncclprobe.errors import UsageError
@@ -81,8 +81,10 @@ def test_a_fact_has_the_source_of_the_folder_it_lies_in() -> None:
 
 def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
     doctors, all_of_them = every_check(MACHINE), every_check()
-    assert {c.id for c in all_of_them} - {c.id for c in doctors} == {c.id for c in all_of_them if c.of_run}
-    assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them}
+    of_logs = {c.id for c in every_check(LEFT)}
+    assert {c.id for c in all_of_them} - {c.id for c in doctors} == {c.id for c in all_of_them if c.of_run} | of_logs
+    assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them} - of_logs
+    assert {name.partition(".")[0] for name in of_logs} == {"log"}
     assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
 
 
