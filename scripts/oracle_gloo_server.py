@@ -35,7 +35,7 @@ from ncclprobe.facts.resolver import resolve_own
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.values import asdict
 
-TIMEOUT = datetime.timedelta(seconds=15)
+TIMEOUT = datetime.timedelta(seconds=8)
 CASE_DEADLINE_S = 40.0
 COMMAND_DEADLINE_S = 30
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
