@@ -1,7 +1,7 @@
 """Networks of several nodes, in which the installed torch makes gloo groups, one process per rank.
 
-Started by `scripts/oracle_gloo.py` as root, with one JSON request on standard input: {worlds}. The JSON answer goes to
-standard output. Each node of a world is a network namespace held by a process; each rank of a case is a fork of this
+Started by `scripts/oracle_gloo.py` as root: for each world, a line of JSON on standard input, it writes one on standard
+output. Each node of a world is a network namespace held by a process; each rank of a case is a fork of this
 process, which has imported torch, that enters the namespace and takes a host name and an /etc/hosts of its own.
 """
 
@@ -48,10 +48,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Answer the one request with a list: of each world {interfaces, answers}."""
-    worlds = json.load(sys.stdin)["worlds"]
+    """Answer each line with {interfaces, answers}."""
     _succeed(libc.unshare(_CLONE_NEWNET))
-    json.dump([play(world) for world in worlds], sys.stdout)
+    for line in sys.stdin:
+        print(json.dumps(play(json.loads(line))), flush=True)
 
 
 def play(world: dict[str, Any]) -> dict[str, Any]:
