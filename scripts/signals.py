@@ -255,7 +255,7 @@ def doctors(runs: int, dice: random.Random, folder: Path, tell: Tell) -> None:
         def begin(run: Run) -> None:
             from tests.lab.hosts import enter
 
-            limits = ["--timeout", f"{TIMEOUT_S['doctor']:g}", "--wait", "12"]
+            limits = ["--timeout", f"{TIMEOUT_S['doctor']:g}", "--wait", "6"]
             for host in lab.hosts:
                 flags = ["--nnodes", "4", "--node-rank", str(host.number - 1), "--master-addr", "n0"]
                 own = ["-m", "ncclprobe.doctor", "--backend", "gloo", *limits, *flags, "--master-port", "29500"]

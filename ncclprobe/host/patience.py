@@ -1,7 +1,7 @@
 """Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
 
+import _thread
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -19,7 +19,7 @@ class _Worker:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True).start()
+        _thread.start_new_thread(self._serve, ())  # threading waits for ever for one that has no memory to begin with
 
     def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
         """Return what `work` returned, or what it raised. Raises Empty where it takes longer."""
@@ -73,11 +73,11 @@ def _hired(what: str) -> _Worker:
     try:
         return _Worker()
     except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
-        raise Failed(f"{what}: {error}") from None
+        raise TimedOut(f"{what}: not asked, for {error}") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
-    except (OSError, HostError, ValueError) as error:
+    except (OSError, HostError, ValueError, MemoryError) as error:
         return None, error
