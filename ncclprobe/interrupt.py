@@ -21,7 +21,7 @@ else:
     import _signal as signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NO_MEMORY = "no memory is left to this process (ulimit -v, or the limit of its cgroup)"
+NO_MEMORY = "no memory is left to this process (raise ulimit -v, or the limit of its cgroup)"
 _INCONCLUSIVE = 3  # of model.findings.ExitCode, which takes too long to import here
 _CLEANING_S = 2.0
 """For removing what was made for the run. After it, or where the exception comes to nothing, the process ends."""

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.errors import Denied, Failed, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
@@ -117,17 +117,17 @@ class LiveHost:
 
 
 def _looked(kind: str, rest: Sequence[str]) -> str:
-    """Return what a source of this process's own says. Raises Denied where the kernel's files are hidden: what cannot
+    """Return what a source of this process's own says. Raises Failed where the kernel's files are hidden: what cannot
     be seen is not known to be missing.
     """
     try:
         answer = _SOURCES[kind](*rest)
     except (FileNotFoundError, NotADirectoryError):
         if rest and (why := hidden(rest[0])):
-            raise Denied(f"{kind} {rest[0]}: {why}") from None
+            raise Failed(f"{kind} {rest[0]}: {why}") from None
         raise
     if kind == "list" and answer == "[]" and (why := hidden(rest[0])):
-        raise Denied(f"list {rest[0]}: {why}")
+        raise Failed(f"list {rest[0]}: {why}")
     return answer
 
 

@@ -72,8 +72,8 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 def _hired(what: str) -> _Worker:
     try:
         return _Worker()
-    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
-        raise TimedOut(f"{what}: not asked, for {error}") from None
+    except RuntimeError as error:
+        raise TimedOut(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
