@@ -23,6 +23,7 @@ else:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NO_MEMORY = "no memory is left to this process (raise ulimit -v, or the limit of its cgroup)"
 _INCONCLUSIVE = 3  # of model.findings.ExitCode, which takes too long to import here
+_LONGEST_S = 1e7  # of a --timeout that means anything; inf: there is none
 _CLEANING_S = 2.0
 """For removing what was made for the run. After it, or where the exception comes to nothing, the process ends."""
 
@@ -91,7 +92,7 @@ def end_by(seconds: float) -> None:
 
     The last resort: Python waits without a limit for a thread that had no memory to begin with. Main thread only.
     """
-    if _State.raising:
+    if _State.raising and seconds < _LONGEST_S:
         signal.signal(signal.SIGALRM, _out_of_time)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ncclprobe import interrupt
+from ncclprobe import interrupt, run_clock
 
 _BROKEN, _INCONCLUSIVE = 1, 3  # of model.findings.ExitCode, which cannot be imported here
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def program(*command: str) -> NoReturn:
     """Run the command line after the words `command`, and end this process with its exit code."""
+    run_clock.begin()
     interrupt.take_over()
     try:
         from ncclprobe.__main__ import main

@@ -1,185 +1,104 @@
-"""``ncclprobe explain ID``: one check in full, with an example that triggers it and one that does not; or one variable.
+"""``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: one check, or one variable."""
 
-Everything printed is read from the check itself, and its examples are judged while they are printed: they cannot
-disagree with what the check does.
-"""
-
-import difflib
-import re
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Any
-
-from msgspec import NODEFAULT
-from msgspec.structs import FieldInfo, fields
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from ncclprobe.commands import arguments
-from ncclprobe.engine.diagnose import every_check
 from ncclprobe.errors import UsageError
-from ncclprobe.model.findings import Finding, Status
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check, Collector, Need
-from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
-from ncclprobe.nccl.parameters import Parameter, table
-from ncclprobe.units import printable
 
-_WIDTH = 96
-_SOURCES = re.compile(
-    r"[A-Za-z][\w./-]*#\d+"  # nccl#342
-    r"|\b(?:src|drivers|net|mm|graph|torch|Documentation|gloo|plugins)/[\w./-]*\w(?::\d+)?"
-    r"|\b\w+\([1-8]\)"  # mlock(2)
-    r"|\b[\w-]+\.(?:cc|cpp|rst|hpp|h|py)\b(?::\d+)?"
-)
+_EXIT_CODES = """\
+exit codes:
+  0  the files could be read
+  2  wrong usage, or a file that cannot be read
+with --exit-code:
+  3  something failed, and its cause cannot be told
+  4  a cause is named"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
+    """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
+    options = _parser().parse_args(argv)
+    if len(options.what) == 1 and not _is_file(options.what[0]):
+        from ncclprobe.engine.entries import entry
+
+        try:
+            lines = entry(options.what[0])
+        except UsageError as error:
+            raise UsageError(f"{error}; and there is no file of this name") from None
+        print("\n".join(lines))
+        return 0
+    return _explain(options, argv)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return text == "-" or "/" in text or "*" in text or Path(text).exists()
+    except (OSError, ValueError):
+        return True
+
+
+def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    from ncclprobe.engine import diagnose
+    from ncclprobe.engine.left import looked_at, refuse_nothing_read
+    from ncclprobe.host import left
+    from ncclprobe.model.snapshot import Job
+    from ncclprobe.report import delivery
+
+    redactor = arguments.redactor(options)
+    files = left.named(options.what)
+    question = diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT)
+    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
+    show = _Progress()
+    found = looked_at(files, signs, show)
+    show.end()
+    refuse_nothing_read(found, files)
+    report = diagnose.diagnose(question, [], left=found)
+    report = redactor.report(report) if redactor else report
+    delivery.deliver(report, options)
+    return report.exit_code if options.exit_code else 0
+
+
+class _Progress:
+    """Shows on a terminal, in one line that is written over, how far reading came."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __call__(self, text: str) -> None:
+        """Show `text` in place of what was shown before."""
+        if sys.stderr.isatty():
+            width = max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
+            sys.stderr.write(f"\r{text[:width]:<{min(self._shown, width)}}")
+            self._shown = len(text)
+        elif not self._shown:
+            print(f"ncclprobe: {text}", file=sys.stderr)
+            self._shown = 1
+
+    def end(self) -> None:
+        """Leave an empty line."""
+        if self._shown and sys.stderr.isatty():
+            sys.stderr.write(f"\r{'':<{self._shown}}\r")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "explain",
-        "Explain a check: the problem, why it matters, how it is decided and how to fix it; or a variable of NCCL.",
+        "Say why a job failed, from what it left behind: logs of its ranks in any form, flight-recorder dumps, answers "
+        "of NCCL's RAS, the kernel's log. Or explain a check, or a variable of NCCL.",
+        _EXIT_CODES,
     )
-    help_ = "Explain this check, such as env.bool-word (see `ncclprobe checks`), or variable, such as NCCL_IB_TIMEOUT."
-    parser.add_argument("id", metavar="ID", help=help_)
-    wanted = parser.parse_args(argv).id
-    lines = variable(table()[wanted]) if wanted in table() else explanation(_named(wanted))
-    print("\n".join(lines))
-    return 0
-
-
-def variable(parameter: Parameter) -> Iterator[str]:
-    """Yield the lines on one variable of NCCL's table."""
-    bounds = tuple("" if bound is None else str(bound) for bound in (parameter.low, parameter.high))
-    values = "|".join(parameter.words) or ("..".join(bounds) if any(bounds) else "")
-    since, gone = (".".join(map(str, version)) if version else "" for version in (parameter.since, parameter.gone))
-    told = {
-        "read by": "nothing" if parameter.owner == "none" else parameter.owner,
-        "type": f"{parameter.type} {values}".rstrip(),
-        "default": parameter.default,
-        "since": since,
-        "ignored": gone and f"from {gone} on",
-        "instead": parameter.instead,
-        "scope": {"job": "must agree on all ranks", "rank": "may differ between ranks"}.get(parameter.scope, ""),
-        "hazard": parameter.hazard,
-        "source": parameter.source,
-    }
-    yield parameter.name
-    yield ""
-    for name, text in told.items():
-        yield from _wrapped(f"{name + ':':<10}", text) if text else ()
-
-
-def _named(wanted: str) -> Check:
-    checks = {check.id: check for check in every_check()}
-    if wanted in checks:
-        return checks[wanted]
-    near = difflib.get_close_matches(wanted, checks, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`ncclprobe checks` lists them"
-    raise UsageError(f"{printable(wanted)}: there is no such check; {hint}")
-
-
-def explanation(check: Check) -> Iterator[str]:
-    """Yield the lines of the whole text."""
-    yield f"{check.id}  {check.title}"
-    yield ""
-    yield from _wrapped("passes:   ", f"{check.right}.")
-    yield from _wrapped("why:      ", check.why)
-    yield from _wrapped("fix:      ", check.fix)
-    yield ""
-    yield from _decision(check)
-    sources = dict.fromkeys(_SOURCES.findall(f"{check.why} {check.fix}"))
-    if sources:
-        yield from _wrapped("sources:  ", ", ".join(sources))
-    yield ""
-    yield from _example("triggers it", check, check.bad[0])
-    yield ""
-    yield from _example("does not", check, _nearest(check.bad[0], check.good), but=check.bad[0])
-
-
-def _decision(check: Check) -> Iterator[str]:
-    collectors = {c.produces: c for c in discover("ncclprobe.facts", Collector)}
-    lead = "decided:  "
-    for need in check.needs:
-        yield from _wrapped(lead, _origin(need, collectors))
-        lead = " " * len(lead)
-    if check.applies:
-        yield from _wrapped("applies:  ", f"only {check.applies.words}")
-    inconclusive = ": a run that could not look is inconclusive" if check.required else ""
-    yield f"standing: {check.standing}{inconclusive}"
-    yield f"needs:    {check.privilege or 'no privilege of its own'}"
-    silenced = f"when {check.requires} fails, which explains it; " if check.requires else ""
-    yield from _wrapped("silenced: ", f"{silenced}with --ignore '{check.id}=SUBJECT', or in ncclprobe.toml")
-
-
-def _origin(need: Need, collectors: Mapping[type, Collector]) -> str:
-    """Return a fact, and where it comes from: the first sentence of its collector."""
-    made = collectors.get(need.fact)
-    doc = " ".join(((made.run if made else need.fact).__doc__ or "").strip().partition("\n\n")[0].split())
-    copes = " (or without it)" if need.accepts_absent else ""
-    return f"{need.fact.__name__}{copes}: {doc}"
-
-
-def _nearest(bad: tuple[Any, ...], good: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the example that has most in common with `bad`: what differs is what matters."""
-    return max(good, key=lambda example: sum(one == other for one, other in zip(example, bad, strict=True)))
-
-
-def _example(word: str, check: Check, example: tuple[Any, ...], but: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Yield the arguments, without those that are as in `but`, and what the check says of them."""
-    yield f"example that {word}:"
-    same = [need.name for need, value, old in zip(check.needs, example, but, strict=False) if value == old]
-    for need, value in zip(check.needs, example, strict=True):
-        if need.name not in same:
-            yield from _wrapped(f"    {need.name} = ", shown(value))
-    if same:
-        yield from _wrapped("    ", f"{', '.join(same)}: as above")
-    findings = list(check.run(*example))
-    for finding in findings:
-        yield from _wrapped("    -> ", _said(finding))
-    if not findings:
-        yield f"    -> {Status.PASS.value}"
-
-
-def _said(finding: Finding) -> str:
-    return f"{finding.severity.value.upper()} {finding.subject}: {finding.message} (seen: {finding.seen})"
-
-
-def shown(value: Any) -> str:
-    """Return a fact as a person reads it: of every value only the fields that differ from their defaults."""
-    if isinstance(value, Absent):
-        return f"not known ({value.why})"
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, Struct):
-        told = [f"{f.name}={shown(getattr(value, f.name))}" for f in fields(value) if _told(value, f)]
-        return f"{type(value).__name__}({', '.join(told)})"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return _listed(value)
-    return repr(value)
-
-
-def _told(value: Any, field: FieldInfo) -> bool:
-    own = getattr(value, field.name)
-    if field.default is not NODEFAULT:
-        return bool(own != field.default)
-    return field.default_factory is NODEFAULT or bool(own != field.default_factory())
-
-
-def _listed(values: Any) -> str:
-    """Return elements in brackets; a run of whole numbers as its ends, and more than a few by their number."""
-    items = sorted(values) if isinstance(values, (set, frozenset)) else list(values)
-    whole = len(items) > 4 and all(type(item) is int for item in items)
-    if whole and items == list(range(items[0], items[-1] + 1)):
-        return f"[{items[0]}..{items[-1]}]"
-    texts = [shown(item) for item in items]
-    rest = f", … {len(texts)} in all" if len(texts) > 4 else ""
-    return f"[{', '.join(texts[:4])}{rest}]"
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    clean = printable(" ".join(text.split()))
-    filler = textwrap.TextWrapper(_WIDTH, lead, " " * len(lead), break_long_words=False, break_on_hyphens=False)
-    return filler.wrap(clean) or [lead]
+    parser.add_argument("what", nargs="+", metavar="FILE|ID",
+        help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
+        "file is a check, such as env.bool-word (see `ncclprobe checks`), or a variable, such as NCCL_IB_TIMEOUT."
+    )  # fmt: skip
+    parser.add_argument("--exit-code", action="store_true",
+        help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told.",
+    )  # fmt: skip
+    arguments.arguments(parser, judges=False)
+    arguments.selection(parser)
+    arguments.redaction(parser)
+    parser.set_defaults(fail_on="fail")
+    return parser

@@ -8,12 +8,12 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ncclprobe import __version__
-from ncclprobe.engine import suppressions
+from ncclprobe import __version__, run_clock
+from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -30,8 +30,12 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import printable
 
+if TYPE_CHECKING:
+    from ncclprobe.engine.left import LeftBehind
+
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
+LEFT: frozenset[Source] = frozenset({"files"})
 
 
 class Judging(Protocol):
@@ -73,8 +77,9 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    clock = run_clock.began()
+    started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     found = every_check(sources)
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -117,17 +122,24 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
+    left: "LeftBehind | None" = None,
 ) -> Report:
     """The report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
+    `left`: what the files say that a job left.
     """
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
-    verdicts = judge(snapshots, question.checks, job, run)
+    if left is None:
+        verdicts = judge(snapshots, question.checks, job, run)
+    else:
+        from ncclprobe.engine import explained  # and with it the readers of logs
+
+        verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
     notes = (*question.accepted.announce(lived_with), *notes)
@@ -138,6 +150,7 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
+    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -145,9 +158,11 @@ def diagnose(
         command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
+        scope=areas.scope(snapshots, job),
+        areas=areas.areas(snapshots, verdicts, job, launch.nnodes, "" if run is None else measured.in_words(run)),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,
@@ -156,6 +171,7 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
+        **({} if left is None else explained.sections(left, verdicts, question.checks)),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 
@@ -178,7 +194,7 @@ def launch_of(snapshot: Snapshot) -> Launch:
 
 
 def _launch_row(snapshots: Sequence[Snapshot]) -> LaunchRow:
-    launch = launch_of(snapshots[0])
+    launch = launch_of(snapshots[0]) if snapshots else Launch()
     return LaunchRow(launch.kind, launch.nnodes, launch.world_size)
 
 

@@ -12,10 +12,9 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ncclprobe import interrupt
+from ncclprobe import bounds, interrupt
 from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
 
-MAX_OUTPUT_BYTES = 16 << 20
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
 RUNNING: "set[subprocess.Popen[bytes]]" = set()
@@ -42,8 +41,8 @@ def run(argv: Sequence[str], patience_s: float) -> str:
         code = process.poll()
     finally:
         abandon(process)
-    if len(out) + len(err) > MAX_OUTPUT_BYTES:
-        raise Failed(f"{what}: printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+    if len(out) + len(err) > bounds.ANSWER_BYTES:
+        raise Failed(f"{what}: printed more than {bounds.ANSWER_BYTES >> 20} MiB")
     if code is None:
         raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
     if code:
@@ -68,7 +67,7 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
                 texts[key.fileobj] += chunk  # type: ignore[index]
                 if not chunk:
                     selector.unregister(key.fileobj)
-            if sum(map(len, texts.values())) > MAX_OUTPUT_BYTES:
+            if sum(map(len, texts.values())) > bounds.ANSWER_BYTES:
                 break
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -19,10 +19,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
 from ncclprobe.host.command import RUNNING, abandon
 
-MAX_ANSWER_BYTES = 1 << 20  # a hundred times the longest there is: every field of 36 links, all refused
 _LIBRARY = "libnvidia-ml.so.1"
 # The path by hand: `-m` would put the working directory first, and with it any `json.py` that lies there.
 _SERVE = "import sys; sys.path[:] = sys.argv[1:]; from ncclprobe.host.nvml_server import serve; serve()"
@@ -113,8 +113,8 @@ def _receive(process: "subprocess.Popen[bytes]", what: str, patience_s: float) -
         if not chunk:
             raise TimedOut(f"{what}: the process that asked died ({_end(process)}); the driver may be broken")
         line += chunk
-        if len(line) > MAX_ANSWER_BYTES:
-            raise TimedOut(f"{what}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB was not waited for")
+        if len(line) > bounds.NVML_ANSWER_BYTES:
+            raise TimedOut(f"{what}: an answer of more than {bounds.NVML_ANSWER_BYTES >> 20} MiB was not waited for")
     return line
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from conftest import answers
-from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, printed, rewrap
+from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, plain, printed, rewrap
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +107,7 @@ def test_a_matrix_of_pcie_paths_alone_is_not_taken_for_a_lack_of_nvlink(text: st
 def test_blank_affinities_are_told_from_columns_that_are_not_there(
     titles: str, tail: str, affinities: tuple[str | None, ...]
 ) -> None:
-    matrix = parse(f"\tGPU0\t{titles}\nGPU0\t X \t{tail}\n\nLegend:\n")[0]
+    matrix = parse(f"\tGPU0\t{titles}\nGPU0\t X \t{tail}\n\nLegend:\n  NV# = links\n")[0]
     assert (*matrix.cpu_affinity, *matrix.numa_affinity, *matrix.gpu_numa_id) == affinities
     assert not matrix.incomplete
 
@@ -127,14 +127,22 @@ def test_a_markdown_table_with_the_affinities_in_front_is_read() -> None:
     assert matrix.links == {"GPU0": {"GPU0": "X", "mlx5_0": "PIX"}, "mlx5_0": {"GPU0": "PIX", "mlx5_0": "X"}}
 
 
-def test_a_nic_that_the_legend_leaves_out_keeps_its_label() -> None:
-    machine = Printed(1, 2, (("X", "PIX", "SYS"), ("PIX", "X", "SYS"), ("SYS", "SYS", "X")), (("0-7",),))
-    text = machine.text()
-    assert parse(text.replace("  NIC1: mlx5_3\n", ""))[0].nics == ("mlx5_2", "NIC1")
-    assert parse(text.replace("mlx5_2\n", "mlx5_2 -> eth2 (rail 0)\n"))[0].nics == ("mlx5_2", "mlx5_3")
-    assert parse(text.replace("mlx5_2\n  NIC1", "mlx5_2   NIC1"))[0].nics == ("mlx5_2", "mlx5_3")
-    with pytest.raises(ParseError, match="one name to two devices"):
-        parse(text.replace("mlx5_3", "mlx5_2"))
+THREE = Printed(
+    2, 3, (("X", *["PIX"] * 4), *(("PIX",) * n + ("X",) + ("PIX",) * (4 - n) for n in range(1, 5))), (("0-7", "0"),) * 2
+)
+
+
+@pytest.mark.parametrize("glue", ["GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinity\tNUMA"])
+def test_a_header_that_is_glued_is_parted(glue: str) -> None:
+    text = plain(THREE.text()).partition("NIC Legend")[0]
+    for label, name in zip(THREE.labels, THREE.names, strict=True):
+        text = text.replace(label, name)
+    assert parse(on_header(lambda line: line.replace(glue, glue.replace("\t", "")))(text)) == (THREE.matrix(),)
+
+
+def test_a_header_without_any_blank_is_parted() -> None:
+    bare = on_header(lambda line: re.sub(r"\s", "", line))(plain(THREE.text()))
+    assert parse(bare) == (THREE.matrix(),)
 
 
 def test_a_column_that_only_the_legend_knows_is_missed() -> None:
@@ -147,8 +155,8 @@ def without(line: int) -> Callable[[str], str]:
     return lambda text: "\n".join(text.splitlines()[:line] + text.splitlines()[line + 1 :])
 
 
-def test_a_text_without_rows_of_nics_is_whole() -> None:
-    assert parse(replace(PAIR, nic_rows=False).text())[0].incomplete == ()
+def test_a_text_without_rows_of_nics_says_so() -> None:
+    assert parse(replace(PAIR, nic_rows=False).text())[0].incomplete == ("row NIC0 is missing",)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +210,10 @@ def cells(matrix: Matrix) -> list[list[str]]:
 
 
 def whole_or_said(machine: Printed, text: str) -> None:
-    """A damaged text is refused, or says what is missing, or shows every cell (rows of NICs may all be cut off)."""
+    """A damaged text is refused, or says what is missing, or shows every cell."""
     with suppress(ParseError):
         (found,) = parse(text)
-        expected = cells(machine.matrix())
-        every = expected if any(nic in found.links for nic in found.nics) else expected[: machine.gpus]
-        assert found.incomplete or (cells(found) == every and len(found.nics) == machine.nics)
+        assert found.incomplete or (cells(found) == cells(machine.matrix()) and len(found.nics) == machine.nics)
 
 
 @given(printed(), st.booleans(), st.data())
@@ -290,10 +296,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         "x:",
         "NV1",
         "CPU Affinity ",
+        "NIC0: a-",
+        "NIC0 ",
+        "mlx5_",
         "\tGPU0\nGPU0\tX\n",
     ],
 )
-@pytest.mark.parametrize("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t"])
+@pytest.mark.parametrize("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t", "\tGPU0\nGPU0\tX\nNIC Legend:\n"])
 def test_the_work_grows_as_the_text(piece: str, before: str) -> None:
     """Counted in calls, Python's and C's, so that it does not depend on the machine."""
     small, large = (calls(before + piece * times) for times in (500, 4000))

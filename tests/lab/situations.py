@@ -37,6 +37,11 @@ class Situation(Struct, frozen=True):
     code: int = 0
     limit_bytes: int = 0
 
+    @property
+    def memory(self) -> bool:
+        """Whether memory is so scarce that a run may say that there is none, and judge nothing."""
+        return self.prepare.startswith("ulimit -v")
+
 
 KMSG = {"gpu.xid": "needs root, kernel.dmesg_restrict=0, or the group adm"}
 NO_SYS = {
@@ -143,6 +148,9 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
                 codes.append("not here")
                 continue
             codes.append(str(done.returncode))
+            if not done.stdout:
+                lost.setdefault(done.stderr.strip(), []).append("all")
+                continue
             checks = json.loads(done.stdout)["checks"]
             before = whole.setdefault(backend, {check["id"]: check["status"] for check in checks})
             for check in checks if backend == "nccl" else ():

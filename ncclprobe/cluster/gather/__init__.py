@@ -16,10 +16,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.cluster.gather.coordinator import run_coordinator
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
-from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
+from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over
 from ncclprobe.engine.observe import Heard, heard_by_rank, observed
@@ -141,7 +142,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
 
 def _name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
     """Return the scheduler's name of this node, or else its own."""
-    return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[:MAX_NAME]
+    return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[: bounds.NAME_CHARACTERS]
 
 
 def _parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:

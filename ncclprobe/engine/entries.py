@@ -1,0 +1,59 @@
+"""What is known of a check, of a variable, or of a group of either: as lines, for a screen or a page."""
+
+import difflib
+from collections.abc import Iterator
+
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.entry_of_check import of_check
+from ncclprobe.engine.entry_of_variable import of_variable, purpose
+from ncclprobe.engine.screen import COLUMNS
+from ncclprobe.errors import UsageError
+from ncclprobe.model.rules import Check
+from ncclprobe.nccl.parameters import nearest, table
+from ncclprobe.units import plural, printable
+
+_MOST_SUGGESTED = 3
+
+
+def entry(wanted: str) -> list[str]:
+    """Return the lines on the check or variable `wanted`, or on the group whose names begin so: ``ib``, ``NCCL_IB_``.
+
+    Raises UsageError where there is none, naming the nearest checks and variables.
+    """
+    if variable := table().get(wanted) or table().get(wanted.upper()):
+        return of_variable(variable)
+    checks = {check.id: check for check in every_check()}
+    if wanted in checks:
+        return of_check(checks[wanted])
+    if group := list(_group(wanted.rstrip("*"), checks)):
+        return group
+    near = _near(wanted, checks)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`ncclprobe checks` lists the checks"
+    raise UsageError(f"{printable(wanted)}: there is no such check or variable; {hint}")
+
+
+def _group(prefix: str, checks: dict[str, Check]) -> Iterator[str]:
+    """Yield a line for each check, or each variable, of a prefix that ends where a part of a name does."""
+    ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
+    names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
+    rows = [(each, checks[each].title) for each in ids] or [(each, purpose(table()[each])) for each in names]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        line = f"{name:<{width}}  {text}"
+        yield line if len(line) <= COLUMNS else f"{line[: COLUMNS - 2].rstrip()} …"
+    if rows:
+        yield ""
+        yield f"{plural(len(rows), 'check' if ids else 'variable')}; `ncclprobe explain NAME` explains one"
+
+
+def _near(wanted: str, checks: dict[str, Check]) -> list[str]:
+    """Return checks and variables whose names are like `wanted`, the likest first."""
+    upper = wanted.upper()
+    corrected = [name] if (name := nearest(upper)) else []
+    within = [name for name in table() if len(wanted) > 3 and name.endswith(f"_{upper}")]
+    alike = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
+    alike += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
+    alike += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
+    found = dict.fromkeys((*corrected, *within, *alike))
+    likeness = {each: difflib.SequenceMatcher(None, each.upper(), upper).ratio() for each in found}
+    return sorted(found, key=lambda each: -likeness[each])[:_MOST_SUGGESTED]
