@@ -149,7 +149,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
                 continue
             codes.append(str(done.returncode))
             if not done.stdout:
-                lost.setdefault(done.stderr.strip(), []).append("all")
+                lost.setdefault(done.stderr.strip().splitlines()[-1], []).append("all")
                 continue
             checks = json.loads(done.stdout)["checks"]
             before = whole.setdefault(backend, {check["id"]: check["status"] for check in checks})
