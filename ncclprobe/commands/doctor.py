@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ncclprobe import bounds
+from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -31,6 +31,7 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
