@@ -29,9 +29,9 @@ def variables(**values: str) -> Change:
     return change
 
 
-def torchrun(nodes: int, **values: str) -> Change:
-    """Rank 0 of torchrun on so many nodes with eight ranks each."""
-    counts = {"WORLD_SIZE": str(8 * nodes), "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": str(nodes)}
+def torchrun(nodes: int, ranks: int = 8, **values: str) -> Change:
+    """Rank 0 of torchrun on so many nodes with `ranks` ranks each."""
+    counts = {"WORLD_SIZE": str(ranks * nodes), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_WORLD_SIZE": str(nodes)}
     zeros = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
     return variables(TORCHELASTIC_RUN_ID="4711", **counts, **zeros, **values)
 
