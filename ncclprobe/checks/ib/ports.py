@@ -237,11 +237,20 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     some = any(device.opens for device in known)
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = fail if some or several else note if single_node(launch) else warn
+    if known and not some:
+        names = listed([each.name for each in known])
+        nodes = any(isinstance(each.verbs, str) and each.verbs for each in known)
+        cause = "this process can open no node there" if nodes else "there is no uverbs node"
+        message = f"{cause}, so NCCL leaves out {names} and goes over sockets between nodes"
+        yield tell(
+            "/dev/infiniband", message, blame="image", action="fix-image", evidence="open /dev/infiniband/uverbs*"
+        )
+        return
     for each in known:
         if not each.opens:
             node = f"/dev/infiniband/{each.verbs}" if isinstance(each.verbs, str) and each.verbs else ""
             message = f"{node} does not open for this process" if node else "has no node below /dev/infiniband"
-            rest = "" if not some else ", those of others do" if node else ", others have"
+            rest = ", those of others do" if node else ", others have"
             evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
             yield tell(each.name, message + rest, blame="image", action="fix-image", evidence=evidence)
 
