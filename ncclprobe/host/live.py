@@ -4,7 +4,6 @@ Nothing here may hang: files and names are asked for on a thread that is abandon
 NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
-import contextlib
 import fnmatch
 import importlib.util
 import json
@@ -13,7 +12,6 @@ import pwd
 import re
 import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from io import FileIO
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
+from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
@@ -31,7 +29,6 @@ MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
 """Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
 _WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
-_METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
     "torch",
     *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
@@ -301,17 +298,6 @@ def _plain(value: Any) -> Any:
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
 
 
-def _packages() -> str:
-    """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
-    versions: dict[str, str] = {}
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            for match in map(_METADATA.fullmatch, _names(folder or ".")):
-                if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
-                    versions.setdefault(name, match[2])  # the first on the path is the one that imports
-    return json.dumps(dict(sorted(versions.items())))
-
-
 def _module(name: str) -> str:
     found = importlib.util.find_spec(name)
     if found is None or not found.origin:
@@ -342,7 +328,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
-    "packages": _packages,
+    "packages": lambda: json.dumps(code.distributions(_PACKAGES)),
+    "interpreter": lambda: json.dumps(code.interpreter()),
+    "tree": lambda folder: json.dumps(code.tree(folder)),
     "module": _module,
 }
 _PATIENCE_S = {
@@ -351,6 +339,8 @@ _PATIENCE_S = {
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,
+    "interpreter": 10.0,
+    "tree": 20.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
     "elf_texts": 10.0,
