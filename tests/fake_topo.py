@@ -56,7 +56,12 @@ class Printed(Struct, frozen=True):
             cpu_affinity=columns[0],
             numa_affinity=columns[1],
             gpu_numa_id=columns[2],
+            incomplete=() if self.nic_rows or not self.nics else (without_rows(self.labels[self.gpus :]),),
         )
+
+
+def without_rows(labels: list[str]) -> str:
+    return f"rows {labels[0]} to {labels[-1]} are missing" if labels[1:] else f"row {labels[0]} is missing"
 
 
 def tail_text(tail: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ncclprobe.commands import checks, explain
-from ncclprobe.engine import diagnose
+from ncclprobe.engine import diagnose, entries
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu
@@ -37,7 +37,7 @@ def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFix
 
 @every_check
 def test_an_explanation_shows_examples_that_do_what_it_says(check: Check) -> None:
-    text = "\n".join(explain.explanation(check))
+    text = "\n".join(entries.explanation(check))
     triggers, _, does_not = text.partition("example that does not:")
     assert "-> FAIL" in triggers or "-> WARN" in triggers or "-> NOTE" in triggers
     assert "-> FAIL" not in does_not
@@ -49,13 +49,13 @@ def test_an_explanation_shows_examples_that_do_what_it_says(check: Check) -> Non
 
 def test_an_explanation_names_facts_condition_standing_and_sources() -> None:
     check = next(check for check in CHECKS if check.id == "launch.master-loopback")
-    text = " ".join(" ".join(explain.explanation(check)).split())
+    text = " ".join(" ".join(entries.explanation(check)).split())
     assert "Master: Resolve MASTER_ADDR by getaddrinfo(3)" in text
     assert "applies: only where MASTER_ADDR is set" in text
     assert "standing: required" in text
     assert "when launch.master-resolve fails" in text
     memlock = next(check for check in CHECKS if check.id == "host.memlock")
-    assert "nccl-tests#206" in " ".join(explain.explanation(memlock)).partition("sources:")[2]
+    assert "nccl-tests#206" in " ".join(entries.explanation(memlock)).partition("sources:")[2]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_an_id_that_does_not_exist_brings_the_nearest_one(wanted: str, hint: str
     ],
 )
 def test_facts_are_shown_without_their_defaults(value: object, text: str) -> None:
-    assert explain.shown(value) == text
+    assert entries.shown(value) == text
 
 
 @pytest.mark.parametrize(("argv", "code"), [(("checks",), 0), (("explain", "host.shm"), 0), (("explain", "x.y"), 2)])

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("errors", "units", "ops", "stats", "model"), 0),
+    **dict.fromkeys(("bounds", "errors", "interrupt", "units", "ops", "stats", "model"), 0),
     **dict.fromkeys(("host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),
@@ -21,7 +21,7 @@ ROWS = {
     "session": 7,
     "commands": 8,
     **dict.fromkeys(
-        ("__init__", "__main__", "accept", "affinity", "bandwidth", "copies", "doctor", "pairs", "workload"), 9
+        ("__init__", "__main__", "accept", "affinity", "bandwidth", "copies", "doctor", "pairs", "start", "workload"), 9
     ),
 }
 IN_ORDER = ("topology", "nccl", "nccl_tests", "training", "expect", "localise")
@@ -145,7 +145,7 @@ def test_there_is_one_kind_of_value_type() -> None:
 
 
 def test_nothing_dangerous_is_called() -> None:
-    pattern = re.compile(r"\bpickle\b|(?<![\w.])eval\(|shell=True|gather_object\(|object_list\(")
+    pattern = re.compile(r"(?<![\w.])eval\(|shell=True|gather_object\(|object_list\(")
     for path in FILES:
         assert not pattern.search(path.read_text()), path
 
@@ -172,3 +172,8 @@ def test_the_standard_library_of_python_3_10_is_enough() -> None:
         names = {name.partition(".")[0] for name in imports(path)} & newer
         assert not names or "tomli" in path.read_text(), path
     assert sys.version_info >= (3, 10)
+
+
+def test_only_the_reader_of_flight_records_unpickles() -> None:
+    """In a child with limits, by an Unpickler that finds no class: see tests/facts/test_flight_hostile.py."""
+    assert [path.name for path in FILES if "pickle" in imports(path)] == ["flight_child.py"]

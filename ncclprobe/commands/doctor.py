@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -21,7 +22,6 @@ from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Every
-from ncclprobe.model.hostlist import MAX_NAMES
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
@@ -199,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
-    add("--nnodes", type=_below(MAX_NAMES + 1), metavar="N",
+    add("--nnodes", type=_below(bounds.HOST_NAMES + 1), metavar="N",
         help="Check N nodes together (default: as the launcher says).")  # fmt: skip
     add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
@@ -13,7 +14,6 @@ from ncclprobe.host.live import LiveHost
 from ncclprobe.model.values import asdict
 from ncclprobe.units import printable
 
-MAX_BYTES = 16 << 20
 NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
@@ -48,9 +48,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _saved(path: Path) -> str:
-    text = files.read_start(path, limit=MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
+    text = files.read_start(path, limit=bounds.TOPO_BYTES + 1)
+    if len(text) > bounds.TOPO_BYTES:
+        raise UsageError(f"{path}: larger than {bounds.TOPO_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
     return text
 
 

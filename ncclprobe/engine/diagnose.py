@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ncclprobe import __version__
-from ncclprobe.engine import suppressions
+from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -32,6 +32,7 @@ from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
+LEFT: frozenset[Source] = frozenset({"files"})
 
 
 class Judging(Protocol):
@@ -117,17 +118,19 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
+    left: Facts | None = None,
 ) -> Report:
     """The report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
+    `left`: the facts of the files that a job left.
     """
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
-    verdicts = judge(snapshots, question.checks, job, run)
+    verdicts = judge(snapshots, question.checks, job, run if left is None else left)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
     notes = (*question.accepted.announce(lived_with), *notes)
@@ -138,6 +141,7 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
+    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -145,9 +149,11 @@ def diagnose(
         command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
+        scope=areas.scope(snapshots, job),
+        areas=areas.areas(snapshots, verdicts, job, launch.nnodes, "" if run is None else measured.in_words(run)),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,
@@ -156,8 +162,15 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
+        **({} if left is None else _explained(left, verdicts, question.checks)),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
+
+
+def _explained(left: Facts, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
+    from ncclprobe.localise.causes import causes
+
+    return {"causes": causes(verdicts, {check.id: check.cause for check in checks if check.cause})}
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

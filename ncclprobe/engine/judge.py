@@ -28,7 +28,7 @@ def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> 
     """Return the argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
     if need.fact is Job:
         return job
-    if need.of == "run":
+    if need.of in ("run", "files"):
         return of_node(run, need)
     if need.of == "ranks":
         return Ranks({s.node: {r: of_node(facts, need) for r, facts in s.ranks.items()} for s in snapshots})

@@ -35,10 +35,14 @@ class MatrixLine(Struct, frozen=True):
 
 
 class MatrixLines(Struct, frozen=True):
-    """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number."""
+    """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number.
+
+    `unfinished`: that line has no line feed.
+    """
 
     speaking: tuple[MatrixLine, ...]
     size: int
+    unfinished: bool
 
 
 def lex(text: str) -> MatrixLines:
@@ -46,4 +50,4 @@ def lex(text: str) -> MatrixLines:
     plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
     numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
     speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
-    return MatrixLines(tuple(speaking), len(plain))
+    return MatrixLines(tuple(speaking), len(plain), not text.endswith("\n"))

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Literal
 
 from ncclprobe.errors import ParseError
+from ncclprobe.facts.topo_legend import cut_legend, ends, explained, names
 from ncclprobe.facts.topo_lexer import lex
 from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
 from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, MatrixRow, Table, rows, tables
@@ -22,7 +22,7 @@ class Matrix(Struct, frozen=True):
 
     `nics` and the keys of `links` are named as the NIC Legend says, else as the header does. The affinities have one
     text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we have;
-    of the latter, `incomplete` says what is missing. Rows of NICs are often filtered out: without any, none is missed.
+    of the latter, `incomplete` says what is missing, as of everything else that the text stops before or leaves out.
     A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing.
     """
 
@@ -61,51 +61,28 @@ def parse(text: str) -> tuple[Matrix, ...]:
 
 
 def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
-    header, names = table.header, _names(table)
+    header, called = table.header, names(table)
     gpus = tuple(name for name in header.devices if name.startswith("GPU"))
     links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
     _check_symmetry(links)
-    lost = names.keys() - set(header.devices)
-    incomplete = [f"column {label} is missing: the NIC Legend names it" for label in sorted(lost)]
-    incomplete += [*_missing(table, present), *_cut(header, present)]
+    incomplete = [*_missing(table, present), *_cut(header, present)]
     affinities: dict[str, dict[str, str | None]] = {}
     for row in present:
         affinities[row.device], unknown = _affinity(row, header, table.end)
         incomplete += unknown
+    incomplete += [*_without_nics(header, present), *cut_legend(table), *called.incomplete]
+    name = called.names.__getitem__
     gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
     return Matrix(
         kind=_kind(table, {cell for row in present for cell in row.cells}),
         gpus=gpus,
-        nics=tuple(names[name] for name in header.devices if not name.startswith("GPU")),
-        links={names[one]: {names[two]: link for two, link in cells.items()} for one, cells in links.items()},
+        nics=tuple(name(label) for label in header.devices if not label.startswith("GPU")),
+        links={name(one): {name(two): link for two, link in cells.items()} for one, cells in links.items()},
         cpu_affinity=cpu,
         numa_affinity=numa,
         gpu_numa_id=gpu_numa_id,
         incomplete=tuple(incomplete),
     )
-
-
-def _names(table: Table) -> dict[str, str]:
-    """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
-    header.
-    """
-    skip = len(table.header.label)
-    lines = iter([line.words[skip:] for line in table.body])
-    names = {name: name for name in table.header.devices}
-    for words in lines:
-        if words[:2] == ("NIC", "Legend:"):
-            break
-    for words in lines:
-        entries = [(one[:-1], two) for one, two in pairwise(words) if re.fullmatch("NIC[0-9]+:", one)]
-        if words and not entries:
-            break
-        for label, name in entries:
-            if names.get(label, label) not in (label, name):
-                raise ParseError(f"the NIC Legend calls {label} both {names[label]} and {name}")
-            names[label] = name
-    if len(set(names.values())) < len(names):
-        raise ParseError("the NIC Legend gives one name to two devices")
-    return names
 
 
 def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
@@ -123,11 +100,21 @@ def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
     of_nics = any(not device.startswith("GPU") for device in seen)
     wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
     missing = [device for device in wanted if device not in seen]
-    if not missing:
-        return []
-    if missing != wanted[-len(missing) :] or any("Legend:" in line.words for line in table.body):
+    if missing and (missing != wanted[-len(missing) :] or any("Legend:" in line.words for line in table.body)):
         raise ParseError(f"the row of {missing[0]} is missing, though the text goes on after it")
-    return [f"rows {missing[0]} to {missing[-1]} are missing" if missing[1:] else f"row {missing[0]} is missing"]
+    return _rows_missing(missing)
+
+
+def _without_nics(header: Header, present: Sequence[MatrixRow]) -> list[str]:
+    """Return that the rows of all NICs are missing: the text stops before them, or they were filtered out."""
+    nics = [device for device in header.devices if not device.startswith("GPU")]
+    return _rows_missing(nics if {row.device for row in present}.isdisjoint(nics) else [])
+
+
+def _rows_missing(devices: Sequence[str]) -> list[str]:
+    if not devices:
+        return []
+    return [f"rows {ends(devices)} are missing" if devices[1:] else f"row {devices[0]} is missing"]
 
 
 def _cut(header: Header, present: Sequence[MatrixRow]) -> list[str]:
@@ -172,7 +159,7 @@ def _kind(table: Table, cells: set[str]) -> MatrixKind:
         if foreign := links - {*P2P_LINKS}:
             raise ParseError(f"{min(foreign)!r} in a table of peer-to-peer status: two outputs may be interleaved")
         return "p2p"
-    legend = _legend(table)
+    legend = explained(table)
     if not links and not table.header.columns and ("OK" in legend or "p2p" in " ".join(command)):
         return "p2p"  # one GPU: nothing in the matrix itself tells
     if "-mp" in command:
@@ -187,9 +174,3 @@ def _command(table: Table) -> tuple[str, ...]:
     """Return the words of the command, or of the title, that stands above the table; empty if none does."""
     lines = (line.words for line in reversed(table.above))
     return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())
-
-
-def _legend(table: Table) -> dict[str, int]:
-    """Return the link words that the legend explains, with the line of each."""
-    skip = len(table.header.label)
-    return {line.words[skip]: line.number for line in table.body if line.words[skip + 1 : skip + 2] == ("=",)}

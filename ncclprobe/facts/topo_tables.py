@@ -20,7 +20,9 @@ TOPO_LINKS = ("NODE", "SYS", "PHB", "PXB", "PIX", "SOC")
 P2P_LINKS = ("CNS", "GNS", "TNS", "NS", "OK", "DR", "U")
 _LINK = re.compile("|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X")))
 _GPU_OR_NIC = re.compile(r"(?:GPU|NIC)[0-9]+")
-_RDMA_DEVICE = re.compile(r"[a-z][A-Za-z0-9_]*[0-9]")
+_GLUED = re.compile(r"(?:GPU|NIC)[0-9]+|mlx[0-9]+_(?:[a-z]+_)?[0-9]+")
+"""The names that can be told apart where nothing stands between them."""
+RDMA_DEVICE = re.compile(r"[a-z][A-Za-z0-9_]*[0-9]")
 _VALUE = re.compile(r"[0-9][0-9,-]*|N/A")
 _DIGITS = re.compile(r"[0-9]+")
 _WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next in a table whose tabs were expanded
@@ -59,13 +61,15 @@ class MatrixRow(Struct, frozen=True):
 class Table(Struct, frozen=True):
     """A header with the lines above it (to the header before) and below it (to the next).
 
-    `end` is the number of the text's last line that says anything, `size` that of its last line.
+    `end` is the number of the text's last line that says anything, `size` that of its last line, which is `unfinished`
+    where the text ends without a line feed.
     """
 
     header: Header
     above: list[MatrixLine]
     end: int
     size: int
+    unfinished: bool
     body: list[MatrixLine] = field(default_factory=list)
 
 
@@ -78,14 +82,14 @@ def tables(lines: MatrixLines) -> list[Table]:
         header = _header(line)
         if previous and found and not between:
             if joined := _continued(found[-1].header, line):
-                found[-1] = Table(joined, found[-1].above, end, lines.size, between)
+                found[-1] = Table(joined, found[-1].above, end, lines.size, lines.unfinished, between)
                 continue
             if not _heads(found[-1], line, header):
                 between = found.pop().above
                 between.append(previous)
         if header:
             above, between = between, []
-            found.append(Table(header, above, end, lines.size, between))
+            found.append(Table(header, above, end, lines.size, lines.unfinished, between))
         else:
             between.append(line)
     return found
@@ -127,16 +131,16 @@ def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | 
     """Return the devices and affinity columns that these words name; None if any word names neither."""
     text = " ".join(words)
     for title, key in TITLES.items():
-        text = text.replace(title, f" {key} ")
+        text = text.replace(title, f" {key} ").replace(title.replace(" ", ""), f" {key} ")
     devices: list[str] = []
     columns: list[str] = []
     for word in text.split():
-        glued = _GPU_OR_NIC.findall(word)
+        glued = _GLUED.findall(word)
         if word in TITLES.values() or word == "NUMA":
             columns.append("numa_affinity" if word == "NUMA" else word)
         elif "".join(glued) == word:
             devices += glued
-        elif _RDMA_DEVICE.fullmatch(word):
+        elif RDMA_DEVICE.fullmatch(word):
             devices.append(word)
         else:
             return None
@@ -144,7 +148,7 @@ def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | 
 
 
 def _is_device(word: str) -> bool:
-    return bool(_GPU_OR_NIC.match(word) or _RDMA_DEVICE.fullmatch(word))
+    return bool(_GPU_OR_NIC.match(word) or RDMA_DEVICE.fullmatch(word))
 
 
 def _label(words: Iterable[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__
+from ncclprobe import __version__, bounds
 from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageError
 from ncclprobe.host import SAMPLE, Host, Question, files
 
@@ -20,8 +20,6 @@ Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
-MAX_CAPTURE_BYTES = 256 << 20
-_MAX_LIKES = 8
 _MOST_ROWS = 8192
 """Rows that are remembered: of a node's thousand, all but some dozens are the same on every node of a fleet."""
 
@@ -152,9 +150,9 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
     """
     if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
-    if len(above) > _MAX_LIKES:
-        raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
-    header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
+    if len(above) > bounds.LIKES:
+        raise UsageError(f"{path}: more than {bounds.LIKES} captures in a chain of 'like' rows; shorten it")
+    header, lines = _lines(files.read(path, limit=bounds.CAPTURE_BYTES), str(path))
     answers: _Recorded = {}
     likes = 0
     for number, line in enumerate(lines, start=2):
@@ -179,8 +177,8 @@ def _near(path: Path, like: object, where: str, number: int) -> Path:
     name = str(like).removeprefix("../")
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UsageError(f"{where}: 'like' names a capture in the same folder or the one above, not {str(like)[:80]!r}")
-    if number > _MAX_LIKES:
-        raise UsageError(f"{path}: more than {_MAX_LIKES} 'like' rows; keep the ones that matter")
+    if number > bounds.LIKES:
+        raise UsageError(f"{path}: more than {bounds.LIKES} 'like' rows; keep the ones that matter")
     return path.parent / str(like)
 
 

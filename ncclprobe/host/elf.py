@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed
 
 CACHE = "/etc/ld.so.cache"
-MAX_CACHE_BYTES = 64 << 20
 _MAGIC = b"\x7fELF"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"  # struct cache_file_new, glibc sysdeps/generic/dl-cache.h
 _OLD_CACHE_MAGIC = b"ld.so-1.7.0"  # glibc before 2.32 puts its old format first, and the new one behind it
 _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
-_LONGEST_STRING = 1 << 14
-_LARGEST_TABLE = 1 << 20
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _MOST_VERSIONS = 4096
 _WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
@@ -72,13 +70,13 @@ def _dynamic(file: BinaryIO) -> Dynamic:
     tags: dict[int, list[int]] = {}
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
-            tags = _tags(_at(file, segment.offset, min(segment.size, _LARGEST_TABLE)), order)
+            tags = _tags(_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
     if _DT_STRTAB not in tags:  # an executable without a loader
         return Dynamic("", (), "", "", {}, ())
     strings = _offset(segments, tags[_DT_STRTAB][0])
 
     def texts(tag: int) -> list[str]:
-        return [_string(_at(file, strings + at, _LONGEST_STRING), 0) for at in tags.get(tag, [])]
+        return [_string(_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
 
     wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), f"{order}HHIII")
     gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), f"{order}HHHHIII")
@@ -89,15 +87,15 @@ def _dynamic(file: BinaryIO) -> Dynamic:
         rpath="".join(texts(_DT_RPATH)[:1]),
         runpath="".join(texts(_DT_RUNPATH)[:1]),
         needs_versions={
-            _string(_at(file, strings + of_file, _LONGEST_STRING), 0): tuple(
-                _string(_at(file, strings + name, _LONGEST_STRING), 0)
+            _string(_at(file, strings + of_file, bounds.ELF_STRING), 0): tuple(
+                _string(_at(file, strings + name, bounds.ELF_STRING), 0)
                 for _hash, flags, _other, name, _next in _chain(file, at + first, count, aux)
                 if not flags & _WEAK
             )
             for at, (_version, count, of_file, first, _next) in wants
         },
         versions=tuple(
-            _string(_at(file, strings + name, _LONGEST_STRING), 0)
+            _string(_at(file, strings + name, bounds.ELF_STRING), 0)
             for at, (_version, _flags, _index, _count, _hash, first, _next) in gives
             for name, _next in _chain(file, at + first, 1, own)
         ),
@@ -145,7 +143,7 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
     order = "<" if header[5] == 1 else ">"
     (start,) = struct.unpack_from(f"{order}Q", header, 40)
     size, count = struct.unpack_from(f"{order}HH", header, 58)
-    table = _at(file, start, min(size * count, _LARGEST_TABLE))
+    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
     rows = [struct.unpack_from(f"{order}IIQQQQI", table, number * size) for number in range(count)]
     return order, [_Section(name, kind, offset, nbytes, link) for name, kind, _, _, offset, nbytes, link in rows]
 
@@ -159,7 +157,7 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
         try:
             _, sections = _sections(file)
             (names,) = struct.unpack("<H", _at(file, 62, 2))
-            table = _at(file, sections[names].offset, min(sections[names].size, _LARGEST_TABLE))
+            table = _at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
             constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
             data = [_at(file, each.offset, min(each.size, _MOST_CONSTANT_BYTES)) for each in constants]
             return tuple(dict.fromkeys(text for each in data for text in _texts(each, beginning)))
@@ -213,7 +211,7 @@ def _at(file: BinaryIO, offset: int, size: int) -> bytes:
 def _segments(file: BinaryIO, header: bytes, order: str) -> list[_Segment]:
     (start,) = struct.unpack_from(f"{order}Q", header, 32)
     size, count = struct.unpack_from(f"{order}HH", header, 54)
-    table = _at(file, start, min(size * count, _LARGEST_TABLE))
+    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
     found = []
     for number in range(count):
         kind, _flags, offset, address, _physical, nbytes = struct.unpack_from(f"{order}IIQQQQ", table, number * size)
@@ -239,7 +237,7 @@ def _offset(segments: list[_Segment], address: int) -> int:
 
 
 def _string(data: bytes, start: int) -> str:
-    end = data.find(b"\0", start, start + _LONGEST_STRING)
+    end = data.find(b"\0", start, start + bounds.ELF_STRING)
     if end < 0:
         raise ValueError
     return data[start:end].decode(errors="replace")
@@ -252,7 +250,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
     Raises OSError; Failed where the file is not what glibc writes.
     """
     with Path(path).open("rb") as file:
-        data = file.read(MAX_CACHE_BYTES)
+        data = file.read(bounds.LD_CACHE_BYTES)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")

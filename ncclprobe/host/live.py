@@ -18,15 +18,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 
-MAX_ANSWER_BYTES = 16 << 20
-MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
-"""Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
 _WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
@@ -128,7 +126,7 @@ def sanitised(value: str) -> str:
 
 def recorded(name: str, value: str) -> str:
     """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
-    return sanitised(value[: MOST_OF_A_PATH if name.endswith("PATH") else MOST_OF_A_VALUE])
+    return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
 
 
 def _without_secrets(word: str) -> str:
@@ -152,12 +150,13 @@ def _without_user(word: str) -> str:
 
 
 def _read(path: str) -> str:
-    """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
-    at once.
+    """Return the file's text, at most bounds.ANSWER_BYTES of it.
+
+    The kernel allocates what is asked of /proc/sys at once.
     """
     text = bytearray()
     with FileIO(path) as file:
-        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        while len(text) < bounds.ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
 

@@ -14,12 +14,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__
+from ncclprobe import __version__, bounds
 from ncclprobe.errors import NotCaptured, UsageError
 from ncclprobe.host import SAMPLE, files
 
 FILE = "run.jsonl"
-MAX_LOG_BYTES = 256 << 20
 _END, _FORESEEN = "end", "foreseen"
 CUT_SHORT = "the run log has no end: the run was cut short"
 
@@ -101,7 +100,7 @@ class RunLog:
         """The run log in `path`. Raises UsageError naming file and line."""
         found = cls()
         found._lines = []
-        for number, row in _rows(files.read(path, limit=MAX_LOG_BYTES), str(path)):
+        for number, row in _rows(files.read(path, limit=bounds.RUN_LOG_BYTES), str(path)):
             sample, end = row.get(SAMPLE), row.get(_END)
             if isinstance(sample, dict):
                 for name, value in sample.items():
@@ -117,7 +116,7 @@ class RunLog:
     def resume(cls, path: Path) -> "RunLog":
         """The run log in `path`, whose further lines are appended to it. Raises UsageError."""
         found = cls.read(path)
-        text = files.read(path, limit=MAX_LOG_BYTES)
+        text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
             found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), path
             whole, _, half = text.rpartition("\n")

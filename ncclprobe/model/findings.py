@@ -78,11 +78,33 @@ class Related(Struct, frozen=True):
     subject: str
 
 
+class Occurrence(Struct, frozen=True):
+    """Who said it, of whom, and when: what orders the findings of a job's logs among each other.
+
+    `ranks` and `hosts` are of the process that wrote the line, `peers` and `peer_hosts` of those that the line speaks
+    of; empty: not known. `comm` is the communicator's or process group's name. `stream` counts the logs as they were
+    given, `line` is in it, from 1: order is certain within one stream alone. `time_s` is by the clock of the writer's
+    host, seconds since 1970; None: the line has no time. `codes`: where the line leaves two or three causes, theirs.
+    """
+
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    peers: tuple[int, ...] = ()
+    peer_hosts: tuple[str, ...] = ()
+    comm: str = ""
+    stream: int = 0
+    line: int = 0
+    time_s: float | None = None
+    codes: tuple[str, ...] = ()
+
+
 class Finding(Struct, frozen=True):
     """One problem: on what, what was seen where, whose fault it is and what to do about it.
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
     An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause.
+    ``loss``: the share of a rate that is lost, 0 to 1; null: no rate was compared.
+    ``occurrence``: of a line of a job's log, who said it and when.
     """
 
     severity: Severity
@@ -95,6 +117,8 @@ class Finding(Struct, frozen=True):
     remedy: str = ""
     nodes: tuple[str, ...] = ()
     related: tuple[Related, ...] = ()
+    loss: float | None = None
+    occurrence: Occurrence | None = None
 
     @property
     def seen(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Every, Ranks
-from ncclprobe.model.rules import Check, Collector, Condition, Need, Source
+from ncclprobe.model.rules import CauseRule, Check, Collector, Condition, Need, Source
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
@@ -98,6 +98,7 @@ def check(
     requires: str = "",
     applies: Condition | None = None,
     slows: bool = False,
+    cause: CauseRule | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
     it passes, ``Why:`` it matters, and ``Fix:``.
@@ -105,7 +106,8 @@ def check(
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `slows`:
-    what it finds makes transfers slower, and so may be why a measured number is low.
+    what it finds makes transfers slower, and so may be why a measured number is low. `cause`: what a check of a job's
+    logs means.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -126,6 +128,7 @@ def check(
             requires=requires,
             applies=applies,
             slows=slows,
+            cause=cause,
         )
 
     return declare
@@ -169,5 +172,6 @@ def _need(name: str, annotation: Any) -> Need:
     return Need(name, annotation, of=_of(annotation))
 
 
-def _of(fact: Any) -> Literal["node", "run"]:
-    return "run" if isinstance(fact, type) and source_of(fact) == "run" else "node"
+def _of(fact: Any) -> Literal["node", "run", "files"]:
+    source = source_of(fact) if isinstance(fact, type) else None
+    return "run" if source == "run" else "files" if source == "files" else "node"

@@ -5,6 +5,7 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
+from ncclprobe.model.causes import Cause, Moment, NotUnderstood, RankState
 from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
@@ -59,6 +60,31 @@ class NodeEnvironment(Struct, frozen=True):
     settings: tuple[Setting, ...] = ()
 
 
+class Area(Struct, frozen=True):
+    """One part of the machines in a line: ``GPUs``, ``8 × H100 80GB HBM3 · driver 550.127 · NVLink 18/18``.
+
+    `status` is the worst of its checks, ``skip`` where none had anything to judge; `ids` are those that make it so.
+    `unseen`: how many advisory checks could not look.
+    """
+
+    name: str
+    values: str
+    status: Status
+    ids: tuple[str, ...] = ()
+    unseen: int = 0
+
+
+class Scope(Struct, frozen=True):
+    """What a report speaks for: jobs with this library, and on how many GPUs; null: their number is not known.
+
+    `driver`: whether any node has NVIDIA's driver, as far as one could look.
+    """
+
+    backend: str = "nccl"
+    gpus: int | None = None
+    driver: bool = True
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
 
@@ -76,6 +102,8 @@ class Report(Struct, frozen=True, kw_only=True):
     launch: LaunchRow = LaunchRow()
     nodes: tuple[NodeRow, ...] = ()
     missing_nodes: tuple[str, ...] = ()
+    scope: Scope = Scope()
+    areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     coverage: dict[str, int] = field(default_factory=dict)
@@ -95,3 +123,7 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
+    causes: tuple[Cause, ...] = ()
+    timeline: tuple[Moment, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    not_understood: tuple[NotUnderstood, ...] = ()

@@ -13,13 +13,14 @@ Source = Literal["machine", "run", "job", "files"]
 class Need(Struct, frozen=True):
     """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
 
-    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; or of the run.
+    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; of the run; or
+    of the ``files`` that a job left.
     """
 
     name: str
     fact: type
     accepts_absent: bool = False
-    of: Literal["node", "nodes", "ranks", "run"] = "node"
+    of: Literal["node", "nodes", "ranks", "run", "files"] = "node"
 
 
 class Collector(Struct, frozen=True):
@@ -40,6 +41,20 @@ class Condition(Struct, frozen=True):
     run: Callable[..., bool]
     words: str
     needs: tuple[Need, ...]
+
+
+class CauseRule(Struct, frozen=True):
+    """What a check of a job's logs means by its findings.
+
+    `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of whatever else is named.
+    `signs`: texts of which a line must hold one to be looked at; the reader searches logs for them. `doctor`: the id
+    of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too.
+    """
+
+    code: str = ""
+    signs: tuple[str, ...] = ()
+    doctor: str = ""
+    echoes: tuple[str, ...] = ()
 
 
 class Check(Struct, frozen=True):
@@ -63,6 +78,7 @@ class Check(Struct, frozen=True):
     requires: str = ""
     applies: Condition | None = None
     slows: bool = False
+    cause: CauseRule | None = None
 
     def titled(self, verdict: Verdict) -> Verdict:
         """Return `verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
 IDENTIFIER = re.compile(
@@ -26,7 +27,6 @@ _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
 _ROUTE6 = re.compile(r"([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32})\b")
 _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every machine's there: how a cloud is known
-_DEEPEST = 64
 
 
 class Identifiers:
@@ -177,7 +177,7 @@ def structure(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(bounds.JSON_LEVELS):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v if isinstance(v, list) else ())]
         if not level:
             return value

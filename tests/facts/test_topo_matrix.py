@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from conftest import answers
-from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, printed, rewrap
+from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, plain, printed, rewrap
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +107,7 @@ def test_a_matrix_of_pcie_paths_alone_is_not_taken_for_a_lack_of_nvlink(text: st
 def test_blank_affinities_are_told_from_columns_that_are_not_there(
     titles: str, tail: str, affinities: tuple[str | None, ...]
 ) -> None:
-    matrix = parse(f"\tGPU0\t{titles}\nGPU0\t X \t{tail}\n\nLegend:\n")[0]
+    matrix = parse(f"\tGPU0\t{titles}\nGPU0\t X \t{tail}\n\nLegend:\n  NV# = links\n")[0]
     assert (*matrix.cpu_affinity, *matrix.numa_affinity, *matrix.gpu_numa_id) == affinities
     assert not matrix.incomplete
 
@@ -127,14 +127,102 @@ def test_a_markdown_table_with_the_affinities_in_front_is_read() -> None:
     assert matrix.links == {"GPU0": {"GPU0": "X", "mlx5_0": "PIX"}, "mlx5_0": {"GPU0": "PIX", "mlx5_0": "X"}}
 
 
-def test_a_nic_that_the_legend_leaves_out_keeps_its_label() -> None:
-    machine = Printed(1, 2, (("X", "PIX", "SYS"), ("PIX", "X", "SYS"), ("SYS", "SYS", "X")), (("0-7",),))
-    text = machine.text()
-    assert parse(text.replace("  NIC1: mlx5_3\n", ""))[0].nics == ("mlx5_2", "NIC1")
-    assert parse(text.replace("mlx5_2\n", "mlx5_2 -> eth2 (rail 0)\n"))[0].nics == ("mlx5_2", "mlx5_3")
-    assert parse(text.replace("mlx5_2\n  NIC1", "mlx5_2   NIC1"))[0].nics == ("mlx5_2", "mlx5_3")
+THREE = Printed(
+    2, 3, (("X", *["PIX"] * 4), *(("PIX",) * n + ("X",) + ("PIX",) * (4 - n) for n in range(1, 5))), (("0-7", "0"),) * 2
+)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "NIC0: mlx5_2",
+        "NIC0:mlx5_2",
+        "NIC0 : mlx5_2",
+        "NIC0 -> mlx5_2",
+        "NIC0 => mlx5_2",
+        "NIC0 = mlx5_2",
+        "NIC0: mlx5_2 -> eth2 (rail 0)",
+        "NIC0: mlx5_2->ib0",
+        "NIC0: mlx5_2 → ib0",
+        "NIC0: mlx5_2(ib0), up",
+        "NIC0: mlx5_2,",
+        "NIC0: mlx5_2 # of socket 0",
+        "# for the GPUs\n  NIC0: mlx5_2\n  -- for storage",
+    ],
+)
+def test_arrows_and_comments_in_the_nic_legend_are_no_part_of_a_name(entry: str) -> None:
+    assert parse(THREE.text().replace("NIC0: mlx5_2", entry)) == (THREE.matrix(),)
+
+
+@pytest.mark.parametrize("between", ["   ", ", ", "; ", " | ", "\t"])
+def test_two_entries_on_a_line_of_the_nic_legend_are_two(between: str) -> None:
+    assert parse(THREE.text().replace("mlx5_2\n  NIC1", f"mlx5_2{between}NIC1")) == (THREE.matrix(),)
+
+
+def test_what_follows_the_nic_legend_is_no_part_of_it() -> None:
+    assert parse(THREE.text() + "\n$ nvidia-smi\nNIC0: see above\n") == (THREE.matrix(),)
+
+
+def test_two_entries_on_a_line_of_the_legend_are_two() -> None:
+    text = NO_NVLINK.replace("one bridge\n  NV#", "one bridge    NV#") + "\n"
+    assert parse(text)[0].kind == "topo-m"
+    assert parse(text.replace(" = ", " -> "))[0].kind == "topo-m"
+    assert parse(text.partition("NV#")[0] + "\n\n")[0].kind == "topo-mp"
+
+
+def test_a_nic_that_the_legend_leaves_out_keeps_its_label_and_is_said() -> None:
+    text = THREE.text()
+    (matrix,) = parse(text.replace("  NIC1: mlx5_3\n", ""))
+    assert (matrix.nics, matrix.incomplete) == (("mlx5_2", "NIC1", "mlx5_4"), ("the NIC Legend does not name NIC1",))
     with pytest.raises(ParseError, match="one name to two devices"):
-        parse(text.replace("mlx5_3", "mlx5_2"))
+        parse(text.replace("mlx5_4", "mlx5_2"))
+
+
+@pytest.mark.parametrize(
+    ("stop", "missing"),
+    [
+        ("\nNIC0\t", "rows NIC0 to NIC2 are missing"),
+        ("\nNIC2\t", "row NIC2 is missing"),
+        ("\n\n  X ", "the legend is cut off"),
+        ("gend:", "the legend is cut off"),
+        ("  PHB", "the legend is cut off after SYS"),
+        ("B  = host", "the legend is cut off"),
+        ("  NV#", "the NIC Legend is missing: the names of NIC0 to NIC2 are not known"),
+        ("\nNIC Legend:", "the NIC Legend is missing: the names of NIC0 to NIC2 are not known"),
+        (" Legend:\n\n  NIC0", "the legend is cut off"),
+        ("  NIC0: ", "the NIC Legend does not name NIC0 to NIC2"),
+        ("  NIC1: ", "the NIC Legend does not name NIC1 to NIC2"),
+        ("5_4\n", "the NIC Legend is cut in the name of NIC2"),
+    ],
+)
+def test_a_text_that_stops_early_is_incomplete(stop: str, missing: str) -> None:
+    (matrix,) = parse(THREE.text().partition(stop)[0])
+    assert missing in matrix.incomplete
+    assert matrix.nics[0] in ("mlx5_2", "NIC0")
+
+
+def test_a_name_that_is_cut_is_not_taken_for_another_nic() -> None:
+    text = THREE.text().replace("mlx5_4", "mlx5_25")
+    (matrix,) = parse(text[:-2])  # mlx5_2, which is NIC0
+    assert matrix.incomplete == ("the NIC Legend is cut in the name of NIC2",)
+    assert matrix.nics == ("mlx5_2", "mlx5_3", "NIC2")
+
+
+def test_a_table_without_any_legend_is_whole() -> None:
+    assert parse(THREE.text().partition("\nLegend:")[0])[0].incomplete == ()
+
+
+@pytest.mark.parametrize("glue", ["GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinity\tNUMA"])
+def test_a_header_that_is_glued_is_parted(glue: str) -> None:
+    text = plain(THREE.text()).partition("NIC Legend")[0]
+    for label, name in zip(THREE.labels, THREE.names, strict=True):
+        text = text.replace(label, name)
+    assert parse(on_header(lambda line: line.replace(glue, glue.replace("\t", "")))(text)) == (THREE.matrix(),)
+
+
+def test_a_header_without_any_blank_is_parted() -> None:
+    bare = on_header(lambda line: re.sub(r"\s", "", line))(plain(THREE.text()))
+    assert parse(bare) == (THREE.matrix(),)
 
 
 def test_a_column_that_only_the_legend_knows_is_missed() -> None:
@@ -147,8 +235,8 @@ def without(line: int) -> Callable[[str], str]:
     return lambda text: "\n".join(text.splitlines()[:line] + text.splitlines()[line + 1 :])
 
 
-def test_a_text_without_rows_of_nics_is_whole() -> None:
-    assert parse(replace(PAIR, nic_rows=False).text())[0].incomplete == ()
+def test_a_text_without_rows_of_nics_says_so() -> None:
+    assert parse(replace(PAIR, nic_rows=False).text())[0].incomplete == ("row NIC0 is missing",)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +290,10 @@ def cells(matrix: Matrix) -> list[list[str]]:
 
 
 def whole_or_said(machine: Printed, text: str) -> None:
-    """A damaged text is refused, or says what is missing, or shows every cell (rows of NICs may all be cut off)."""
+    """A damaged text is refused, or says what is missing, or shows every cell."""
     with suppress(ParseError):
         (found,) = parse(text)
-        expected = cells(machine.matrix())
-        every = expected if any(nic in found.links for nic in found.nics) else expected[: machine.gpus]
-        assert found.incomplete or (cells(found) == every and len(found.nics) == machine.nics)
+        assert found.incomplete or (cells(found) == cells(machine.matrix()) and len(found.nics) == machine.nics)
 
 
 @given(printed(), st.booleans(), st.data())
@@ -290,10 +376,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         "x:",
         "NV1",
         "CPU Affinity ",
+        "NIC0: a-",
+        "NIC0 ",
+        "mlx5_",
         "\tGPU0\nGPU0\tX\n",
     ],
 )
-@pytest.mark.parametrize("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t"])
+@pytest.mark.parametrize("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t", "\tGPU0\nGPU0\tX\nNIC Legend:\n"])
 def test_the_work_grows_as_the_text(piece: str, before: str) -> None:
     """Counted in calls, Python's and C's, so that it does not depend on the machine."""
     small, large = (calls(before + piece * times) for times in (500, 4000))

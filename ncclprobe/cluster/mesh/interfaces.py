@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.cluster.mesh.listeners import MeshInterface
 from ncclprobe.cluster.mesh.plan import check_other
 from ncclprobe.facts.interfaces import Address, Interfaces
@@ -15,9 +16,6 @@ from ncclprobe.facts.routes import Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.nccl.interfaces import find_by
-
-_MAX_LISTENERS = 17  # NCCL uses up to 16 interfaces (MAX_IFS), and there is the default interface
-_MAX_TEXT = 64
 
 
 def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None) -> list[MeshInterface]:
@@ -62,10 +60,10 @@ def parse_listeners(announced: Sequence[Mapping[str, Any]]) -> tuple[MeshListene
     An address that no other node can have, such as a loopback one, is malformed.
     """
     listeners = []
-    for each in announced[:_MAX_LISTENERS]:
+    for each in announced[: bounds.LISTENERS]:
         with contextlib.suppress(KeyError, ValueError, TypeError):
             listener = MeshListener(str(each["role"]), str(each["interface"]), str(each["address"]), int(each["port"]))
             check_other(listener.address)
-            if 0 < listener.port < 1 << 16 and max(map(len, listener[:3])) <= _MAX_TEXT:
+            if 0 < listener.port < 1 << 16 and max(map(len, listener[:3])) <= bounds.LISTENER_CHARACTERS:
                 listeners.append(listener)
     return tuple(listeners)

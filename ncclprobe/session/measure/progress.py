@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Progress:
-    """The line, drawn at each phase: a thread that redraws would disturb the timing. Needs the extra ``terminal``."""
+    """The line, drawn at each phase: a thread that redraws would disturb the timing."""
 
     def __init__(self, wanted: bool) -> None:
         self._live: Any = None
@@ -26,12 +26,9 @@ class Progress:
             self._live = None
 
     def _start(self) -> None:
-        try:
-            from rich.console import Console
-            from rich.live import Live
-        except ImportError:
-            self._wanted = False
-            return
+        from rich.console import Console  # at a terminal alone
+        from rich.live import Live
+
         console, ours = Console(stderr=True), sys.stdout.isatty()
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=ours)
         self._live.start()

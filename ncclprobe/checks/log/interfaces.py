@@ -1,0 +1,271 @@
+"""Which interface ranks took: none, loopback, a container's, a tunnel's, another than GLOO_SOCKET_IFNAME names."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.nccl_lines import Used, used
+from ncclprobe.model.findings import Finding
+
+_USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")
+_NO_INTERFACE = (
+    "no socket interface found",
+    "NET/Socket : no interface found",
+    "NET/IB : No IP interface found",
+    "No usable listening interface found",
+    "No interface found in the same subnet as remote address",
+    "verify NCCL_OOB_NET_IFNAME",
+)
+_CONTAINER = ("docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "lxc", "lxdbr", "podman", "cilium", "kube")
+_TUNNEL = ("tun", "tap", "wg", "tailscale", "zt", "ppp", "ipip", "gre", "utun", "nebula", "vxlan")
+_CUT_OFF = ("onnect to ", "exceeded retries", "exceeded timeouts", "exceeded error retry count", "onnection refused")
+
+
+def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
+    """Yield every interface that a rank says it uses, with the line."""
+    for event in log.having(*_USING):
+        for each_used in used(event.text):
+            yield event, each_used
+
+
+def _unconnected(log: JobLog) -> bool:
+    """Return whether a connection failed, so that a strange interface is why and not just strange."""
+    return any(event.level != "INFO" for event in log.having(*_CUT_OFF))
+
+
+@cause(
+    code="iface-missing",
+    signs=_NO_INTERFACE,
+    doctor="env.ifname-match",
+    bad=lambda: [
+        "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found",
+        "node1:77:77 [0] transport/net_socket.cc:78 NCCL WARN NET/Socket : no interface found",
+        "node1:77:77 [0] bootstrap.cc:90 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
+        "[rank3]: Last error:\nBootstrap : no socket interface found\n",
+    ],
+    good=lambda: ["node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
+)
+def no_interface(log: JobLog) -> Iterator[Finding]:
+    """NCCL found no network interface that it may use.
+
+    Right: No log says that NCCL found no interface.
+    Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
+    others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it.
+    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (a prefix such as `eth`, `=eth0` exactly, `^docker`
+    for all but); correct it or unset it.
+    """
+    yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
+
+
+@cause(
+    code="iface-loopback",
+    signs=_USING,
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        {
+            "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+            "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+        }
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+        {
+            "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+            "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>",
+        },
+    ],
+)
+def loopback(log: JobLog) -> Iterator[Finding]:
+    """Ranks of several hosts listen on a loopback address.
+
+    Right: No rank of a job of several hosts uses a loopback address.
+    Why: NCCL takes lo where nothing else passes NCCL_SOCKET_IFNAME, or where no other interface is up
+    (src/misc/socket.cc, ncclFindInterfaces); other hosts that connect to 127.0.0.1 reach only themselves.
+    Fix: set NCCL_SOCKET_IFNAME to the interface with the address that other hosts know, for example
+    `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
+    """
+    if len(hosts(log)) < 2:
+        return
+    for event, taken in _taken(log):
+        if taken.name == "lo" or taken.address.startswith("127.") or taken.address == "::1":
+            message = f"uses {taken.name} ({taken.address}) in a job of several hosts"
+            yield said(log, event, message, **JOB)
+
+
+@cause(
+    code="iface-wrong-veth",
+    signs=(*_USING, *_CUT_OFF),
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 172.18.0.1<4021> failed : "
+        "No route to host",
+        "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> failed : "
+        "Network is unreachable",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "n1:7:9 [0] socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.0.0.2<4021> failed : No route to host",
+    ],
+)
+def container_interface(log: JobLog) -> Iterator[Finding]:
+    """A port of a container's bridge is one of NCCL's interfaces.
+
+    Right: No connection failed on the port of a container's bridge.
+    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other; NCCL takes every interface
+    that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
+    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
+    `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
+    """
+    yield from _strange(log, _CONTAINER, "a port of a container's bridge")
+
+
+@cause(
+    code="iface-wrong-tunnel",
+    signs=(*_USING, *_CUT_OFF),
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.6<0> [1]eth0:10.0.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 10.8.0.7<4021> returned "
+        "Connection timed out, exceeded error retry count after 35 attempts"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.6<0>",
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 10.8.0.7<4021> returned "
+        "Connection timed out, exceeded error retry count after 35 attempts",
+    ],
+)
+def tunnel(log: JobLog) -> Iterator[Finding]:
+    """A tunnel is one of NCCL's interfaces.
+
+    Right: No connection failed on a tunnel.
+    Why: interfaces of a VPN (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly; NCCL takes them as any
+    other interface that is up.
+    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
+    `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
+    """
+    yield from _strange(log, _TUNNEL, "a tunnel")
+
+
+def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
+    if not _unconnected(log):
+        return
+    seen: set[tuple[str, str]] = set()
+    for event, taken in _taken(log):
+        if taken.name.startswith(prefixes) and (event.host, taken.name) not in seen:
+            seen.add((event.host, taken.name))
+            message = f"uses {taken.name} ({taken.address}), {what}"
+            yield said(log, event, message, **JOB)
+    for event in log.having("onnect to "):
+        scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
+        if scope.startswith(prefixes) and event.level != "INFO":
+            yield said(log, event, f"connects over {scope}, {what}", **JOB)
+
+
+@cause(
+    code="container-bridge-net",
+    signs=_USING,
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        {
+            "a": "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
+            "b": "0badcafe1dea:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>\n"
+            "0badcafe1dea:7:9 [0] misc/socket.cc:58 NCCL WARN socketStartConnect: exceeded retries (20000)",
+        }
+    ],
+    good=lambda: [
+        "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
+        {
+            "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+            "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
+            "n2:7:9 [0] misc/socket.cc:58 NCCL WARN socketStartConnect: exceeded retries (20000)",
+        },
+    ],
+)
+def bridge_network(log: JobLog) -> Iterator[Finding]:
+    """Ranks publish addresses of a container's private network.
+
+    Right: No two hosts have the same address, or one of a container's default bridge.
+    Why: docker's default bridge gives every host's containers 172.17.0.2, 172.17.0.3, …: a rank that connects to such
+    an address meets itself or another container of its own host, never the peer.
+    Fix: start the containers in the host's network (`docker run --network=host`, `hostNetwork: true`), or give them a
+    network between the hosts.
+    """
+    if len(hosts(log)) < 2 or not failed(log):
+        return
+    where: dict[str, set[str]] = {}
+    for event, taken in _taken(log):
+        where.setdefault(taken.address, set()).add(event.host)
+    for event, taken in _taken(log):
+        twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", "fe80", "::1"))
+        if twice or taken.address.startswith("172.17."):
+            message = f"publishes {taken.address}, an address of a container's private network"
+            yield said(log, event, message, **JOB)
+
+
+_GLOO_IFACE = ("Unable to find address for: ", "Unable to find interface for: ", "unsupported gloo device")
+
+
+@cause(
+    code="gloo-iface",
+    signs=_GLOO_IFACE,
+    doctor="env.gloo-mismatch",
+    bad=lambda: [
+        "RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:83] ifa != nullptr. "
+        "Unable to find address for: ^docker0,lo",
+        "[rank0]: RuntimeError: makeDeviceForInterface(): unsupported gloo device",
+    ],
+    good=lambda: ["[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"],
+)
+def gloo_interface(log: JobLog) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME cannot be used.
+
+    Right: Gloo found the interfaces that it was to use.
+    Why: gloo takes a list of exact names; NCCL's prefixes, `^` and `=` mean nothing to it
+    (gloo/transport/tcp/device.cc), and it ends where the name is no interface of this host.
+    Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
+    `GLOO_SOCKET_IFNAME=eth0`.
+    """
+    yield from each(log, _GLOO_IFACE, "gloo finds no interface of that name", **JOB)
+
+
+_FALLBACK = ("Unable to resolve hostname to a (local) address",)
+_LOCAL = ("127.0.1.1", "127.0.0.1")
+
+
+@cause(
+    code="dns-loopback",
+    signs=(*_FALLBACK, *_LOCAL),
+    doctor="launch.fqdn",
+    bad=lambda: [
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
+        "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+        "address as fallback. (function operator())",
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused",
+    ],
+    good=lambda: [
+        "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+        "address as fallback. (function operator())",
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.0.2]:5012: Connection refused",
+    ],
+)
+def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
+    """A host's own name resolves to a loopback address.
+
+    Right: No rank publishes a loopback address because of its host's name.
+    Why: gloo and torch's RPC publish the address that the host's own name resolves to; Debian's /etc/hosts has it as
+    127.0.1.1, which every other host takes for itself.
+    Fix: give the host's name its real address in /etc/hosts or DNS (`getent hosts $(hostname)`), or set
+    GLOO_SOCKET_IFNAME to the interface between the hosts.
+    """
+    if _mesh_failed(log):
+        yield from each(log, _FALLBACK, "takes loopback, because its own name does not resolve", **IMAGE)
+    for event in log.having("127.0.1.1"):
+        if event.level != "INFO" and ("onnect" in event.text or "losed by peer" in event.text):
+            yield said(log, event, "connects to 127.0.1.1, the address of a host's own name", **IMAGE)
+
+
+def _mesh_failed(log: JobLog) -> bool:
+    return any(True for _ in log.having("connectFullMesh failed", "Connection refused", "onnection closed by peer"))

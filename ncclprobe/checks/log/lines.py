@@ -1,0 +1,91 @@
+"""What checks of a job's logs ask of its lines, and say of them in the same way."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+from ncclprobe.checks.log import said
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.model.findings import Finding
+
+JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
+IMAGE: dict[str, Any] = {"blame": "image", "action": "fix-image"}
+NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
+LINK: dict[str, Any] = {"blame": "link", "action": "repair"}
+FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
+RETEST: dict[str, Any] = {"blame": "fabric", "action": "retest"}
+RESTART: dict[str, Any] = {"blame": "job", "action": "restart"}
+"""Whose fault something is, and what helps: for :func:`said`."""
+
+FAILED = (
+    "unhandled system error",
+    "unhandled cuda error",
+    "internal error - please report",
+    "remote process exited or",
+    "Watchdog caught",
+    "exceeded error retry count",
+    "exceeded retries",
+    "Connection closed by remote peer",
+    "Got completion",
+    "Connect to ",
+    "connect to ",
+    "ChildFailedError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "RuntimeError",
+    "terminate called after",
+    "Segmentation fault",
+    "NCCL failure",
+    "Test NCCL failure",
+)
+"""Texts of lines that say that something failed, whatever the cause. What is odd but no failure alone, such as ranks
+with different settings, is a cause only in a log that holds one of them.
+"""
+
+
+def failed(log: JobLog) -> bool:
+    """Return whether a line of the job says that something failed."""
+    return any(event.level != "INFO" for event in log.having(*FAILED))
+
+
+def demoted(event: LogEvent) -> bool:
+    """Return whether NCCL wrote an error at INFO: it tried something and goes on without it."""
+    return event.level in ("INFO", "TRACE") and bool(event.host)
+
+
+def each(
+    log: JobLog, signs: tuple[str, ...], message: str, *, but: tuple[str, ...] = (), **details: Any
+) -> Iterator[Finding]:
+    """Yield a finding for every line that holds one of `signs` and none of `but`, but for NCCL's demoted ones."""
+    for event in log.having(*signs):
+        if not demoted(event) and not any(text in event.text for text in but):
+            yield said(log, event, message, **details)
+
+
+def informed(log: JobLog, signs: tuple[str, ...], message: str, **details: Any) -> Iterator[Finding]:
+    """Yield the same for lines of any level, once for each process that wrote one."""
+    seen: set[tuple[int, str, int | None]] = set()
+    for event in log.having(*signs):
+        writer = (event.stream, event.host, event.pid)
+        if writer not in seen:
+            seen.add(writer)
+            yield said(log, event, message, **details)
+
+
+def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:
+    """Yield the events of the same log in the `nlines` lines after this one."""
+    place = bisect_right(log.events, (event.stream, event.line), key=lambda other: (other.stream, other.line))
+    for other in log.events[place : place + nlines]:
+        if other.stream == event.stream and other.line <= event.line + nlines:
+            yield other
+
+
+def hosts(log: JobLog) -> frozenset[str]:
+    """Return the hosts whose processes wrote a line that names its host."""
+    return frozenset(event.host for event in log.events if event.host)
+
+
+def of_peer(log: JobLog, address: str) -> dict[str, Any]:
+    """Return ``peer_hosts`` for :func:`said`: the host that has this address, else the address itself."""
+    return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}

@@ -1,0 +1,325 @@
+"""How ranks meet: names, ports, the master, strangers, who came."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import JOB, demoted, each, failed
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.torch_lines import waited
+from ncclprobe.model.findings import Finding
+
+_UNRESOLVED = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "No address associated with hostname",
+    "nodename nor servname provided",
+    "Could not resolve hostname",
+)
+_GAVE_UP = ("The client socket has failed to connect to", "The client socket has timed out", "socket.gaierror")
+
+
+@cause(
+    code="dns-unresolved",
+    signs=(*_UNRESOLVED, "network addresses of (", *_GAVE_UP),
+    doctor="launch.master-resolve",
+    bad=lambda: [
+        "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, 29500). "
+        "The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
+        " The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
+        "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -3 - "
+        "Temporary failure in name resolution).\n"
+        "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+        "(head-0, 29500).",
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "n1:7:7 [0] misc/socket.cc:279 NCCL WARN Net : error encountered when getting address info : "
+        "Name or service not known",
+        "ssh: Could not resolve hostname worker-1: Name or service not known",
+    ],
+    good=lambda: [
+        "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
+        "Name or service not known).\nloss 2.1",
+        "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
+        "Name or service not known).\n"
+        "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+        "(10.0.0.1, 29500).",
+    ],
+)
+def unresolved_name(log: JobLog) -> Iterator[Finding]:
+    """A name that ranks need for meeting does not resolve.
+
+    Right: Every name that ranks asked for was resolved.
+    Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join; torch warns of every
+    attempt and goes on with the other address family, so only what it gives up in the end counts.
+    Fix: `getent hosts NAME` on the host that says it; use an address in MASTER_ADDR, or in Kubernetes a headless
+    service that publishes addresses before pods are ready.
+    """
+    for event in log.having(*_UNRESOLVED):
+        name = between(event.text, "network addresses of (", ",")
+        final = "failed to connect to any" in event.text or not name
+        if demoted(event) or not (final or _given_up(log, event, name)):
+            continue
+        what = f"{name} does not resolve" if name else "a name does not resolve"
+        yield said(log, event, what, **JOB)
+
+
+def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
+    """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all."""
+    if "The IPv6 network" in event.text:
+        return False
+    return any(
+        other.stream == event.stream and other.line >= event.line and f"({name}," in other.text
+        for other in log.having(*_GAVE_UP)
+    )
+
+
+_IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "errno: 98")
+_RAS = "RAS failed to establish a client listening socket"
+_LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "Trying another port", "trying another port")
+
+
+@cause(
+    code="addr-in-use",
+    signs=(*_IN_USE, _RAS, "Started server process"),
+    doctor="launch.port-free",
+    bad=lambda: [
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in "
+        "use).\n"
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "OSError: [Errno 98] Address already in use",
+        "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Address already in use",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use\n"
+        "n1:7:7 [0] NCCL INFO RAS failed to establish a client listening socket at localhost:28028",
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in "
+        "use).\nloss 2.1",
+    ],
+)
+def port_taken(log: JobLog) -> Iterator[Finding]:
+    """A port that the job needs is taken.
+
+    Right: Every port that the job asked for was free.
+    Why: rank 0 listens on MASTER_PORT; what listens there already is another job on this host, or a process of an
+    earlier start that did not end, and ranks may even meet the wrong store.
+    Fix: `ss -ltnp 'sport = :29500'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one
+    node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
+    """
+    for event in log.having(*_IN_USE):
+        if demoted(event) or any(text in event.text for text in _LIVED_WITH) or "ras/" in event.place:
+            continue
+        if event.text.lstrip().startswith("[W") or event.level in ("W", "WARNING"):
+            continue  # of one address family; torch says at E when no address is left
+        port = number(between(event.text, "port: ")) or number(between(event.text, "]:"))
+        message = f"port {port} is already taken" if port else "a port is already taken"
+        yield said(log, event, message, **JOB)
+
+
+_DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission denied", "name: EACCES", "[Errno 13]")
+
+
+@cause(
+    code="port-privileged",
+    signs=(*_DENIED, "Call to bind failed: Permission denied"),
+    doctor="launch.port-free",
+    bad=lambda: [
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 80, useIpv6: false, code: -13, name: EACCES, message: permission denied",
+        "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Permission denied",
+    ],
+    good=lambda: ["PermissionError: [Errno 13] Permission denied: '/data/out.pt'"],
+)
+def port_privileged(log: JobLog) -> Iterator[Finding]:
+    """The port may not be bound by this user.
+
+    Right: No port was refused for want of permission.
+    Why: ports below net.ipv4.ip_unprivileged_port_start (1024) are root's, and some clusters keep more for themselves.
+    Fix: take a MASTER_PORT of 1024 or more that is outside net.ipv4.ip_local_port_range.
+    """
+    for event in log.having(*_DENIED, "Call to bind failed: Permission denied"):
+        if "bind" in event.text or "server socket" in event.text:
+            yield said(log, event, "a port may not be bound by this user", **JOB)
+
+
+_MASTER = (
+    "The client socket has timed out after",
+    "The client socket has failed to connect to any network address of",
+    "connect() timed out",
+    "The connection to the C10d store has failed",
+    "RendezvousConnectionError",
+    "the connection to the C10d store has failed",
+)
+
+
+@cause(
+    code="master-unreachable",
+    signs=(*_MASTER, *_UNRESOLVED),
+    doctor="launch.master-reach",
+    echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom"),
+    bad=lambda: [
+        "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+        "(10.0.0.1, 29500).",
+        "RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+        "failed. See inner exception for details.",
+    ],
+    good=lambda: [
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 111 - Connection "
+        "refused).\nloss 2.1"
+    ],
+)
+def master_unreachable(log: JobLog) -> Iterator[Finding]:
+    """MASTER_ADDR:MASTER_PORT cannot be reached, or no process listens there.
+
+    Right: Every rank reached MASTER_ADDR:MASTER_PORT.
+    Why: all ranks meet at the store that rank 0 opens; a wrong address, a firewall, or a rank 0 that was never started
+    looks the same to the others: they try until their time is over.
+    Fix: on a failing host `nc -vz MASTER_ADDR MASTER_PORT` while rank 0 runs; compare MASTER_ADDR with rank 0's
+    address, open the port between the hosts, and look whether rank 0 has started at all.
+    """
+    for event in log.having(*_MASTER):
+        if any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
+            continue
+        place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
+        message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
+        yield said(log, event, message, **JOB)
+
+
+def _never_resolved(log: JobLog, event: LogEvent) -> bool:
+    """Return whether the same log said before that this name does not resolve."""
+    name = between(event.text, "connect to (", ",")
+    return bool(name) and any(
+        other.stream == event.stream and other.line < event.line and f"({name}," in other.text
+        for other in log.having(*_UNRESOLVED)
+        if "The IPv6 network" not in other.text
+    )
+
+
+_MAGIC = ("wrong magic", "wrong type", "wrong socket type")
+_TRUNCATED = ("Message truncated : received",)
+_MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
+
+
+@cause(
+    code="foreign-connection",
+    signs=(*_MAGIC, *_TRUNCATED),
+    doctor="launch.port-flooded",
+    bad=lambda: [
+        "n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketFinalizeAccept: wrong type 3 != 4",
+        "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256",
+        "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2\n"
+        "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue",
+    ],
+    good=lambda: [
+        "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2",
+        "n1:7:9 [0] NCCL INFO socketFinalizeAccept: didn't receive a valid magic from 10.0.0.9<5511>",
+        "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
+    ],
+)
+def foreign_connection(log: JobLog) -> Iterator[Finding]:
+    """A connection from outside the job disturbed the start.
+
+    Right: Only ranks of the job connected to it.
+    Why: a port scanner, a health check or a rank of an earlier job connects to the port on which NCCL's root listens;
+    from 2.16 on NCCL checks a magic word and waits on, before it takes any 4 bytes for a length.
+    Fix: keep scanners and load balancers away from the hosts' ephemeral ports, end left-over ranks, give each job its
+    own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
+    """
+    failure = failed(log)
+    for event in log.having(*_MAGIC, *_TRUNCATED):
+        received = number(between(event.text, "truncated : received "))
+        strange = (received or 0) > _MOST_STRUCT or (received or 0) < 0
+        wrong = received is None and ("wrong type" in event.text or failure)
+        if not demoted(event) and (strange or wrong):
+            yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
+
+
+_JOINED = ("clients joined", "store based barrier")
+_MISMATCH = (
+    "mismatch in rank count from procs",
+    "mismatch in info from procs",
+    "has already checked in",
+    "Invalid rank requested",
+    "improper usage of ncclCommInitRank",
+)
+
+
+@cause(
+    code="world-size-mismatch",
+    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError"),
+    doctor="launch.world-agree",
+    echoes=("rank-crashed", "master-unreachable", "dns-unresolved", "addr-in-use", "oom"),
+    bad=lambda: [
+        "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
+        "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",
+        "n1:7:7 [0] init.cc:1720 NCCL WARN Invalid rank requested : 8/8",
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 15/16 clients joined.",
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+    ],
+    good=lambda: [
+        "INFO: Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 "
+        "(world_size=2, num_workers_joined=1, timeout=0:30:00)"
+    ],
+)
+def ranks_missing(log: JobLog) -> Iterator[Finding]:
+    """Ranks disagree about the size of the job, or some never came.
+
+    Right: As many ranks met as were told to.
+    Why: each rank is told the number of ranks by its launcher; where one counts 8 and another 16, where two have the
+    same number, or where a node was never started, the rest waits until its time is over.
+    Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts; look whether a launcher was started on every
+    one, and end ranks left over from an earlier start.
+    """
+    for event in log.having(*_MISMATCH):
+        if not demoted(event):
+            yield said(log, event, "ranks disagree about who is in the job", **JOB)
+    for event in log.having(*_JOINED):
+        if found := waited(event.text):
+            yield said(log, event, _who_came(found.came, found.wanted), **JOB)
+    yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)
+
+
+def _who_came(came: int, wanted: int) -> str:
+    if came > wanted:
+        return f"{came} ranks came where {wanted} were wanted"
+    missing = wanted - came
+    return f"{missing} of {wanted} ranks did not come" if missing else f"all {wanted} ranks came, and not in time"
+
+
+_STORE = (
+    "wait timeout after",
+    "Socket Timeout",
+    "Failed to recv, got 0 bytes",
+    "Failed to send, sent 0 bytes",
+    "Store is down while",
+    "Broken pipe",
+    'Failed to check the "should dump" flag on TCPStore',
+    "recvValue failed",
+    "sendBytes failed",
+    "failed to recv, got 0 bytes",
+)
+
+
+@cause(
+    signs=_STORE,
+    bad=lambda: [
+        "[rank1]: torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
+        "[rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64): Failed to recv, got 0 bytes. "
+        "Connection was likely closed. Did the remote server shutdown or crash?",
+    ],
+    good=lambda: ["[rank1]: loss 2.1"],
+)
+def store_left(log: JobLog) -> Iterator[Finding]:
+    """A rank lost the store, or waited in it for another rank.
+
+    Right: No rank waited in vain for the store.
+    Why: rank 0 keeps the store; when rank 0 ends, or a rank that was to write a key has failed, the others say so.
+    Fix: look for the rank that failed first; a key such as `/0//cuda//0` waits for the ncclUniqueId of the group's
+    first rank.
+    """
+    for event in log.having(*_STORE):
+        if not demoted(event):
+            yield consequence(log, event, "lost the store, or waited in it for another rank")

@@ -1,0 +1,285 @@
+"""What runs in the child that takes flight-recorder dumps apart, and nowhere else.
+
+A dump is a pickle that somebody else wrote. It is read by C's Unpickler, which here finds no class and loads nothing
+by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
+reason. The answer is a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason, in MessagePack.
+
+The keys are those of torch's FlightRecorder.hpp, format 2.1 (torch 2.4) to 2.10 (torch 2.13).
+"""
+
+import pickle
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import msgspec
+
+from ncclprobe.facts.files.flight_records import (
+    COMPLETED,
+    MAX_DUMP_BYTES,
+    RETIRED,
+    STARTED,
+    FlightCall,
+    FlightDump,
+    FlightFrame,
+    FlightGroup,
+)
+from ncclprobe.host.limited_child import serve_limited
+
+MEMORY_BYTES = 512 << 20
+MAX_ENTRIES, MAX_TABLE, MAX_FRAMES, MAX_TEXT, MAX_SHAPES = 100_000, 20_000, 24, 300, 3
+MAX_INTEGER = (1 << 63) - 1
+Json = Mapping[Any, Any]
+DAMAGED = (
+    pickle.UnpicklingError,
+    msgspec.MsgspecError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged pickle or JSON raises; anything else ends the child, which is a refusal as well."""
+
+
+class Refusing(Exception):
+    """Why these bytes are no dump that is read."""
+
+
+class DataUnpickler(pickle.Unpickler):
+    """C's Unpickler for data alone: nothing is looked up, so nothing can be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse: a dump has no objects of a class."""
+        raise Refusing(f"it asks for {module[:80]}.{name[:80]}: a dump holds data alone, so this may be an attack")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse: a dump refers to nothing outside it."""
+        raise Refusing("it refers to an object outside it")
+
+
+def serve() -> None:
+    """Be the child."""
+    serve_limited(answer, MAX_DUMP_BYTES, MEMORY_BYTES)
+
+
+def answer(data: bytes) -> bytes:
+    """Return the dump in `data`, or why it is not read, in MessagePack."""
+    try:
+        return msgspec.msgpack.encode(dump(loaded(data)))
+    except Refusing as reason:
+        return msgspec.msgpack.encode(str(reason))
+    except MemoryError:
+        return msgspec.msgpack.encode(f"reading it takes more than {MEMORY_BYTES >> 20} MiB")
+
+
+def loaded(data: bytes) -> Json:
+    """Return what `data` holds. Raises Refusing."""
+    try:
+        value = DataUnpickler(BytesIO(data)).load() if data[:1] == b"\x80" else msgspec.json.decode(data)
+    except DAMAGED as error:
+        raise Refusing(f"it is damaged or cut: {type(error).__name__}: {str(error)[:120]}") from None
+    if isinstance(value, list):
+        value = {"entries": value}
+    if not isinstance(value, dict) or not isinstance(value.get("entries", []), list):
+        raise Refusing("it holds no flight recorder's entries")
+    if not value.keys() & {"entries", "pg_config", "pg_status"}:
+        raise Refusing("it holds no flight recorder's entries")
+    return value
+
+
+def dump(value: Json) -> FlightDump:
+    """Return what the keys of a dump say; entries that are not as torch writes them are left out and counted."""
+    table = Columns()
+    entries = value.get("entries", [])
+    for entry in entries[-MAX_ENTRIES:]:
+        table.add(entry)
+    groups = tuple(_groups(table, value))
+    return FlightDump(
+        version=_text(value.get("version")),
+        library=_text(value.get("comm_lib_version") or value.get("nccl_version")),
+        groups=groups,
+        calls=tuple(table.calls.values()),
+        stacks=tuple(table.stacks.values()),
+        group=table.group.tobytes(),
+        call=table.call.tobytes(),
+        stack=table.stack.tobytes(),
+        seq=table.seq.tobytes(),
+        state=table.state.tobytes(),
+        created_ns=table.created_ns.tobytes(),
+        completed_ns=table.completed_ns.tobytes(),
+        first_record=table.first_record,
+        left_out=table.left_out + max(0, len(entries) - MAX_ENTRIES),
+    )
+
+
+class Columns:
+    """The entries of one dump as columns; what many of them share stands once."""
+
+    def __init__(self) -> None:
+        self.groups: dict[tuple[str, str, str], int] = {}
+        self.ids: dict[int, int] = {}
+        self.calls: dict[Any, FlightCall] = {}
+        self.stacks: dict[Any, tuple[FlightFrame, ...]] = {(): ()}
+        self.group, self.state = array("H"), array("B")
+        self.call, self.stack = array("I"), array("I")
+        self.seq, self.created_ns, self.completed_ns = array("q"), array("q"), array("q")
+        self.first_record, self.left_out = 0, 0
+        self._call_index: dict[Any, int] = {}
+        self._stack_index: dict[Any, int] = {(): 0}
+
+    def add(self, entry: Any) -> None:
+        """Append one entry."""
+        try:
+            row = self._row(entry)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            self.left_out += 1
+            return
+        if not self.seq:
+            self.first_record = _number(entry.get("record_id"))
+        for column, value in zip(
+            (self.group, self.call, self.stack, self.seq, self.state, self.created_ns, self.completed_ns),
+            row,
+            strict=True,
+        ):
+            column.append(value)
+
+    def _row(self, entry: Json) -> tuple[int, ...]:
+        name = entry["profiling_name"]
+        p2p = bool(entry.get("is_p2p", False))
+        seq = entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id"))
+        created, completed = entry.get("time_created_ns"), entry.get("time_discovered_completed_ns")
+        state = _STATES.get(entry.get("state", ""), 0) | (RETIRED if entry.get("retired") is True else 0)
+        return (
+            self._group_of(entry, name),
+            self._call_of(entry, name, p2p),
+            self._stack_of(entry.get("frames") or ()),
+            _number(seq),
+            state,
+            _number(created),
+            _number(completed),
+        )
+
+    def _group_of(self, entry: Json, name: str) -> int:
+        group = entry.get("process_group") or ("", "")
+        key = (name.partition(":")[0], group[0], group[1])
+        index = self.groups.get(key)
+        if index is None:
+            if not all(isinstance(text, str) for text in key) or len(self.groups) >= MAX_TABLE:
+                raise ValueError
+            index = self.groups.setdefault(key, len(self.groups))
+            if isinstance(pg_id := entry.get("pg_id"), int):
+                self.ids[index] = pg_id
+        return index
+
+    def _call_of(self, entry: Json, name: str, p2p: bool) -> int:
+        sizes_in, sizes_out = entry.get("input_sizes", ()), entry.get("output_sizes", ())
+        types_in, types_out = entry.get("input_dtypes", ()), entry.get("output_dtypes", ())
+        key = (name, p2p, str(sizes_in), str(types_in), str(sizes_out), str(types_out))
+        index = self._call_index.get(key)
+        if index is None:
+            if len(self.calls) >= MAX_TABLE:
+                raise ValueError
+            call = FlightCall(
+                op=_text(name.partition(":")[2] or name),
+                p2p=p2p,
+                inputs=_shapes(sizes_in),
+                outputs=_shapes(sizes_out),
+                input_numel=_numel(sizes_in),
+                output_numel=_numel(sizes_out),
+                input_dtype=_types(types_in),
+                output_dtype=_types(types_out),
+            )
+            index = self._call_index[key] = len(self.calls)
+            self.calls[key] = call
+        return index
+
+    def _stack_of(self, frames: Sequence[Json]) -> int:
+        key = tuple([(frame["name"], frame["filename"], frame["line"]) for frame in frames[:MAX_FRAMES]])
+        index = self._stack_index.get(key)
+        if index is None:
+            if len(self.stacks) >= MAX_TABLE:
+                return 0
+            stack = tuple(FlightFrame(_text(name), _text(file), _number(line)) for name, file, line in key)
+            index = self._stack_index[key] = len(self.stacks)
+            self.stacks[key] = stack
+        return index
+
+
+_STATES = {"scheduled": 0, "started": STARTED, "completed": STARTED | COMPLETED}
+
+
+def _groups(table: Columns, value: Json) -> Iterator[FlightGroup]:
+    """Yield the groups of the entries in the order of their index, then those without any."""
+    config, status = _mapping(value.get("pg_config")), _mapping(value.get("pg_status"))
+    ranks = {str(name): _ranks(_mapping(each).get("ranks")) for name, each in list(config.items())[:MAX_TABLE]}
+    described = {str(name): _text(_mapping(each).get("desc")) for name, each in list(config.items())[:MAX_TABLE]}
+    for (backend, name, desc), index in table.groups.items():
+        last = _mapping(status.get(str(table.ids.get(index))))
+        yield FlightGroup(_text(backend), _text(name), _text(desc), ranks.get(name, ()), *_last(last))
+    for name in ranks.keys() - {name for _, name, _ in table.groups}:
+        if ranks[name]:
+            yield FlightGroup("", name[:MAX_TEXT], described[name], ranks[name])
+
+
+def _last(status: Json) -> tuple[int | None, ...]:
+    return tuple(
+        None if (found := _counted(status.get(f"last_{what}_collective"))) is None or found < 0 else found
+        for what in ("enqueued", "started", "completed")
+    )
+
+
+def _counted(value: Any) -> int | None:
+    """Return a number as pickles have it, or the text of one, as JSON has it."""
+    if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) <= MAX_INTEGER else None
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """Return the ranks of ``[0, 1, 2]``, which torch writes as text."""
+    words = value.strip("[] ").split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
+    found = [_counted(word.strip() if isinstance(word, str) else word) for word in words[: 1 << 20]]
+    return tuple(rank for rank in found if rank is not None)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or not 0 <= value <= MAX_INTEGER:
+        raise ValueError
+    return value
+
+
+def _shapes(sizes: Sequence[Sequence[int]]) -> str:
+    """Return ``[8, 128]``, and of many tensors the first with their number."""
+    shown = ", ".join(str(list(size))[:100] for size in sizes[:MAX_SHAPES])
+    return shown if len(sizes) <= MAX_SHAPES else f"{shown}, … ({len(sizes)} tensors)"
+
+
+def _numel(sizes: Sequence[Sequence[int]]) -> int:
+    total = 0
+    for size in sizes:
+        numel = 1
+        for dim in size:
+            numel *= _number(dim)
+            if numel > MAX_INTEGER:
+                raise ValueError
+        total += numel
+    return _number(total)
+
+
+def _types(types: Sequence[str]) -> str:
+    """Return the type of all tensors, or each that occurs."""
+    return _text("+".join(dict.fromkeys(map(_text, types))))

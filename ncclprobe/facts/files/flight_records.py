@@ -1,0 +1,241 @@
+"""Dumps of torch's flight recorder: which collectives each rank entered, in which order, and how far they came.
+
+Source: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, torch 2.4 to 2.13, which write them
+as pickle or JSON. A dump does not say which rank wrote it: its file's name does, or its groups.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Literal
+
+import msgspec
+
+from ncclprobe.errors import Failed, HostError
+from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.model.values import Struct, replace
+
+MAX_DUMP_BYTES = 64 << 20
+PATIENCE_S = 30.0
+STARTED, COMPLETED, RETIRED = 1, 2, 4
+"""What is known of an entry: its kernel started, completed; torch looks after it no longer."""
+
+
+class FlightFrame(Struct, frozen=True):
+    """One frame of a Python stack, as torch writes it."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class FlightCall(Struct, frozen=True):
+    """What was called: ``all_reduce``, ``send 0->1``; shapes as text, the number of elements, the types of tensors."""
+
+    op: str
+    p2p: bool = False
+    inputs: str = ""
+    outputs: str = ""
+    input_numel: int = 0
+    output_numel: int = 0
+    input_dtype: str = ""
+    output_dtype: str = ""
+
+
+class FlightGroup(Struct, frozen=True):
+    """A process group as one rank knows it. `ranks` is empty where the dump does not say them, as gloo's do not.
+
+    `enqueued`, `started` and `completed`: the number of its last collective that came so far; None: not known.
+    """
+
+    backend: str
+    name: str
+    desc: str = ""
+    ranks: tuple[int, ...] = ()
+    enqueued: int | None = None
+    started: int | None = None
+    completed: int | None = None
+
+
+class FlightDump(Struct, frozen=True):
+    """What the recorder of one rank held, oldest entry first.
+
+    The entries are columns, as two million of them are read at once: entry i called ``calls[call[i]]`` in
+    ``groups[group[i]]``, from ``stacks[stack[i]]`` (innermost frame first), as its collective number ``seq[i]``.
+    :meth:`column` gives one. `first_record` is 0 where the recorder has dropped nothing yet. `left_out` entries were
+    not as torch writes them. `rank` is None where neither the name nor the groups say it.
+    """
+
+    version: str
+    library: str
+    groups: tuple[FlightGroup, ...]
+    calls: tuple[FlightCall, ...]
+    stacks: tuple[tuple[FlightFrame, ...], ...]
+    group: bytes
+    call: bytes
+    stack: bytes
+    seq: bytes
+    state: bytes
+    created_ns: bytes
+    completed_ns: bytes
+    first_record: int = 0
+    left_out: int = 0
+    source: str = ""
+    rank: int | None = None
+
+    def column(self, name: str) -> Sequence[int]:
+        """Return a column by its name."""
+        return memoryview(getattr(self, name)).cast(_CODES[name])
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.state)
+
+
+_CODES: dict[str, Literal["B", "H", "I", "q"]] = {
+    "group": "H",
+    "call": "I",
+    "stack": "I",
+    "seq": "q",
+    "state": "B",
+    "created_ns": "q",
+    "completed_ns": "q",
+}
+
+
+class UnreadDump(Struct, frozen=True):
+    """A file that looked like a dump and was not read, and why."""
+
+    source: str
+    why: str
+
+
+class FlightRecords(Struct, frozen=True):
+    """The dumps of a job, at most one of each rank, by rank. `unplaced` are those whose rank is not known.
+
+    `superseded` names older dumps of a rank that has a newer one.
+    """
+
+    dumps: tuple[FlightDump, ...]
+    unplaced: tuple[FlightDump, ...] = ()
+    unread: tuple[UnreadDump, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+
+def is_dump(head: bytes) -> bool:
+    """Return whether a file that begins with `head` (4 KiB or more) looks like a dump."""
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    return head.lstrip()[:1] in (b"{", b"[") and any(key in head for key in _KEYS)
+
+
+_KEYS = (b'"collective_seq_id"', b'"pg_config"', b'"profiling_name"', b'"pg_status"', b'"nccl_comm_state"')
+
+
+def read_dumps(files: Iterable[tuple[str, bytes]], children: int = 2) -> FlightRecords:
+    """Return the dumps of `files`, (name, content) each, read by `children` processes at a time.
+
+    `files` is asked for a few at a time, so that it may read them as it goes.
+    """
+    read, unread = [], []
+    for source, found in _read_all(files, max(1, children)):
+        if isinstance(found, FlightDump):
+            read.append(replace(found, source=source, rank=rank_of(source, found.groups, found.calls)))
+        else:
+            unread.append(UnreadDump(source, found))
+    return placed(read, unread)
+
+
+def _read_all(files: Iterable[tuple[str, bytes]], children: int) -> Iterator[tuple[str, FlightDump | str]]:
+    idle: SimpleQueue[LimitedChild] = SimpleQueue()
+    workers = [LimitedChild(f"{__package__}.flight_child") for _ in range(children)]
+    for worker in workers:
+        idle.put(worker)
+
+    def read(data: bytes) -> FlightDump | str:
+        worker = idle.get()
+        try:
+            return read_dump(worker, data)
+        finally:
+            idle.put(worker)
+
+    waiting: deque[tuple[str, Future[FlightDump | str]]] = deque()
+    try:
+        with ThreadPoolExecutor(children) as pool:
+            for source, data in files:
+                waiting.append((source, pool.submit(read, data)))
+                if len(waiting) > 2 * children:
+                    source, future = waiting.popleft()
+                    yield source, future.result()
+            for source, future in waiting:
+                yield source, future.result()
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def read_dump(child: LimitedChild, data: bytes) -> FlightDump | str:
+    """Return the dump in `data`, or why it is not read."""
+    if len(data) > MAX_DUMP_BYTES:
+        return f"it is longer than {MAX_DUMP_BYTES >> 20} MiB"
+    try:
+        found = _ANSWER.decode(child.ask(data, PATIENCE_S))
+    except HostError as error:
+        return str(error)
+    except msgspec.DecodeError as error:
+        return str(Failed(f"the process that read it answered nonsense: {error}"))
+    if isinstance(found, FlightDump) and not _is_whole(found):
+        return "the process that read it answered nonsense: its columns differ in length"
+    return found
+
+
+_ANSWER: "msgspec.msgpack.Decoder[FlightDump | str]" = msgspec.msgpack.Decoder(FlightDump | str)
+
+
+def _is_whole(dump: FlightDump) -> bool:
+    """Return whether all columns have the same length and every index is in its table."""
+    sizes = {len(getattr(dump, name)) / memoryview(b"").cast(code).itemsize for name, code in _CODES.items()}
+    tables = {"group": dump.groups, "call": dump.calls, "stack": dump.stacks}
+    return len(sizes) == 1 and all(max(dump.column(name), default=-1) < len(table) for name, table in tables.items())
+
+
+_NAMED = re.compile(r"rank[_.=-]?(\d{1,7})", re.IGNORECASE)
+_ENDING = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,8}){0,3}$")
+
+
+def rank_of(source: str, groups: Sequence[FlightGroup] = (), calls: Sequence[FlightCall] = ()) -> int | None:
+    """Return the rank that wrote a dump: ``nccl_trace_rank_3`` says it; else its groups, if they leave only one.
+
+    A process records its own groups alone, so its rank is in each of them; a number that is not is no rank's.
+    """
+    ranks = [set(group.ranks) for group in groups if group.ranks]
+    possible = set.intersection(*ranks) if ranks else None
+    name = source.rpartition("/")[2]
+    for pattern in (_NAMED, _ENDING):
+        for found in reversed(pattern.findall(name)):
+            if possible is None or int(found) in possible:
+                return int(found)
+    return next(iter(possible)) if possible is not None and len(possible) == 1 else None
+
+
+def placed(read: Sequence[FlightDump], unread: Sequence[UnreadDump] = ()) -> FlightRecords:
+    """Return the newest dump of each rank, and the others beside."""
+    newest: dict[int, FlightDump] = {}
+    superseded = []
+    for dump in sorted(read, key=lambda dump: (_newest_ns(dump), len(dump.stacks))):
+        if dump.rank is not None:
+            if dump.rank in newest:
+                superseded.append(newest[dump.rank].source)
+            newest[dump.rank] = dump
+    return FlightRecords(
+        dumps=tuple(newest[rank] for rank in sorted(newest)),
+        unplaced=tuple(dump for dump in read if dump.rank is None),
+        unread=tuple(unread),
+        superseded=tuple(superseded),
+    )
+
+
+def _newest_ns(dump: FlightDump) -> int:
+    return max(max(dump.column("created_ns"), default=0), max(dump.column("completed_ns"), default=0))

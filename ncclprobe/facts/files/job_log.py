@@ -1,0 +1,88 @@
+"""The lines of a job's logs that say something, and who wrote them: the fact that checks of ``log.`` take.
+
+Made by :mod:`ncclprobe.facts.files.log_reader`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ncclprobe.model.values import Struct, field
+
+
+class LogEvent(Struct, frozen=True):
+    """One line. `text` is what the program wrote: launcher's prefix, time and colours removed, cut at 4,096 characters.
+
+    `stream` is the index of its log in :attr:`JobLog.streams` and `line` its number there, from 1. `time_s` is seconds
+    since 1970 by the writer's clock, taken as UTC where the line names no zone. `level` is as written (INFO, WARN,
+    ERROR …); `place` is the source line that NCCL names, such as ``bootstrap.cc:126``. None or empty: not known.
+    """
+
+    stream: int
+    line: int
+    text: str
+    rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    time_s: float | None = None
+    level: str = ""
+    place: str = ""
+
+
+class LogStream(Struct, frozen=True):
+    """One log as it was given: `name` is its path, ``-`` or a member of an archive.
+
+    `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines were read;
+    `cut` says why not all were.
+    """
+
+    name: str
+    nlines: int = 0
+    rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    cut: str = ""
+
+
+class RankLog(Struct, frozen=True):
+    """What is known of one rank: where it ran, the last line it wrote, and how far its communicators came.
+
+    `init_started` and `init_complete` count NCCL's ``Init START`` and ``Init COMPLETE`` lines; a log without INFO lines
+    has none.
+    """
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    last: LogEvent | None = None
+    init_started: int = 0
+    init_complete: int = 0
+
+
+class JobLog(Struct, frozen=True):
+    """All logs of one job. `events` are in the order of `streams`, and in each in the order in which they were written.
+
+    `versions`: of ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size` is
+    None where no line says it. `addresses`: the host that has an IP address, where a line names both. `unread` counts
+    what the bounds left out, in words.
+    """
+
+    streams: tuple[LogStream, ...]
+    events: tuple[LogEvent, ...]
+    ranks: Mapping[int, RankLog] = field(default_factory=dict)
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    world_size: int | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    def having(self, *signs: str) -> Iterator[LogEvent]:
+        """Yield the events that hold one of `signs`."""
+        for event in self.events:
+            if any(sign in event.text for sign in signs):
+                yield event
+
+    def where(self, event: LogEvent) -> str:
+        """Return ``rank 3``, else the host and process, else the log's name: the subject of a finding."""
+        if event.rank is not None:
+            return f"rank {event.rank}"
+        if event.host:
+            return f"{event.host}:{event.pid}" if event.pid else event.host
+        return self.streams[event.stream].name

@@ -1,0 +1,180 @@
+"""What single lines of NCCL say: connections that failed, completions with errors, interfaces and devices in use.
+
+The format strings are those of NCCL 2.4 to 2.30 (src/include/socket.h, src/misc/socket.cc, src/os/linux.cc,
+src/misc/ibvwrap.cc, src/transport/net_ib*). Every function takes a message without its prefix, looks for literal texts
+and reads on from there; none uses a regular expression.
+"""
+
+from ncclprobe.facts.files.texts import address_of, between, number
+from ncclprobe.model.values import Struct
+
+ERRNOS = {
+    "Invalid argument": 22,
+    "Cannot allocate memory": 12,
+    "Bad address": 14,
+    "No data available": 61,
+    "Network is unreachable": 101,
+    "Connection timed out": 110,
+    "Connection refused": 111,
+    "No route to host": 113,
+    "Operation not supported": 95,
+    "Permission denied": 13,
+    "Operation not permitted": 1,
+    "No such device": 19,
+}
+"""Linux's numbers by strerror's words: releases print the one, the other or both."""
+
+_STATUSES = {  # enum ibv_wc_status, src/include/ibvcore.h
+    "LOC_LEN_ERR": 1,
+    "LOC_QP_OP_ERR": 2,
+    "LOC_PROT_ERR": 4,
+    "WR_FLUSH_ERR": 5,
+    "BAD_RESP_ERR": 7,
+    "LOC_ACCESS_ERR": 8,
+    "REM_INV_REQ_ERR": 9,
+    "REM_ACCESS_ERR": 10,
+    "REM_OP_ERR": 11,
+    "RETRY_EXC_ERR": 12,
+    "RNR_RETRY_EXC_ERR": 13,
+    "FATAL_ERR": 19,
+    "RESP_TIMEOUT_ERR": 20,
+    "GENERAL_ERR": 21,
+}
+STATUS_NAMES = {number: name for name, number in _STATUSES.items()}
+
+
+class Completion(Struct, frozen=True):
+    """A work completion with an error. `status` is verbs' number; `peer` an address or host; GIDs as printed.
+
+    `vendor`, `hca` and the GIDs are empty or None in releases that do not print them.
+    """
+
+    status: int
+    peer: str = ""
+    vendor: int | None = None
+    hca: str = ""
+    local_gid: str = ""
+    remote_gid: str = ""
+
+
+class QpRefusal(Struct, frozen=True):
+    """ibv_modify_qp refused. `errno` by number or words; None: neither is known. Devices and GIDs since 2.24."""
+
+    errno: int | None
+    error: str
+    device: str = ""
+    gid_index: int | None = None
+    local_gid: str = ""
+    remote_gid: str = ""
+
+
+class FailedConnection(Struct, frozen=True):
+    """A TCP connection that NCCL gave up or may try again; `peer` is empty in 2.16 to 2.26's short forms."""
+
+    peer: str
+    error: str
+    final: bool
+
+
+class Used(Struct, frozen=True):
+    """An interface with its address, or an HCA's port with its link layer (IB, RoCE)."""
+
+    name: str
+    address: str = ""
+    link: str = ""
+
+
+def completion(text: str) -> Completion | None:
+    """Return what ``Got completion … with error 12, …`` or ``… status=IBV_WC_RETRY_EXC_ERR(12) …`` says."""
+    if "Got completion" not in text:
+        return None
+    status = _status(text)
+    if status is None:
+        return None
+    vendor = between(text, "vendor err ") or between(text, "vendor_err=")
+    remote = between(text, "remoteGids", " hca").strip() or between(text, "remoteGid ", " ")
+    return Completion(
+        status,
+        address_of(between(text, "from peer ", " with")),
+        number(vendor),
+        between(text, " hca ", " "),
+        between(text, "localGid ", " ").removesuffix("remoteGids"),
+        remote.split(" ")[0],
+    )
+
+
+def _status(text: str) -> int | None:
+    found = number(between(text, "with error "))
+    if found is None:
+        found = number(between(text, "status="))
+    if found is None:
+        found = number(between(between(text, "status="), "(", ")"))
+    return found
+
+
+def qp_refusal(text: str) -> QpRefusal | None:
+    """Return what ``Call to ibv_modify_qp failed with …`` says, in any release's form."""
+    rest = between(text, "Call to ibv_modify_qp failed")
+    if not rest:
+        return None
+    error = next((words for words in ERRNOS if words in rest), "")
+    errno = number(between(rest, "with ")) or number(between(rest, " errno ")) or ERRNOS.get(error)
+    return QpRefusal(
+        errno,
+        error,
+        between(rest, "on dev ", ","),
+        number(between(rest, "local GID index ")),
+        _gid(rest, "local GID "),
+        _gid(rest, "remote GID "),
+    )
+
+
+def _gid(text: str, name: str) -> str:
+    """Return the last GID of this name: ``local GID index 3, local GID fe80::1`` names the index first."""
+    found = text.rpartition(name)[2].split(",")[0].split(" ")[0] if name in text else ""
+    return found if ":" in found else ""
+
+
+def failed_connection(text: str) -> FailedConnection | None:
+    """Return the connection that a line says has failed; of any release since 2.4."""
+    error = next((words for words in ERRNOS if words in text), "")
+    if "exceeded error retry count" in text or "exceeded retries" in text or "exceeded timeouts" in text:
+        error = error or ("Connection timed out" if "timeouts" in text else "Connection refused")
+        return FailedConnection(_peer(text), error, final=True)
+    if "onnect to " in text and (" failed : " in text or ") errno " in text):
+        return FailedConnection(_peer(text), error, final=True)
+    if "socketPollConnect to " in text or "ncclOsSocketPollConnect to " in text:
+        return FailedConnection(address_of(between(text, "PollConnect to ", " ")), error, final=True)
+    if "connect" in text and ", retrying" in text and error:
+        return FailedConnection(_peer(text), error, final=False)
+    return None
+
+
+def _peer(text: str) -> str:
+    return address_of(between(text, "onnect to ", " "))
+
+
+def used(text: str) -> tuple[Used, ...]:
+    """Return what ``Bootstrap : Using …``, ``NET/Socket : Using …`` or ``NET/IB : Using …`` names, in order."""
+    if "Using" not in text:
+        return ()
+    found = []
+    for word in between(text, "Using").partition(";")[0].replace("[", " [").split():
+        name, colon, rest = word.rpartition("]")[2].partition(":")
+        if colon and name and "<" in rest:
+            found.append(Used(name, rest.partition("<")[0]))
+        elif colon and name and "/" in rest:
+            found.append(Used(f"{name}:{rest.partition('/')[0]}", link=rest.partition("/")[2]))
+    return tuple(found)
+
+
+def rails_differ(local: str, remote: str) -> bool:
+    """Return whether two RoCE v2 GIDs are of different IPv4 networks of 24 bits, as rails usually are."""
+    if not (local.startswith("::ffff:") and remote.startswith("::ffff:")):
+        return False
+    return local.rpartition(".")[0] != remote.rpartition(".")[0]
+
+
+def types_differ(local: str, remote: str) -> bool:
+    """Return whether one GID is link-local (RoCE v1, or no IP address) and the other is an IPv4 address's."""
+    return bool(local and remote) and local.startswith("fe80:") != remote.startswith("fe80:")

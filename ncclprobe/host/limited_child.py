@@ -1,0 +1,150 @@
+"""A child process that takes hostile bytes apart, with limits on its memory and on its time.
+
+One service per child: a request is bytes, the answer is bytes, both with their length before them. A child that is
+late, dies or grows beyond its limit is killed, and the next request has a new one.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from ncclprobe.errors import Failed, HostError, TimedOut
+from ncclprobe.host.command import abandon, as_host_error
+
+LENGTH = struct.Struct("<Q")
+MAX_ANSWER_BYTES = 64 << 20
+# The path by hand: `-m` would put the working directory first, and with it any `pickle.py` that lies there.
+_SERVE = "import sys; sys.path[:] = sys.argv[2:]; from importlib import import_module as i; i(sys.argv[1]).serve()"
+
+
+class LimitedChild:
+    """Asks `serve` of a module, which runs in a child that starts with the first request."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "LimitedChild":
+        """Begin; the child is started by the first request."""
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        """Kill the child."""
+        self.close()
+
+    def ask(self, request: bytes, patience_s: float) -> bytes:
+        """Return the answer to `request`.
+
+        Raises TimedOut if the child needs longer, Failed if it died of the request or answers too much.
+        """
+        deadline = time.monotonic() + patience_s
+        self._process = self._process or _start(self._module)
+        try:
+            _send(self._process, LENGTH.pack(len(request)) + request, deadline)
+            (length,) = LENGTH.unpack(_receive(self._process, LENGTH.size, deadline))
+            if length > MAX_ANSWER_BYTES:
+                raise Failed(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+            return _receive(self._process, length, deadline)
+        except BaseException:  # Ctrl-C included: a late answer must not meet another request
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        if self._process:
+            abandon(self._process)
+            self._process = None
+
+
+def _start(module: str) -> "subprocess.Popen[bytes]":
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, module, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise as_host_error(error, sys.executable) from None
+    assert process.stdin
+    os.set_blocking(process.stdin.fileno(), False)
+    return process
+
+
+def _send(process: "subprocess.Popen[bytes]", data: bytes, deadline: float) -> None:
+    assert process.stdin
+    pipe, rest = process.stdin.fileno(), memoryview(data)
+    while rest:
+        if not select.select([], [pipe], [], max(0.0, deadline - time.monotonic()))[1]:
+            raise TimedOut("not taken in time")
+        try:
+            rest = rest[os.write(pipe, rest[: 1 << 20]) :]
+        except BlockingIOError:
+            continue
+        except BrokenPipeError:
+            raise _death(process) from None
+
+
+def _receive(process: "subprocess.Popen[bytes]", size: int, deadline: float) -> bytes:
+    assert process.stdout
+    pipe, got = process.stdout.fileno(), bytearray()
+    while len(got) < size:
+        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimedOut("reading it took too long")
+        chunk = os.read(pipe, min(1 << 20, size - len(got)))
+        if not chunk:
+            raise _death(process)
+        got += chunk
+    return bytes(got)
+
+
+def _death(process: "subprocess.Popen[bytes]") -> HostError:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = process.wait(0.5)
+        if code < 0:
+            return Failed(f"the process that read it was ended by {signal.Signals(-code).name}")
+        return Failed(f"the process that read it ended with code {code}")
+    return Failed("the process that read it does not answer")
+
+
+def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: int) -> None:
+    """Answer requests of standard input until it closes: in the child, and nowhere else.
+
+    Its address space is limited to `memory_bytes`; it can write no file and start no process. Once it serves, Python's
+    audit events (an import, an opened file, a call of ``exec``) end it.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    work(b"")  # whatever is imported at the first use, is imported now
+    sys.addaudithook(_refuse)
+    for request in _requests(requests, max_bytes):
+        answer = work(request)
+        del request
+        answers.write(LENGTH.pack(len(answer)))
+        answers.write(answer)
+        answers.flush()
+
+
+def _requests(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    while len(head := stream.read(LENGTH.size)) == LENGTH.size:
+        (length,) = LENGTH.unpack(head)
+        if length > max_bytes:
+            return
+        yield stream.read(length)
+
+
+def _refuse(event: str, arguments: object) -> None:
+    """End this process: nothing that Python reports to an audit hook belongs here, but making an array."""
+    if event != "array.__new__":
+        os._exit(86)

@@ -1,0 +1,74 @@
+"""What is said of a job that failed: its causes and what followed from them, its ranks, what was not understood."""
+
+from typing import Literal
+
+from ncclprobe.model.findings import Action, Blame, Evidence
+from ncclprobe.model.values import Struct
+
+CauseConfidence = Literal["named", "narrowed", "unknown"]
+"""A line says it; it is one of two or three; something failed and no line says why."""
+
+
+class Consequence(Struct, frozen=True):
+    """What a cause made other ranks, or other layers, say. `ranks` and `nodes` said it; `count` times in all."""
+
+    id: str
+    message: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    count: int = 1
+
+
+class Cause(Struct, frozen=True):
+    """Why a job failed. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown`` where no line says it.
+
+    `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
+    those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does.
+    """
+
+    code: str
+    id: str
+    confidence: CauseConfidence
+    message: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    blame: Blame = "unknown"
+    action: Action = "none"
+    remedy: str = ""
+    why: str = ""
+    could_be: tuple[str, ...] = ()
+    doctor: str = ""
+    consequences: tuple[Consequence, ...] = ()
+
+
+class RankState(Struct, frozen=True):
+    """What one rank's log says last. `state` is in words: ``ended``, ``failed``, ``silent since …``, ``no log``."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    last_event: Evidence | None = None
+    last_collective: str = ""
+    state: str = ""
+
+
+class Moment(Struct, frozen=True):
+    """One row of the timeline. `time_s` is seconds since 1970 by the clock of `host`; None: only the order is known."""
+
+    time_s: float | None
+    rank: int | None
+    host: str
+    text: str
+    evidence: Evidence
+    id: str = ""
+
+
+class NotUnderstood(Struct, frozen=True):
+    """Lines of one file that speak of a failure and that no check knows, or a file that is of no known kind."""
+
+    source: str
+    count: int
+    line: int | None = None
+    text: str = ""
