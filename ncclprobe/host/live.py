@@ -25,6 +25,7 @@ from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 
+_MOST_PARENTS = 4
 _WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
@@ -290,6 +291,22 @@ def _psutil(function: str) -> str:
     return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
 
 
+def _launched_with(option: str) -> str:
+    """Return the number, or range of them, that a parent of this process was given for `option`; nothing else of it."""
+    pid = os.getppid()
+    for _ in range(_MOST_PARENTS):
+        arguments = _read(f"/proc/{pid}/cmdline").split("\0")
+        given = [after for before, after in zip(arguments, arguments[1:], strict=False) if before == option]
+        given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
+        if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
+            return given[0]
+        parent = re.search(r"^PPid:\t([0-9]{1,9})$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+        if pid <= 1:
+            break
+    raise Missing(f"no parent of this process was given {option}")
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
@@ -319,6 +336,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
+    "launched_with": _launched_with,
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,

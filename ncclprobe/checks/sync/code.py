@@ -10,6 +10,7 @@ from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _MOST_NAMED = 12
 _OTHERS_BUSINESS = ("torch", "nvidia-nccl")
@@ -82,4 +83,4 @@ def _trees(codes: Every[Code]) -> Iterator[Finding]:
 
 def _told(code: Code) -> str:
     commit = f"commit {code.commit[:12]}, " if code.commit else ""
-    return f"{commit}{code.files} files, digest {code.digest[:12]}"
+    return f"{commit}{plural(code.files, 'file')}, digest {code.digest[:12]}"
