@@ -318,7 +318,7 @@ def test_any_variables_and_flags_make_a_launch(variables: dict[str, str], flags:
     no_master(launch)
 
 
-ELASTIC = {"TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}
+STARTED = {"TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ ELASTIC = {"TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL
     ],
 )
 def test_an_elastic_launch_has_a_range_of_nodes(told: Any, variable: str, expected: tuple[int, int] | None) -> None:
-    said = {("launched_with", "--nnodes"): told, ("env",): json.dumps(ELASTIC | {"PET_NNODES": variable})}
+    said = {("launched_with", "--nnodes"): told, ("env",): json.dumps(STARTED | {"PET_NNODES": variable})}
     launch = collect(answers(said), [launcher, environment])[Launch]
     assert launch.elastic == expected
 
