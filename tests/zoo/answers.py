@@ -16,6 +16,7 @@ KNOWN = (
     "/.dockerenv/",
     "/dev/",
     "/etc/nccl.conf/",
+    "/etc/nvidia-imex/",
     "/home/user/.nccl.conf/",
     "/opt/",
     "/proc/device-tree/",
@@ -39,7 +40,7 @@ KNOWN = (
     "/usr/lib64/",
     "/usr/local/",
 )
-NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager")  # unless the description says so
+NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager", "nvidia-imex-ctl")  # unless the description says so
 _ROW_BYTES = 16
 
 
