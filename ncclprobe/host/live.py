@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,7 @@ def _launched_with(option: str) -> str:
     pid = os.getppid()
     for _ in range(_MOST_PARENTS):
         arguments = _read(f"/proc/{pid}/cmdline").split("\0")
-        given = [after for before, after in zip(arguments, arguments[1:], strict=False) if before == option]
+        given = [after for before, after in pairwise(arguments) if before == option]
         given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
         if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
             return given[0]

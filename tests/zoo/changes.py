@@ -197,6 +197,18 @@ def acs(machine: Machine) -> Change:
     return change
 
 
+def config(machine: Machine, name: str, offset: int, value: int) -> Change:
+    """A register of 16 bits in the config space of a device."""
+
+    def change(here: Answers) -> None:
+        path = f"{DEVICES}/{functions(machine)[name].address}/config"
+        space = bytearray(_bytes(json.loads(here.ask("bytes", path))))
+        space[offset : offset + 2] = value.to_bytes(2, "little")
+        here.write(path, bytes(space))
+
+    return change
+
+
 def _bytes(seen: Mapping[str, Any]) -> bytes:
     data = bytearray(seen["length"])
     for at, row in seen["rows"].items():

@@ -331,6 +331,12 @@ BUSES = (
         so.gpu(3, "nvmlDeviceGetMaxPcieLinkGeneration", 4),
     ),
     _plant(
+        "nic-reads-small",
+        "a NIC with MaxReadReq 512 and no relaxed ordering",
+        "warn pci.settings mlx5_3",
+        so.config(_HGX, "mlx5_3", 0x68, 0x2920),
+    ),
+    _plant(
         "nic-x8",
         "a NIC on 8 of 16 PCIe lanes",
         "fail pci.nic-link mlx5_3",
