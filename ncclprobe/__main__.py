@@ -35,7 +35,7 @@ COMMANDS = {
     "topo": "Show how GPUs and NICs reach each other, from nvidia-smi here or from its saved output.",
     "expect": "Show what a machine should reach, why, and what a fault costs.",
     "checks": "List every check.",
-    "explain": "Explain one check: the problem, why it matters, how it is decided, how to fix it.",
+    "explain": "Say why a job failed, from its logs and dumps; or explain one check or variable.",
     "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
     "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
     "report": "Render a saved JSON report, and exit with the code of its verdict.",
@@ -84,6 +84,10 @@ def _guarded(argv: list[str]) -> int:
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
+    except MemoryError:
+        return _say(
+            "this process may take no more memory; nothing was judged: raise `ulimit -v`", ExitCode.INCONCLUSIVE
+        )
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
 
@@ -91,6 +95,12 @@ def _guarded(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
+    if argv and not argv[0].startswith("-"):
+        import difflib
+
+        near = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
+        raise UsageError(f"{argv[0]} is no command; {hint}")
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ncclprobe import interrupt
+from ncclprobe import interrupt, run_clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def program(*command: str) -> NoReturn:
     """Run the command line after the words `command`, and end this process with its exit code."""
+    run_clock.begin()
     interrupt.take_over()
     from ncclprobe.__main__ import main
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe import bounds
 from ncclprobe.commands import doctor
 from ncclprobe.errors import Failed, UsageError
 from ncclprobe.facts.code import Code
@@ -68,9 +69,9 @@ def test_a_link_that_leads_in_a_circle_and_a_pipe_are_not_followed(folder: Path)
 
 
 def test_a_walk_that_ends_early_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_MOST_FILES", 2)
+    monkeypatch.setattr(bounds, "CODE_FILES", 2)
     assert code.tree(str(folder))["cut"].startswith("the walk ended after 2 files")
-    monkeypatch.setattr(code, "_MOST_FOLDERS", 1)
+    monkeypatch.setattr(bounds, "CODE_FOLDERS", 1)
     with pytest.raises(Failed, match="more than 1 folders"):
         code.tree(str(folder))
 

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("bounds", "errors", "interrupt", "units", "ops", "stats", "model"), 0),
+    **dict.fromkeys(("bounds", "errors", "interrupt", "run_clock", "units", "ops", "stats", "model"), 0),
     **dict.fromkeys(("host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),

@@ -1,18 +1,104 @@
-"""``ncclprobe explain ID``: one check in full, or one variable."""
+"""``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: one check, or one variable."""
 
+import argparse
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ncclprobe.commands import arguments
-from ncclprobe.engine.entries import entry
+from ncclprobe.errors import UsageError
+
+_EXIT_CODES = """\
+exit codes:
+  0  the files could be read
+  2  wrong usage, or a file that cannot be read
+with --exit-code:
+  3  something failed, and its cause cannot be told
+  4  a cause is named"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the explanation. Raises UsageError for an id that does not exist, naming the nearest one."""
+    """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
+    options = _parser().parse_args(argv)
+    if len(options.what) == 1 and not _is_file(options.what[0]):
+        from ncclprobe.engine.entries import entry
+
+        try:
+            lines = entry(options.what[0])
+        except UsageError as error:
+            raise UsageError(f"{error}; and there is no file of this name") from None
+        print("\n".join(lines))
+        return 0
+    return _explain(options, argv)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return text == "-" or "/" in text or "*" in text or Path(text).exists()
+    except (OSError, ValueError):
+        return True
+
+
+def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    from ncclprobe.engine import diagnose
+    from ncclprobe.engine.left import looked_at, refuse_nothing_read
+    from ncclprobe.host import left
+    from ncclprobe.model.snapshot import Job
+    from ncclprobe.report import delivery
+
+    redactor = arguments.redactor(options)
+    files = left.named(options.what)
+    question = diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT)
+    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
+    show = _Progress()
+    found = looked_at(files, signs, show)
+    show.end()
+    refuse_nothing_read(found, files)
+    report = diagnose.diagnose(question, [], left=found)
+    report = redactor.report(report) if redactor else report
+    delivery.deliver(report, options)
+    return report.exit_code if options.exit_code else 0
+
+
+class _Progress:
+    """Shows on a terminal, in one line that is written over, how far reading came."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __call__(self, text: str) -> None:
+        """Show `text` in place of what was shown before."""
+        if sys.stderr.isatty():
+            width = max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
+            sys.stderr.write(f"\r{text[:width]:<{min(self._shown, width)}}")
+            self._shown = len(text)
+        elif not self._shown:
+            print(f"ncclprobe: {text}", file=sys.stderr)
+            self._shown = 1
+
+    def end(self) -> None:
+        """Leave an empty line."""
+        if self._shown and sys.stderr.isatty():
+            sys.stderr.write(f"\r{'':<{self._shown}}\r")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "explain",
-        "Explain a check: the problem, why it matters, how it is decided and how to fix it; or a variable of NCCL.",
+        "Say why a job failed, from what it left behind: logs of its ranks in any form, flight-recorder dumps, answers "
+        "of NCCL's RAS, the kernel's log. Or explain a check, or a variable of NCCL.",
+        _EXIT_CODES,
     )
-    help_ = "Explain this check, such as env.bool-word (see `ncclprobe checks`), or variable, such as NCCL_IB_TIMEOUT."
-    parser.add_argument("id", metavar="ID", help=help_)
-    print("\n".join(entry(parser.parse_args(argv).id)))
-    return 0
+    parser.add_argument("what", nargs="+", metavar="FILE|ID",
+        help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
+        "file is a check, such as env.bool-word (see `ncclprobe checks`), or a variable, such as NCCL_IB_TIMEOUT."
+    )  # fmt: skip
+    parser.add_argument("--exit-code", action="store_true",
+        help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told.",
+    )  # fmt: skip
+    arguments.arguments(parser, judges=False)
+    arguments.selection(parser)
+    arguments.redaction(parser)
+    parser.set_defaults(fail_on="fail")
+    return parser

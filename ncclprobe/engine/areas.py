@@ -28,6 +28,8 @@ _MOST_KINDS = 3
 """Different values of one area that are spelled out; more are counted."""
 _MOST_SETTINGS = 3
 _SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
+_OURS = ("TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+"""What a measuring run sets in its own ranks."""
 _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("launch", "path", "sync"),
     "GPUs": ("gpu", "nvl"),
@@ -211,7 +213,7 @@ def _settings(facts: Mapping[type, Any]) -> str:
     settings = facts.get(Settings)
     if not isinstance(settings, Settings):
         return ""
-    names = [each.name for each in settings.named(*_SETTINGS)]
+    names = [each.name for each in settings.named(*_SETTINGS) if each.name not in _OURS]
     more = f" and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
     return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}" if names else "no setting"
 

@@ -8,11 +8,11 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ncclprobe import __version__
+from ncclprobe import __version__, run_clock
 from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
@@ -29,6 +29,9 @@ from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import printable
+
+if TYPE_CHECKING:
+    from ncclprobe.engine.left import LeftBehind
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
@@ -74,8 +77,9 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    clock = run_clock.began()
+    started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     found = every_check(sources)
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -118,19 +122,24 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
-    left: Facts | None = None,
+    left: "LeftBehind | None" = None,
 ) -> Report:
     """The report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
-    `left`: the facts of the files that a job left.
+    `left`: what the files say that a job left.
     """
     if run is not None:
         from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
-    verdicts = judge(snapshots, question.checks, job, run if left is None else left)
+    if left is None:
+        verdicts = judge(snapshots, question.checks, job, run)
+    else:
+        from ncclprobe.engine import explained  # and with it the readers of logs
+
+        verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
     notes = (*question.accepted.announce(lived_with), *notes)
@@ -162,15 +171,9 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
-        **({} if left is None else _explained(left, verdicts, question.checks)),
+        **({} if left is None else explained.sections(left, verdicts, question.checks)),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
-
-
-def _explained(left: Facts, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
-    from ncclprobe.localise.causes import causes
-
-    return {"causes": causes(verdicts, {check.id: check.cause for check in checks if check.cause})}
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
@@ -191,7 +194,7 @@ def launch_of(snapshot: Snapshot) -> Launch:
 
 
 def _launch_row(snapshots: Sequence[Snapshot]) -> LaunchRow:
-    launch = launch_of(snapshots[0])
+    launch = launch_of(snapshots[0]) if snapshots else Launch()
     return LaunchRow(launch.kind, launch.nnodes, launch.world_size)
 
 

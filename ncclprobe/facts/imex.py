@@ -5,6 +5,7 @@ the same on all nodes; `nvidia-imex-ctl -q` prints READY once the domain is up. 
 container the service is usually elsewhere, and neither can be seen.
 """
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.nvml import GpuFabric, Gpus
@@ -14,7 +15,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
-_MOST_NODES = 4096
 _LONGEST_STATE = 40
 
 
@@ -37,7 +37,7 @@ def nodes(text: str) -> tuple[str, ...]:
     """Return the addresses in nodes_config.cfg: one a line, # begins a comment. Raises ParseError for too many."""
     found = [line.partition("#")[0].strip() for line in text.splitlines()]
     listed = tuple(line for line in found if line)
-    if len(listed) > _MOST_NODES:
+    if len(listed) > bounds.IMEX_NODES:
         raise ParseError(f"{NODES}: {len(listed)} nodes")
     return listed
 

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Mapping
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, ParseError, TimedOut
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -51,7 +52,6 @@ FIELDS = (  # nvidia-smi --help-query-gpu; a driver that lacks one of them refus
     *("ecc.errors.uncorrected.volatile.total", "ecc.errors.uncorrected.aggregate.total"),
     *("pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max"),
 )
-_MOST_GPUS = 1024
 
 
 def query(host: Host) -> list[dict[str, str]]:
@@ -67,7 +67,7 @@ _FORM = "--format=csv,noheader,nounits"
 
 def rows(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
     """Return lines of ``--format=csv,noheader,nounits``. Raises ParseError for one of another length, or for none."""
-    found = list(csv.reader(text.splitlines()[:_MOST_GPUS], skipinitialspace=True))
+    found = list(csv.reader(text.splitlines()[: bounds.NVML_DEVICES], skipinitialspace=True))
     if not found or any(len(row) != len(fields) for row in found):
         raise ParseError(f"nvidia-smi --query-gpu: {text[:120]!r}")
     return [dict(zip(fields, map(str.strip, row), strict=True)) for row in found]

@@ -9,6 +9,7 @@ Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and N
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
+from ncclprobe import bounds
 from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts import nvidia_smi
 from ncclprobe.facts.field import attempt
@@ -122,6 +123,8 @@ def nvml(host: Host) -> Gpus:
         return told
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
+    if count > bounds.NVML_DEVICES:
+        raise ParseError(f"NVML counts {count} GPUs: no node has so many")
     code = ask(host, number, "nvmlSystemGetCudaDriverVersion")
     return Gpus(
         all=tuple(_gpu(host, index) for index in range(count)),

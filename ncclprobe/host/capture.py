@@ -115,7 +115,7 @@ def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
 def load(path: Path) -> Replay:
     """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
-    return _replay(header, answers, str(header.get("node") or path.stem))
+    return _replay(header, answers, str(header.get("node") or path.stem), str(path))
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:
@@ -127,14 +127,17 @@ def parse(text: str, name: str, node: str = "") -> Replay:
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
         answers.update(_recorded_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
-    return _replay(header, answers, node or str(header.get("node") or name))
+    return _replay(header, answers, node or str(header.get("node") or name), name)
 
 
-def _replay(header: dict[str, Any], recorded: _Recorded, node: str) -> Replay:
+def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str) -> Replay:
+    """Return what a capture called `name` holds, by the rank that asked. Raises UsageError."""
     ranks: dict[int, dict[Question, str | HostError]] = {}
     answers: dict[Question, str | HostError] = {}
     for (rank, question), answer in recorded.items():
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
+        if len(ranks) > bounds.CAPTURE_RANKS:
+            raise UsageError(f"{name}: rows of more than {bounds.CAPTURE_RANKS} ranks: no node runs so many")
     return Replay(answers, node, _is_older(header.get("tool")), ranks)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed
 
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -25,13 +26,9 @@ _SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())
 """Of what counts as code. Data, logs and check-points differ between nodes for good reasons."""
 _NAMES = frozenset(("Makefile", "Dockerfile", "CMakeLists.txt", "hostfile"))
 _SKIPPED = frozenset(("__pycache__", "node_modules", "wandb", "logs", "outputs", "checkpoints"))
-_MOST_FILES, _MOST_BYTES, _LARGEST_FILE, _MOST_SECONDS = 50_000, 1 << 30, 8 << 20, 15.0
-_MOST_FOLDERS = 20_000
+_MOST_SECONDS = 15.0
 _CHUNK = 1 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_LONGEST_REF = 4096
-_MOST_REFS_BYTES = 16 << 20
-_MOST_DISTRIBUTIONS = 5000
 
 
 def tree(folder: str) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def tree(folder: str) -> dict[str, Any]:
     os.scandir(root).close()
     digest, files, nbytes, unread, cut = hashlib.sha256(), 0, 0, 0, ""
     for path, size in _code(root):
-        if files >= _MOST_FILES or nbytes + size > _MOST_BYTES or time.monotonic() > ends:
+        if files >= bounds.CODE_FILES or nbytes + size > bounds.CODE_BYTES or time.monotonic() > ends:
             cut = f"the walk ended after {files} files and {nbytes} bytes"
             break
         content = _digest(path)
@@ -62,8 +59,8 @@ def _code(root: Path) -> Iterator[tuple[Path, int]]:
     waiting, seen = [root], 0
     while waiting:
         folder, seen = waiting.pop(), seen + 1
-        if seen > _MOST_FOLDERS:
-            raise Failed(f"{root}: more than {_MOST_FOLDERS} folders; name the folder of the code alone")
+        if seen > bounds.CODE_FOLDERS:
+            raise Failed(f"{root}: more than {bounds.CODE_FOLDERS} folders; name the folder of the code alone")
         below: list[Path] = []
         for path in _entries(folder):
             try:
@@ -73,7 +70,7 @@ def _code(root: Path) -> Iterator[tuple[Path, int]]:
             if S_ISDIR(status.st_mode) and path.name not in _SKIPPED and not (path / "pyvenv.cfg").exists():
                 below.append(path)
             elif S_ISLNK(status.st_mode) or (S_ISREG(status.st_mode) and _counts(path)):
-                yield path, min(status.st_size, _LARGEST_FILE)
+                yield path, min(status.st_size, bounds.CODE_FILE_BYTES)
         waiting += reversed(below)
 
 
@@ -97,7 +94,7 @@ def _digest(path: Path) -> bytes | None:
     try:
         if path.is_symlink():
             return hashlib.sha256(os.fsencode(path.readlink())).digest()
-        content, left = hashlib.sha256(), _LARGEST_FILE
+        content, left = hashlib.sha256(), bounds.CODE_FILE_BYTES
         with path.open("rb") as file:
             while left > 0 and (chunk := file.read(min(_CHUNK, left))):
                 content.update(chunk)
@@ -113,7 +110,7 @@ def _commit(root: Path) -> str:
         git = folder / ".git"
         with contextlib.suppress(OSError, UnicodeError):
             if git.is_file():  # a worktree: "gitdir: /path"
-                git = folder / git.read_text(encoding="utf-8")[:_LONGEST_REF].removeprefix("gitdir: ").strip()
+                git = folder / git.read_text(encoding="utf-8")[: bounds.GIT_REF].removeprefix("gitdir: ").strip()
             if (git / "HEAD").is_file():
                 return _resolved(git, _head(git / "HEAD"))
     return ""
@@ -121,7 +118,7 @@ def _commit(root: Path) -> str:
 
 def _head(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
-        return file.read(_LONGEST_REF).strip()
+        return file.read(bounds.GIT_REF).strip()
 
 
 def _resolved(git: Path, head: str) -> str:
@@ -136,7 +133,7 @@ def _resolved(git: Path, head: str) -> str:
             found = _head(place / ref)
             return found if _COMMIT.fullmatch(found) else ""
     with (common / "packed-refs").open(encoding="utf-8") as file:
-        rows = (line.split() for line in file.read(_MOST_REFS_BYTES).splitlines())
+        rows = (line.split() for line in file.read(bounds.GIT_REFS_BYTES).splitlines())
         return next((row[0] for row in rows if row[1:] == [ref] and _COMMIT.fullmatch(row[0])), "")
 
 
@@ -149,7 +146,7 @@ def distributions(wanted: Collection[str] = ()) -> dict[str, str]:
                 name = match[1].lower().replace("_", "-") if match else ""
                 if match and (not wanted or name in wanted):
                     versions.setdefault(name, match[2])  # the first on the path is the one that imports
-    return dict(sorted(versions.items())[:_MOST_DISTRIBUTIONS])
+    return dict(sorted(versions.items())[: bounds.DISTRIBUTIONS])
 
 
 def interpreter() -> dict[str, Any]:

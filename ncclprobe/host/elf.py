@@ -4,6 +4,7 @@ Besides, the texts among a library's constants, where NCCL keeps its version. Re
 so that it works for libraries of which the rest is missing.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,9 @@ _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-_MOST_VERSIONS = 4096
 _WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
 _DYNSYM = 11  # sh_type
 _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
-_MOST_SYMBOL_BYTES, _MOST_CONSTANT_BYTES = 64 << 20, 64 << 20
-_MOST_TEXTS, _LONGEST_TEXT = 16, 64
 
 
 class Dynamic(NamedTuple):
@@ -112,7 +110,7 @@ def _version_records(
     if where[0] not in tags or where[1] not in tags:
         return []
     at, found = _offset(segments, tags[where[0]][0]), []
-    for _ in range(min(tags[where[1]][0], _MOST_VERSIONS)):
+    for _ in range(min(tags[where[1]][0], bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
         found.append((at, record))
         at += record[-1]
@@ -121,7 +119,7 @@ def _version_records(
 
 def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
     """Yield `count` records from `at` on, each of which says last how far the next one is."""
-    for _ in range(min(count, _MOST_VERSIONS)):
+    for _ in range(min(count, bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
         yield record
         at += record[-1]
@@ -159,7 +157,7 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
             (names,) = struct.unpack("<H", _at(file, 62, 2))
             table = _at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
             constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
-            data = [_at(file, each.offset, min(each.size, _MOST_CONSTANT_BYTES)) for each in constants]
+            data = [_at(file, each.offset, min(each.size, bounds.ELF_CONTENT_BYTES)) for each in constants]
             return tuple(dict.fromkeys(text for each in data for text in _texts(each, beginning)))
         except (struct.error, ValueError, OverflowError, IndexError):
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
@@ -167,12 +165,12 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
 
 def _texts(data: bytes, beginning: str) -> Iterator[str]:
     mark, at = beginning.encode(), -1
-    for _ in range(_MOST_TEXTS):
+    for _ in range(bounds.ELF_TEXTS):
         at = data.find(mark, at + 1)
         if at < 0:
             return
-        end = data.find(b"\0", at, at + _LONGEST_TEXT)
-        yield data[at : end if end >= 0 else at + _LONGEST_TEXT].decode(errors="replace")
+        end = data.find(b"\0", at, at + bounds.ELF_TEXT)
+        yield data[at : end if end >= 0 else at + bounds.ELF_TEXT].decode(errors="replace")
 
 
 class Symbols(NamedTuple):
@@ -192,8 +190,8 @@ def symbols(path: str, beginning: str) -> Symbols:
             order, sections = _sections(file)
             defined, undefined = set[str](), set[str]()
             for table in (each for each in sections if each.kind == _DYNSYM):
-                names = _at(file, sections[table.link].offset, min(sections[table.link].size, _MOST_SYMBOL_BYTES))
-                rows = _at(file, table.offset, min(table.size, _MOST_SYMBOL_BYTES))
+                names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
+                rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
                 mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
                 for name, info, _, section, _, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
                     if names.startswith(mark, name) and (section or info >> 4 == 1):
@@ -249,8 +247,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
 
     Raises OSError; Failed where the file is not what glibc writes.
     """
-    with Path(path).open("rb") as file:
-        data = file.read(bounds.LD_CACHE_BYTES)
+    data = _whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
@@ -258,6 +255,16 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
         return _entries(data[start:], [prefix.encode() for prefix in prefixes])
     except (struct.error, ValueError):
         raise Failed(f"{path}: truncated") from None
+
+
+def _whole(path: str) -> bytes:
+    """Return the whole of a small file; room is made for what it holds, not for what it may. Raises OSError, Failed."""
+    with Path(path).open("rb") as file:
+        nbytes = min(os.fstat(file.fileno()).st_size, bounds.LD_CACHE_BYTES)
+        try:
+            return file.read(nbytes)
+        except MemoryError:
+            raise Failed(f"{path}: this process may take no {nbytes >> 10} KiB of memory (ulimit -v)") from None
 
 
 def _entries(cache: bytes, prefixes: list[bytes]) -> list[tuple[str, str]]:

@@ -65,7 +65,7 @@ def _line(record: bytes) -> Line | None:
     """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
     head, _, body = record.decode(errors="replace").partition(";")
     fields = head.split(",", 3)
-    if len(fields) < 3 or not fields[2].isdigit():
+    if len(fields) < 3 or not re.fullmatch(r"[0-9]{1,18}", fields[2]):
         return None
     return int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
 

@@ -25,9 +25,9 @@ from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
+from ncclprobe.host.settings import encodable, recorded
 
 _MOST_PARENTS = 4
-_WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
     "torch",
@@ -111,44 +111,6 @@ class LiveHost:
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
-
-
-def encodable(text: str) -> str:
-    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def sanitised(value: str) -> str:
-    """Return a setting without what may be secret in it: user information before an @, and a URL's query.
-
-    In one pass over the text: who sets a variable chooses its length.
-    """
-    return "".join(map(_without_secrets, _WORDS.split(encodable(value))))
-
-
-def recorded(name: str, value: str) -> str:
-    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
-    return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
-
-
-def _without_secrets(word: str) -> str:
-    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
-    scheme, slashes, rest = word.partition("://")
-    rest = rest.rpartition("@")[2] if slashes else ""
-    address, query, _ = rest.partition("?")
-    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
-
-
-def _without_user(word: str) -> str:
-    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
-    head, at, tail = word.rpartition("@")
-    start = 0
-    for place, character in enumerate(head):
-        if character in "/=":
-            start = place + 1
-        elif character == ":" and place > start:
-            return head[:start] + tail
-    return word if at else tail
 
 
 def _read(path: str) -> str:

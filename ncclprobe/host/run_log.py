@@ -104,7 +104,7 @@ class RunLog:
             sample, end = row.get(SAMPLE), row.get(_END)
             if isinstance(sample, dict):
                 for name, value in sample.items():
-                    found.add(name, value)
+                    _take(found, name, value, f"{path}:{number}")
                 found._foreseen = str(sample.get(_FORESEEN, found._foreseen))
             elif isinstance(end, dict) and isinstance(end.get("why"), str):
                 found.end = end["why"]
@@ -127,6 +127,14 @@ class RunLog:
         except OSError:
             found._file = None
         return found
+
+
+def _take(log: RunLog, name: str, value: Any, where: str) -> None:
+    """Add a sample that was read. Raises UsageError for a number that is none."""
+    try:
+        log.add(name, value)
+    except ValueError:
+        raise UsageError(f"{where}: sample {name[:40]!r} holds a number that is infinite, or none") from None
 
 
 def ends(path: Path) -> bool:

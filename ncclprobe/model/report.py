@@ -89,7 +89,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
-    must know about the run as a whole (a fallback taken, nothing to judge a number by).
+    must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
+    of a job that failed; empty: the report is not about one.
     """
 
     tool: Tool
@@ -123,6 +124,7 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
+    files: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     timeline: tuple[Moment, ...] = ()
     ranks: tuple[RankState, ...] = ()

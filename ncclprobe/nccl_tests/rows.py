@@ -106,15 +106,20 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     numbers = (line.time_us, line.algbw, line.busbw)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time or bandwidth is negative or no number")
-    if not (0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.BYTES):
+    if not (
+        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.JOB_RANKS
+    ):
         raise ValueError("a size, a count or the number of ranks is out of range")
     if line.wrong is not None and line.wrong < 0:
         raise ValueError("the number of wrong elements is negative")
     if not line.nbytes or not line.time_us:
         return None
     dtype, _ = DTYPES[line.dtype]
+    if line.time_us < bounds.LEAST_TIME_US:
+        raise ValueError(f"{line.time_us:g} us is no time that was measured")
     mean_us, algbw, busbw = _speeds(line, setup)
-    if not (mean_us < math.inf and algbw < bounds.MOST_GBPS and busbw < bounds.MOST_GBPS):
+    fine = bounds.LEAST_TIME_US <= mean_us <= bounds.MOST_TIME_US
+    if not (fine and algbw <= bounds.MOST_GBPS and busbw <= bounds.MOST_GBPS):
         raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is nothing that a machine can do")
     return Measurement(
         op=setup.op,

@@ -121,13 +121,23 @@ def _write_lists(report: Report, folder: Path) -> None:
 
 def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, measured: bool = True) -> None:
     """Print `report` to standard output; without `measured`, its rows were shown as they came."""
-    if quiet:
+    if report.files:
+        text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
+    elif quiet:
         line = as_text.quiet(report)
         text = as_text.shortened(line, width()) if sys.stdout.isatty() else line
     else:
         text = as_text.render(report, measured=measured, verbose=verbose, width=width(), style=style(no_color))
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> str:
+    from ncclprobe.report import causes
+
+    if quiet:
+        return causes.quiet(report)
+    return causes.render(report, width=width(), verbose=verbose, style=style(no_color))
 
 
 def width() -> int:

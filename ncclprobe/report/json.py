@@ -28,7 +28,20 @@ _CODES = {
 
 def render(report: Report) -> str:
     """Return `report` as indented JSON text with real types and a final newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    try:
+        text = msgspec.json.encode(report)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+    return msgspec.json.format(text, indent=2).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
+    """Return `value` with halves of surrogate pairs escaped: an answer in a capture may hold them, and UTF-8 not."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def schema() -> dict[str, Any]:
@@ -127,9 +140,11 @@ def _decimal(text: str) -> float:
 def _refuse_impossible(report: Report, path: str) -> None:
     """Raises UsageError for a row that cannot have been measured: what is computed of rows divides by these."""
     for number, row in enumerate(report.measurements, start=1):
-        times = (row.time_us.mean, *(row.interval_us or ()))
-        fine = 1 <= row.nodes <= row.ranks <= bounds.JOB_RANKS and row.nbytes >= 0
-        if not fine or min(times) <= 0 or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
+        times = (row.time_us.mean, row.time_us.typical, *(row.interval_us or ()))
+        fine = 1 <= row.nodes <= row.ranks <= bounds.JOB_RANKS and 0 <= row.nbytes <= bounds.BYTES
+        fine &= all(bounds.LEAST_TIME_US <= time <= bounds.MOST_TIME_US for time in times)
+        fine &= min(row.algbw_GBps, row.busbw_GBps) >= 0 and max(row.algbw_GBps, row.busbw_GBps) <= bounds.MOST_GBPS
+        if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
             raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
 
 

@@ -33,7 +33,7 @@ def render(report: Report) -> str:
     """`report` as XML text with a final newline. Needs junitparser (the extra `report`)."""
     from junitparser import JUnitXml
 
-    xml = JUnitXml(report.tool.name)
+    xml = JUnitXml(printable(report.tool.name))
     headline = [("headline", verdict_line(report))]
     suites = [_suite(report, "run", [_run(report)], properties=headline), *_suites(report), *_row_suites(report)]
     if report.copies:

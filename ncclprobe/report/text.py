@@ -46,7 +46,7 @@ def render(
         *pairs.blocks(report.pairs, report.localisation, width),
         *traffic.blocks(report, width),
         *training.blocks(report.groups, report.steps, report.ladder, width),
-        _first_call(report.first_call),
+        _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrapped("note: ", remark, width)],
         _end(report, verbose, width, style),
@@ -206,14 +206,15 @@ def _disturbed(measured: Sequence[Measurement], width: int) -> list[str]:
     ]
 
 
-def _first_call(cost: FirstCall | None) -> list[str]:
+def _first_call(cost: FirstCall | None, width: int) -> list[str]:
     """Return what a job pays once, at its start."""
     if cost is None:
         return []
-    return [
-        f"first calls: process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
+    told = (
+        f"process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
         f"(again {_seconds(cost.second_call_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
-    ]
+    )
+    return wrapped("first calls: ", told, width)
 
 
 def _seconds(value: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts
+from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import Used, used
 from ncclprobe.model.findings import Finding
@@ -31,7 +31,7 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
 
 def _unconnected(log: JobLog) -> bool:
     """Return whether a connection failed, so that a strange interface is why and not just strange."""
-    return any(event.level != "INFO" for event in log.having(*_CUT_OFF))
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*_CUT_OFF))
 
 
 @cause(
@@ -240,9 +240,9 @@ _LOCAL = ("127.0.1.1", "127.0.0.1")
     signs=(*_FALLBACK, *_LOCAL),
     doctor="launch.fqdn",
     bad=lambda: [
-        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
         "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
-        "address as fallback. (function operator())",
+        "address as fallback. (function operator())\n"
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
         "RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused",
     ],
     good=lambda: [
@@ -268,4 +268,5 @@ def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
 
 
 def _mesh_failed(log: JobLog) -> bool:
-    return any(True for _ in log.having("connectFullMesh failed", "Connection refused", "onnection closed by peer"))
+    signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*signs))

@@ -46,12 +46,17 @@ with different settings, is a cause only in a log that holds one of them.
 
 def failed(log: JobLog) -> bool:
     """Return whether a line of the job says that something failed."""
-    return any(event.level != "INFO" for event in log.having(*FAILED))
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
 
 
 def demoted(event: LogEvent) -> bool:
     """Return whether NCCL wrote an error at INFO: it tried something and goes on without it."""
     return event.level in ("INFO", "TRACE") and bool(event.host)
+
+
+def warned(event: LogEvent) -> bool:
+    """Return whether torch wrote it as a warning: it tries something else, and says it again if that fails."""
+    return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
 def each(
@@ -89,3 +94,13 @@ def hosts(log: JobLog) -> frozenset[str]:
 def of_peer(log: JobLog, address: str) -> dict[str, Any]:
     """Return ``peer_hosts`` for :func:`said`: the host that has this address, else the address itself."""
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
+
+
+CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ")
+
+
+def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:
+    """Yield the lines in which CUDA returned one of these errors, in its own words, that were not lived with."""
+    for event in log.having(*CUDA_SIGNS):
+        if not demoted(event) and any(error in event.text for error in errors):
+            yield event

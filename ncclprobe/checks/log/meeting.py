@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, demoted, each, failed
+from ncclprobe.checks.log.lines import JOB, demoted, each, failed, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import waited
@@ -26,7 +26,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     bad=lambda: [
         "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, 29500). "
         "The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
-        " The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
+        " The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known",
         "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -3 - "
         "Temporary failure in name resolution).\n"
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
@@ -107,10 +107,10 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
     node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
     """
     for event in log.having(*_IN_USE):
-        if demoted(event) or any(text in event.text for text in _LIVED_WITH) or "ras/" in event.place:
+        if demoted(event) or warned(event) or "ras/" in event.place:
+            continue  # of one address family: torch says it again at E when no address is left
+        if any(text in event.text for text in _LIVED_WITH):
             continue
-        if event.text.lstrip().startswith("[W") or event.level in ("W", "WARNING"):
-            continue  # of one address family; torch says at E when no address is left
         port = number(between(event.text, "port: ")) or number(between(event.text, "]:"))
         message = f"port {port} is already taken" if port else "a port is already taken"
         yield said(log, event, message, **JOB)
@@ -307,10 +307,13 @@ _STORE = (
     signs=_STORE,
     bad=lambda: [
         "[rank1]: torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
-        "[rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64): Failed to recv, got 0 bytes. "
-        "Connection was likely closed. Did the remote server shutdown or crash?",
+        "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did "
+        "the remote server shutdown or crash?",
     ],
-    good=lambda: ["[rank1]: loss 2.1"],
+    good=lambda: [
+        "[rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64): Failed to recv, got 0 bytes. "
+        "Connection was likely closed. Did the remote server shutdown or crash?"
+    ],
 )
 def store_left(log: JobLog) -> Iterator[Finding]:
     """A rank lost the store, or waited in it for another rank.
@@ -321,5 +324,5 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     first rank.
     """
     for event in log.having(*_STORE):
-        if not demoted(event):
+        if not demoted(event) and not warned(event):
             yield consequence(log, event, "lost the store, or waited in it for another rank")

@@ -119,8 +119,8 @@ def roce_card_with_a_lid(log: JobLog) -> Iterator[Finding]:
     """NCCL takes a RoCE card for InfiniBand because its LID is not 0.
 
     Right: No RoCE card was taken for InfiniBand.
-    Why: releases to 2.11 tell RoCE from InfiniBand by the port's LID alone (ncclIbConnect of src/transport/net_ib.cc: LID
-    0 means RoCE); cards whose driver reports LID 1 get no GID, and their queue pairs are refused.
+    Why: releases to 2.11 tell RoCE from InfiniBand by the port's LID alone (ncclIbConnect in src/transport/net_ib.cc:
+    LID 0 means RoCE); cards whose driver reports LID 1 get no GID, and their queue pairs are refused.
     Fix: use NCCL 2.12 or newer, which asks for the link layer; else NCCL_IB_DISABLE=1 to go on over sockets.
     """
     using = {event.host: {each_used.link for each_used in used(event.text)} for event in log.having("NET/IB : Using")}

@@ -154,7 +154,7 @@ def _unfit(row: Measurement) -> str:
         return f"{row.wrong} elements were wrong"
     if row.status in ("fail", "inconclusive"):
         return "the run itself called it slow" if row.status == "fail" else "the run itself called it inconclusive"
-    return "" if row.busbw_GBps > 0 else "no bandwidth was measured"
+    return "" if row.busbw_GBps >= bounds.LEAST_GBPS else "no bandwidth was measured"
 
 
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:

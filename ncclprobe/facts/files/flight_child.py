@@ -122,6 +122,7 @@ class Columns:
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str, str], int] = {}
         self.ids: dict[int, int] = {}
+        self.timeouts_ms: dict[int, int] = {}
         self.calls: dict[Any, FlightCall] = {}
         self.stacks: dict[Any, tuple[FlightFrame, ...]] = {(): ()}
         self.group, self.state = array("H"), array("B")
@@ -135,6 +136,7 @@ class Columns:
         """Append one entry."""
         try:
             row = self._row(entry)
+            self.timeouts_ms[row[0]] = _number(entry.get("timeout_ms"))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             self.left_out += 1
             return
@@ -219,7 +221,11 @@ def _groups(table: Columns, value: Json) -> Iterator[FlightGroup]:
     described = {str(name): _text(_mapping(each).get("desc")) for name, each in list(config.items())[:MAX_TABLE]}
     for (backend, name, desc), index in table.groups.items():
         last = _mapping(status.get(str(table.ids.get(index))))
-        yield FlightGroup(_text(backend), _text(name), _text(desc), ranks.get(name, ()), *_last(last))
+        timeout_s = table.timeouts_ms.get(index, 0) / 1000
+        enqueued, started, completed = _last(last)
+        yield FlightGroup(
+            _text(backend), _text(name), _text(desc), ranks.get(name, ()), enqueued, started, completed, timeout_s
+        )
     for name in ranks.keys() - {name for _, name, _ in table.groups}:
         if ranks[name]:
             yield FlightGroup("", name[:MAX_TEXT], described[name], ranks[name])

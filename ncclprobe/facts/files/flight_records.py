@@ -48,6 +48,7 @@ class FlightGroup(Struct, frozen=True):
     """A process group as one rank knows it. `ranks` is empty where the dump does not say them, as gloo's do not.
 
     `enqueued`, `started` and `completed`: the number of its last collective that came so far; None: not known.
+    `timeout_s` is that of its last entry; 0: not known.
     """
 
     backend: str
@@ -57,6 +58,7 @@ class FlightGroup(Struct, frozen=True):
     enqueued: int | None = None
     started: int | None = None
     completed: int | None = None
+    timeout_s: float = 0.0
 
 
 class FlightDump(Struct, frozen=True):

@@ -12,8 +12,12 @@ class LogEvent(Struct, frozen=True):
     """One line. `text` is what the program wrote: launcher's prefix, time and colours removed, cut at 4,096 characters.
 
     `stream` is the index of its log in :attr:`JobLog.streams` and `line` its number there, from 1. `time_s` is seconds
-    since 1970 by the writer's clock, taken as UTC where the line names no zone. `level` is as written (INFO, WARN,
-    ERROR …); `place` is the source line that NCCL names, such as ``bootstrap.cc:126``. None or empty: not known.
+    since 1970 by the writer's clock, taken as UTC where the line names no zone. `level` is INFO, WARN, ERROR, FATAL …
+    as far as the line says it; `place` is the source line that NCCL, torch's C++ or glog name, such as
+    ``bootstrap.cc:126``. `local_rank` is the number on its node that torchrun's prefix names. None or empty: not known.
+
+    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_paragraphs`): a traceback's exception
+    has the level EXCEPTION, what torchrun says of a rank that failed ROOT CAUSE or FAILURE.
     """
 
     stream: int
@@ -25,13 +29,14 @@ class LogEvent(Struct, frozen=True):
     time_s: float | None = None
     level: str = ""
     place: str = ""
+    local_rank: int | None = None
 
 
 class LogStream(Struct, frozen=True):
     """One log as it was given: `name` is its path, ``-`` or a member of an archive.
 
-    `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines were read;
-    `cut` says why not all were.
+    `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines and
+    `nbytes` bytes were read; `cut` says why not all were.
     """
 
     name: str
@@ -40,10 +45,11 @@ class LogStream(Struct, frozen=True):
     host: str = ""
     pid: int | None = None
     cut: str = ""
+    nbytes: int = 0
 
 
 class RankLog(Struct, frozen=True):
-    """What is known of one rank: where it ran, the last line it wrote, and how far its communicators came.
+    """What is known of one rank: where it ran, its log, the last line it wrote, and how far its communicators came.
 
     `init_started` and `init_complete` count NCCL's ``Init START`` and ``Init COMPLETE`` lines; a log without INFO lines
     has none.
@@ -52,6 +58,7 @@ class RankLog(Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int | None = None
+    stream: int | None = None
     last: LogEvent | None = None
     init_started: int = 0
     init_complete: int = 0

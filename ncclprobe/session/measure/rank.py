@@ -77,6 +77,12 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
     return RankFile(folder, rank, host)
 
 
+def _began(question: Question) -> float:
+    """Return the time.monotonic() at which the run began: with --nproc, when its parent did."""
+    parent = os.environ.get(rank_files.STARTED)
+    return question.clock if parent is None else time.monotonic() - time.time() + float(parent)
+
+
 def _kind(identity: RankIdentity) -> str:
     """Return how the ranks were started, as the report says it: ``self`` under ``--nproc``."""
     return "self" if rank_files.FOLDER in os.environ else identity.kind
@@ -111,8 +117,7 @@ class Rank:
             )
             self._recorder = Recorder(options, question, participants, expected, self._progress)
             self._recorder.snapshots = self._snapshots
-        spent = time.time() - float(os.environ.get(rank_files.STARTED, time.time()))
-        self._deadline = time.monotonic() + options.timeout_s - reserve_s(options.timeout_s) - spent
+        self._deadline = _began(question) + options.timeout_s - reserve_s(options.timeout_s)
         limits = Limits(self._deadline, options.phase_timeout_s)
         own = self._rank_file
         save = self._recorder.keep if self._recorder else lambda ending: None
@@ -202,10 +207,12 @@ class Rank:
     def _measure_parts(self, context: RankContext, group_s: float) -> bool:
         """Measure all that was asked for; return whether the group can still be closed in good order."""
         parts.first_calls(context, group_s)
+        self._progress.finish("torch, process group and first calls")
         intact = True
         for part in self._options.what:
             if self._begins(part, intact, context.exchange):
                 intact = parts.measure(part, context, self._hostname) and intact
+                self._progress.finish(part)
         return intact
 
     def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:

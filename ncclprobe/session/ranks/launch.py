@@ -71,7 +71,7 @@ def launch(nproc: int, options: Options, question: Question) -> int:
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
     host = socket.gethostname()
-    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
     asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
     agent = subprocess.Popen(
         [sys.executable, "-m", "ncclprobe.session.ranks.agent", *asked_for],

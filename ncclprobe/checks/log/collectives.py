@@ -1,0 +1,306 @@
+"""Collectives that ranks did not make alike, or not in time: watchdogs, desync reports, messages of another size."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each
+from ncclprobe.facts.files.collectives import Hang, hangs
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork, progress, ranks_in, timed_out_work
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
+
+_WATCHDOG = (TIMED_OUT, "last enqueued")
+_SAME = (
+    "[E ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
+)
+_REST = "OpType={op}, NumelIn={n}, NumelOut={n}, Timeout(ms)=600000) ran for 600042 milliseconds before timing out.\n"
+
+
+def _timeout(rank: int, seq: int = 7, op: str = "ALLREDUCE", n: int = 4) -> str:
+    """Return a watchdog's line, for examples."""
+    return (_SAME + _REST).format(rank=rank, seq=seq, op=op, n=n)
+
+
+def _hangs(log: JobLog) -> tuple[Hang, ...]:
+    works: list[TimedOutWork] = []
+    progresses: list[Progress] = []
+    for event in log.having(*_WATCHDOG):
+        if work := timed_out_work(event.text):
+            works.append(replace(work, rank=event.rank if work.rank is None else work.rank))
+        if came := progress(event.text):
+            progresses.append(replace(came, rank=event.rank if came.rank is None else came.rank))
+    return hangs(works, progresses, log.world_size)
+
+
+def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]]:
+    """Yield the line that says each rank's first collective of a hang."""
+    seen: set[int] = set()
+    for event in log.having(TIMED_OUT):
+        work = timed_out_work(event.text)
+        rank = None if work is None else event.rank if work.rank is None else work.rank
+        if work and work.group == hang.group and rank is not None and rank not in seen:
+            seen.add(rank)
+            yield event, work
+
+
+@cause(
+    code="collective-desync",
+    signs=_WATCHDOG,
+    bad=lambda: [
+        _timeout(0) + _timeout(1, op="_ALLGATHER_BASE"),
+        _timeout(0, n=1024) + _timeout(1, n=512),
+        _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8),
+    ],
+    good=lambda: [
+        _timeout(0) + _timeout(1),
+        _timeout(0, op="ALLTOALL", n=4) + _timeout(1, op="ALLTOALL", n=8),
+        _timeout(0, op="SEND", seq=3) + _timeout(1, op="RECV", seq=4),
+    ],
+)
+def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
+    """Ranks waited in different collectives when their watchdogs gave up.
+
+    Right: All ranks waited in the same collective.
+    Why: a collective ends only when every rank of its group has called the same one, in the same order, with the same
+    size; a branch that depends on a rank's data, or an iterator with one batch more, leads ranks apart.
+    Fix: start again with TORCH_DISTRIBUTED_DEBUG=DETAIL, or TORCH_FR_BUFFER_SIZE=2000 with
+    TORCH_NCCL_DUMP_ON_TIMEOUT=1, and `ncclprobe explain` the dumps: they name the call and its line of Python.
+    """
+    for hang in _hangs(log):
+        difference = hang.differ
+        for event, work in _lines_of(log, hang) if difference else ():
+            message = f"waits in {work.op} {_number(work)}; {difference}"
+            codes = () if hang.certain else ("collective-desync", "timeout-straggler")
+            yield said(log, event, message, comm=hang.group, codes=codes, **JOB)
+
+
+def _number(work: TimedOutWork) -> str:
+    return f"number {work.seq}" if work.seq is not None else f"of {work.nelements or work.shape or '?'} elements"
+
+
+@cause(
+    signs=_WATCHDOG,
+    doctor="run.straggler",
+    echoes=("rank-crashed", "oom", "gpu-hw-error", "ib-link-error"),
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
+        + "".join(_timeout(rank) for rank in (0, 1, 3)),
+        _timeout(0) + "[Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 6.\n",
+    ],
+    good=lambda: [_timeout(0) + _timeout(1), "".join(_timeout(rank) for rank in range(4))],
+)
+def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
+    """All ranks but some waited in a collective.
+
+    Right: No rank waited for one that did not come.
+    Why: the ranks that give up are those that came; one that is late with data, a checkpoint or a compilation, or that
+    has ended, is the one whose watchdog does not speak of this collective.
+    Fix: look at what the log of the ranks that did not come says last; if they only were late, raise the timeout of
+    init_process_group for that phase, or let all ranks wait for it.
+    """
+    for hang in _hangs(log):
+        absent = hang.late or hang.silent
+        if not absent or hang.differ:
+            continue
+        event, work = next(_lines_of(log, hang))
+        codes = ("timeout-straggler", "rank-crashed", "collective-desync")
+        names = ", ".join(map(str, absent[:8]))
+        message = f"rank {names} did not come to {work.op} {_number(work)}"
+        yield said(log, event, message, peers=absent, comm=hang.group, codes=codes, **RESTART)
+
+
+_REPORT = (
+    "are the lagging ranks that caused this timeout",
+    "joined but didn't finish collective",
+    "but didn't join collective",
+)
+
+
+@cause(
+    code="timeout-straggler",
+    signs=_REPORT,
+    doctor="run.straggler",
+    echoes=("rank-crashed", "oom", "gpu-hw-error"),
+    bad=lambda: [
+        "\t - To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined any "
+        "collectives"
+    ],
+    good=lambda: ["\t - Snapshot of ranks' latest states:"],
+)
+def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
+    """torch's own report names the ranks that came late.
+
+    Right: torch's report names no rank that came late.
+    Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank notes its collectives in the store, and the report names those that
+    never came.
+    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing any more.
+    """
+    for event in log.having(_REPORT[0]):
+        late = ranks_in(between(event.text, "ranks [", "]"))
+        names = ", ".join(map(str, late))
+        yield said(log, event, f"rank {names} never joined any collective", peers=late, **RESTART)
+
+
+@cause(
+    signs=_REPORT[1:],
+    echoes=("rank-crashed", "oom", "gpu-hw-error"),
+    bad=lambda: [
+        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
+        "\t     [3] finished collective #5, but didn't join collective #6 (count from 1)"
+    ],
+    good=lambda: ["\t - Snapshot of ranks' latest states:"],
+)
+def torch_names_the_lost_ranks(log: JobLog) -> Iterator[Finding]:
+    """torch's own report names ranks that are late, ended, or in another collective.
+
+    Right: torch's report names no rank as late, ended or elsewhere.
+    Why: the report compares how many collectives each rank has joined; which of the three it was, only those ranks'
+    own logs can say.
+    Fix: look at the last lines of the ranks that it names.
+    """
+    for event in log.having(*_REPORT[1:]):
+        ranks = ranks_in(between(event.text, "[", "]"))
+        names = ", ".join(map(str, ranks))
+        codes = ("timeout-straggler", "rank-crashed", "collective-desync")
+        yield said(log, event, f"rank {names} did not join the next collective", peers=ranks, codes=codes, **RESTART)
+
+
+_MISMATCH = (
+    "Detected mismatch between collectives on ranks",
+    "collective mismatch error",
+    "posted incorrect receive info",
+    "Mismatched collective detected",
+    "Is there a distributed collective mismatch in your code",
+    "op.preamble.length <= op.nbytes",
+    "DDP expects same model across all ranks",
+    "symmetric registration check failed",
+    "data size doesn't match expected size",
+)
+
+
+@cause(
+    code="collective-desync",
+    signs=_MISMATCH,
+    bad=lambda: [
+        "[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST).Collectives differ in the following aspects: Op",
+        "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> collective mismatch "
+        "error, local size 4096 remote size 2048",
+        "[rank1]: RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+        "op.preamble.length <= op.nbytes. 8 vs 4",
+    ],
+    good=lambda: [
+        "n1:7:9 [0] net_socket.cc:636 NCCL WARN NET/Socket : peer 10.0.0.2<4> message truncated : receiving 4096 bytes "
+        "instead of 2048."
+    ],
+)
+def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
+    """A library says that ranks called different collectives.
+
+    Right: No library says that ranks called different collectives.
+    Why: the sizes or kinds that two ends of a connection passed are not the same: the ranks' programs went different
+    ways, or a model differs between them.
+    Fix: the line names the two ranks and what differs; look for a branch on the rank or its data before that call, and
+    for unequal numbers of batches.
+    """
+    for event in log.having(*_MISMATCH):
+        if not demoted(event):
+            other = number(between(event.text, "but Rank "))
+            peers = () if other is None else (other,)
+            yield said(log, event, "ranks called different collectives", peers=peers, **JOB)
+
+
+_TRUNCATED = ("message truncated : receiving",)
+
+
+@cause(
+    signs=_TRUNCATED,
+    doctor="sync.env",
+    echoes=("env-mismatch",),
+    bad=lambda: [
+        "n1:7:9 [0] net_socket.cc:636 NCCL WARN NET/Socket : peer 10.0.0.2<4> message truncated : receiving 4096 bytes "
+        "instead of 2048. If you believe your socket network is in a healthy state, there may be a mismatch in "
+        "collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks"
+    ],
+    good=lambda: ["n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
+)
+def message_truncated(log: JobLog) -> Iterator[Finding]:
+    """A peer sent more than was expected over sockets.
+
+    Right: All messages over sockets had the size that was expected.
+    Why: the two ranks run different collectives or sizes, or settings that divide a collective differently.
+    Fix: compare the variables that start with NCCL_ on both hosts; start again with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    """
+    codes = ("collective-desync", "env-mismatch")
+    yield from each(log, _TRUNCATED, "a peer sent more than was expected", codes=codes, **JOB)
+
+
+_BARRIER = ("failed to pass monitoredBarrier",)
+
+
+@cause(
+    signs=_BARRIER,
+    doctor="run.straggler",
+    echoes=("rank-crashed", "oom", "gpu-hw-error"),
+    bad=lambda: [
+        "[rank0]: RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms",
+        "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms",
+    ],
+    good=lambda: ["[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors"],
+)
+def barrier_not_passed(log: JobLog) -> Iterator[Finding]:
+    """Ranks did not come to a monitored barrier.
+
+    Right: All ranks came to every monitored barrier.
+    Why: rank 0 waits for each rank in turn and names those that did not answer in time; they are late, have ended, or
+    went another way.
+    Fix: look at the last lines of the ranks that it names.
+    """
+    for event in log.having(*_BARRIER):
+        before = event.text.partition(" failed to pass")[0]
+        ranks = ranks_in(before.rpartition("Ranks ")[2] if "Ranks " in before else before.rpartition("Rank ")[2])
+        names = ", ".join(map(str, ranks))
+        codes = ("timeout-straggler", "rank-crashed", "collective-desync")
+        yield said(log, event, f"rank {names} did not come to a barrier", peers=ranks, codes=codes, **RESTART)
+
+
+_GAVE_UP = (
+    TIMED_OUT,
+    "watchdog got stuck",
+    "Some NCCL operations have failed or timed out",
+    "NCCL communicator was aborted",
+    "To avoid data inconsistency, we are taking the entire process down",
+    "Timed out waiting",
+    "failure detected by watchdog",
+    "Received a dump signal",
+    "Heartbeat monitor timed out",
+    "heartbeat monitor",
+)
+
+
+@cause(
+    signs=_GAVE_UP,
+    bad=lambda: [
+        _timeout(3),
+        "[rank3]:[E ProcessGroupNCCL.cpp:1413] [PG 0 Rank 3] Heartbeat monitor timed out! Process will be terminated",
+        "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+        "1800000ms for recv operation to complete",
+    ],
+    good=lambda: ["[rank3]: loss 2"],
+)
+def waited_in_vain(log: JobLog) -> Iterator[Finding]:
+    """A rank waited in a collective until its time was over.
+
+    Right: No rank waited in a collective in vain.
+    Why: the rank that says so is one that came; why another did not stands in the other's log.
+    Fix: which ranks do not say it, and which collective each names; flight records (TORCH_FR_BUFFER_SIZE=2000) show
+    where each was.
+    """
+    for event in log.having(*_GAVE_UP):
+        if not demoted(event) and event.level != "INFO":
+            work = timed_out_work(event.text)
+            message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective in vain"
+            yield consequence(log, event, message, comm=work.group if work else "")

@@ -1,0 +1,177 @@
+"""NVSwitch and NVLink between GPUs: the fabric manager, IMEX channels, NVLS."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, each, following
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.model.findings import Finding
+
+_NOT_READY = ("system not yet initialized",)
+_BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
+_NVLINK_OFF = "P2P is disabled between NVLINK connected GPUs"
+_UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported", "unknown error", "not permitted")
+
+
+@cause(
+    code="fabric-manager",
+    signs=(*CUDA_SIGNS, *_NOT_READY, _BIND),
+    doctor="nvl.fm-service",
+    bad=lambda: [
+        "[rank0]: RuntimeError: CUDA error: system not yet initialized",
+        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 802 'system not yet initialized'",
+        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 401 'the operation cannot be "
+        "performed in the present state'.\nThis is usually caused by a system or configuration error in the Fabric "
+        "Manager or NVSwitches.",
+    ],
+    good=lambda: [
+        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
+        f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
+        "support.",
+    ],
+)
+def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
+    """The NVSwitch fabric, or its manager, is not ready or does not fit.
+
+    Right: No GPU waits for its NVSwitch fabric.
+    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up; a manager that does
+    not run, or whose version is not the driver's, leaves "system not yet initialized" or NVLS that cannot be bound.
+    Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host; install the manager
+    of exactly the driver's version and restart it.
+    """
+    yield from each(log, _NOT_READY, "the NVSwitch fabric is not ready", **NODE)
+    for event in log.having(_BIND):
+        if not demoted(event) and any(words in event.text for words in _UNKNOWN_STATE):
+            yield said(log, event, "NVLS memory cannot be bound: the fabric refuses it", **NODE)
+
+
+@cause(
+    signs=(_NVLINK_OFF,),
+    doctor="nvl.links",
+    bad=lambda: [
+        f"n1:7:7 [0] graph/paths.cc:396 NCCL WARN {_NVLINK_OFF} 0 and 1. This should not be the case given their "
+        "connectivity, and is probably due to a hardware issue."
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 0 and 1. You can repress this message with "
+        "NCCL_IGNORE_DISABLED_P2P=1."
+    ],
+)
+def nvlink_without_peer_access(log: JobLog) -> Iterator[Finding]:
+    """GPUs that NVLink connects have no access to each other.
+
+    Right: All GPUs that NVLink connects have access to each other.
+    Why: the driver allows peer access over NVLink unless links are down, the fabric manager has not joined the GPU, or
+    MIG is on.
+    Fix: `nvidia-smi nvlink -s`, `nvidia-smi topo -p2p r` and `systemctl status nvidia-fabricmanager` on this host.
+    """
+    codes = ("gpu-hw-error", "fabric-manager", "mig")
+    yield from each(log, (_NVLINK_OFF,), "NVLink connects two GPUs, and peer access is off", codes=codes, **NODE)
+
+
+_IMEX = ("Check the IMEX c", "nvidia-caps-imex-channels", "IMEX channel")
+
+
+@cause(
+    code="imex-missing",
+    signs=(*_IMEX, "MNNVL"),
+    doctor="nvl.imex",
+    bad=lambda: [
+        "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check "
+        "the IMEX configuration.",
+        "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the "
+        "IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",
+        "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0"],
+)
+def no_imex_channel(log: JobLog) -> Iterator[Finding]:
+    """No IMEX channel is there for NVLink between hosts.
+
+    Right: Every rank of an NVLink domain of several hosts has an IMEX channel.
+    Why: GPUs of different hosts open each other's memory by fabric handles, which need the nvidia-imex service on all
+    of them and a channel device in each container.
+    Fix: `nvidia-imex-ctl -N` on all hosts shows the domain READY; give containers
+    /dev/nvidia-caps-imex-channels/channel0 (a ComputeDomain in Kubernetes). To confirm, NCCL_MNNVL_ENABLE=0.
+    """
+    for event in log.having(*_IMEX, "MNNVL is not supported on this system"):
+        if not demoted(event):
+            yield said(log, event, "NVLink between hosts has no IMEX channel", **NODE)
+
+
+@cause(
+    code="nvls-slots",
+    signs=(*CUDA_SIGNS, _BIND),
+    bad=lambda: [
+        "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
+        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
+        "n1:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0",
+    ],
+)
+def nvls_used_up(log: JobLog) -> Iterator[Finding]:
+    """The NVSwitches' multicast groups are used up.
+
+    Right: Every NVLS group could be made.
+    Why: each communicator with NVLS takes multicast groups of the NVSwitches and GPU memory for them; many
+    communicators, or processes of an ended job, leave none.
+    Fix: NCCL_NVLS_ENABLE=0 to go on; fewer communicators with NVLS, and no left-over processes (`nvidia-smi`); else
+    restart the fabric manager.
+    """
+    for event in cuda_errors(log, "out of memory"):
+        if "nvls" in event.place:
+            yield said(log, event, "no multicast group is left for NVLS", **NODE)
+    for event in log.having(_BIND):
+        rest = (event, *following(log, event, 2))
+        if not demoted(event) and any("out of memory" in each_line.text for each_line in rest):
+            yield said(log, event, "no multicast memory is left for NVLS", **NODE)
+
+
+@cause(
+    signs=(*CUDA_SIGNS, "Cuda failure"),
+    echoes=("fabric-manager", "imex-missing"),
+    doctor="nvl.fabric",
+    bad=lambda: [
+        "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 1 'invalid argument'",
+        "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'",
+    ],
+    good=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
+)
+def nvls_refused(log: JobLog) -> Iterator[Finding]:
+    """CUDA refuses NVLS or memory that is shared over NVLink.
+
+    Right: CUDA refused neither NVLS nor shared memory over NVLink.
+    Why: multicast and fabric handles need NVSwitches that the fabric manager has set up, and between hosts an IMEX
+    channel; NCCL finds out when it makes the first communicator.
+    Fix: `nvidia-smi -q | grep -A3 Fabric` (State Completed, Status Success); to confirm, NCCL_NVLS_ENABLE=0 or
+    NCCL_MNNVL_ENABLE=0.
+    """
+    for event in log.having("Cuda failure"):
+        nvls, many = "nvls" in event.place, "mnnvl" in event.place
+        if (nvls or many) and "out of memory" not in event.text and not demoted(event):
+            codes = ("imex-missing", "fabric-manager") if many else ("fabric-manager", "nvls-slots")
+            yield said(log, event, "CUDA refuses what NVLink's switches are to do", codes=codes, **NODE)
+
+
+@cause(
+    code="nvls-slots",
+    signs=("NCCL_NVLS_ENABLE has been set to", "multiple ranks per gpu is incompatible with NVLS"),
+    doctor="launch.dup-gpu",
+    bad=lambda: [
+        'n1:7:7 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple '
+        "ranks using the same NVML device. This is not compatible with NCCL_NVLS_ENABLE=1."
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 1."],
+)
+def nvls_forced(log: JobLog) -> Iterator[Finding]:
+    """NVLS is forced where two ranks share a GPU.
+
+    Right: NVLS is not forced where two ranks share a GPU.
+    Why: a GPU joins a multicast group once; NCCL leaves NVLS out by itself unless NCCL_NVLS_ENABLE=1.
+    Fix: unset NCCL_NVLS_ENABLE.
+    """
+    yield from each(
+        log, ("This is not compatible with NCCL_NVLS_ENABLE=1", "incompatible with NVLS"), "NVLS is forced", **JOB
+    )

@@ -1,0 +1,294 @@
+"""What torch's flight records say of the ranks: who called something else, who did not come, who came too late."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause
+from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.localise.collectives import (
+    AllEntered,
+    CameLate,
+    Crossed,
+    Entered,
+    NotEntered,
+    Parted,
+    folded,
+    judge,
+)
+from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
+
+_READ = Certainty("high", "flight records of the ranks")
+_ENDS_A_RANK = (
+    "rank-crashed",
+    "collective-desync",
+    "timeout-straggler",
+    "oom",
+    "gpu-hw-error",
+    "fd-limit",
+    "shm-too-small",
+    "memlock",
+    "peer-unreachable",
+    "ib-link-error",
+)
+"""Causes after which a rank does not come to its next collective."""
+_HOW = {
+    "operation": "called another operation",
+    "size": "called it with another size",
+    "type": "called it with another type",
+    "order": "called two operations in the other order",
+    "skipped": "left one out",
+    "additional": "called one more",
+}
+_SHOWN = 4
+
+
+@cause(
+    code="collective-desync",
+    bad=lambda: [
+        (recorded({0: "all_reduce all_reduce*", 1: "all_reduce all_reduce*", 2: "all_reduce all_gather*"}),),
+        (recorded({0: "all_reduce all_reduce:8*", 1: "all_reduce all_reduce:4*", 2: "all_reduce all_reduce:8*"}),),
+        (recorded({0: "all_reduce:8:Half*", 1: "all_reduce*", 2: "all_reduce*"}),),
+        (recorded({0: "1=0,1/barrier*", 1: "2=0,1/barrier*"}, world=2),),
+    ],
+    good=lambda: [
+        (recorded({0: "all_reduce all_reduce*", 1: "all_reduce all_reduce*"}),),
+        (recorded({0: "all_to_all:8*", 1: "all_to_all:16*"}),),
+        (recorded({0: "all_reduce broadcast", 1: "all_reduce"}),),
+    ],
+)
+def desync(records: FlightRecords) -> Iterator[Finding]:
+    """Ranks made different collectives.
+
+    Right: Every rank made the same collectives in the same order, as far as flight records go.
+    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types. Where
+    one does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
+    Fix: make the two lines of the program agree: a branch that only some ranks take, a data set that ends sooner on
+    some, a model that is not the same on all.
+    """
+    for found in judge(records):
+        if isinstance(found, Parted):
+            yield _parted(found)
+        elif isinstance(found, Crossed):
+            yield _crossed(found)
+
+
+def _parted(found: Parted) -> Finding:
+    """Return who called what else. What all ranks finished all the same is no failure, but wrong."""
+    first, usual = found.others[0], found.usual
+    they = f"as many called each: {_ranks(found.usual_ranks)}" if found.tied else _ranks(found.usual_ranks)
+    message = (
+        f"{_HOW[found.how]}: {_call(first)}{_from(first)}, as number {first.seq} of group {first.group}; "
+        f"{they} {_call(usual)}{_from(usual)}"
+    )
+    make = warn if found.finished else fail
+    both = found.tied and len(found.usual_ranks) == 1
+    ranks = (*found.usual_ranks, *found.other_ranks) if both else found.other_ranks
+    return make(
+        _ranks(ranks),
+        message,
+        blame="job",
+        action="fix-job",
+        confidence=_READ,
+        evidence=[*map(_seen, found.others[:_SHOWN]), _seen(usual)],
+        occurrence=_occurrence(first, ranks, found.usual_ranks),
+    )
+
+
+def _crossed(found: Crossed) -> Finding:
+    parts = [
+        f"{_wait(ranks)} in {_call(entry)}{_from(entry)}, number {entry.seq} of group {entry.group}"
+        for entry, ranks in zip(found.entries, found.ranks, strict=True)
+    ]
+    ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
+    return fail(
+        _ranks(ranks),
+        f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
+        blame="job",
+        action="fix-job",
+        confidence=_READ,
+        evidence=[_seen(entry) for entry in found.entries[:_SHOWN]],
+        occurrence=_occurrence(found.entries[0], ranks),
+    )
+
+
+@cause(
+    code="timeout-straggler",
+    bad=lambda: [(recorded({0: "all_reduce@1 all_reduce!@2", 1: "all_reduce@1 all_reduce*@700"}),)],
+    good=lambda: [(recorded({0: "all_reduce@1 all_reduce*@2", 1: "all_reduce@1 all_reduce*@300"}),)],
+)
+def late_rank(records: FlightRecords) -> Iterator[Finding]:
+    """A rank came to a collective after the others had given up.
+
+    Right: No rank came to a collective later than the timeout, as far as flight records go.
+    Why: a collective waits for its last rank, and torch ends the job when that takes longer than the timeout of its
+    process group: the rank loaded data, wrote a checkpoint, compiled, or computed something that the others did not.
+    Fix: let every rank do the same work before the collective, or give init_process_group a longer timeout.
+    """
+    for found in judge(records):
+        if isinstance(found, CameLate):
+            yield fail(
+                f"rank {found.rank}",
+                f"came {found.late_s:.0f} s after the others to {_call(found.entry)}{_from(found.entry)}, number "
+                f"{found.entry.seq} of group {found.entry.group}, whose timeout is {found.timeout_s:g} s",
+                blame="job",
+                action="fix-job",
+                confidence=_READ,
+                evidence=_seen(found.entry),
+                occurrence=_occurrence(found.entry, (found.rank,), found.waiting),
+            )
+
+
+@cause(
+    echoes=_ENDS_A_RANK,
+    bad=lambda: [
+        (recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*", 2: "all_reduce"}),),
+        (recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"),),
+    ],
+    good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}, world=3),)],
+)
+def absent_rank(records: FlightRecords) -> Iterator[Finding]:
+    """A rank did not come to a collective in which the others wait.
+
+    Right: Every rank that left a flight record came to the collective that the others wait in.
+    Why: the rank lived, for it wrote its record, but its program did something else: it is late, or took a way through
+    the program without this collective. Its stack at that time says which.
+    Fix: look at what this rank did after its last collective; `py-spy dump --pid PID` shows it while it hangs.
+    """
+    for found in judge(records):
+        if isinstance(found, NotEntered):
+            last = (
+                f"; its last was {_call(found.last[0])}{_from(found.last[0])}, number {found.last[0].seq}"
+                if found.last
+                else ""
+            )
+            yield fail(
+                _ranks(found.missing),
+                f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
+                blame="job",
+                action="fix-job",
+                confidence=_READ,
+                evidence=[*map(_seen, found.last[:_SHOWN]), _seen(found.entry)],
+                occurrence=_occurrence(
+                    found.entry, found.missing, found.waiting, ("timeout-straggler", "collective-desync")
+                ),
+            )
+
+
+@cause(
+    echoes=_ENDS_A_RANK,
+    bad=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce*", 2: "all_reduce*"}, world=4),)],
+    good=lambda: [
+        (recorded({0: "all_reduce*", 1: "all_reduce*"}),),
+        (recorded({0: "all_reduce*"}, world=4),),
+    ],
+)
+def no_dump(records: FlightRecords) -> Iterator[Finding]:
+    """A rank left no flight record, and all others wait in one collective.
+
+    Right: Ranks wait in a collective only with all flight records there.
+    Why: every rank writes its record when one of them has waited too long. A rank that did not, had ended before, or
+    its process was stopped; or its record was written on another host and is not among these files.
+    Fix: look for this rank's record and at the end of its own log.
+    """
+    for found in judge(records):
+        if isinstance(found, AllEntered) and _few(found):
+            yield fail(
+                _ranks(found.undumped),
+                f"left no flight record; {_wait(_inside(found))} in {_where(found.entry)}",
+                blame="unknown",
+                action="restart",
+                confidence=Certainty("medium", "flight records of the other ranks"),
+                evidence=_seen(found.entry),
+                occurrence=_occurrence(
+                    found.entry,
+                    found.undumped,
+                    _inside(found),
+                    ("rank-crashed", "timeout-straggler", "collective-desync"),
+                ),
+            )
+
+
+@cause(
+    bad=lambda: [
+        (recorded({0: "all_reduce*", 1: "all_reduce?"}),),
+        (recorded({0: "all_reduce*"}, world=4),),
+    ],
+    good=lambda: [
+        (recorded({0: "all_reduce", 1: "all_reduce"}),),
+        (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3),),
+    ],
+)
+def all_entered(records: FlightRecords) -> Iterator[Finding]:
+    """Every rank with a flight record waits in the same collective.
+
+    Right: No collective stands still with all ranks in it.
+    Why: all programs did the same, so the program is not at fault, as far as these records go: the network or a GPU
+    held it up. Where a rank's state is scheduled, its GPU had not come to it, and hangs in earlier work perhaps.
+    Fix: look at the kernel logs and NCCL WARN lines of all hosts; before the next run set NCCL_DEBUG=INFO, and collect
+    the flight records of all ranks.
+    """
+    for found in judge(records):
+        if isinstance(found, AllEntered) and not _few(found):
+            yield warn(
+                f"group {found.entry.group}",
+                f"{_where(found.entry)} is not finished: {'; '.join(_states(found))}",
+                confidence=_READ,
+                evidence=_seen(found.entry),
+                occurrence=_occurrence(found.entry, _inside(found)),
+            )
+
+
+def _few(found: AllEntered) -> bool:
+    """Return whether so few records are missing that their ranks are suspected, and not the collecting of files."""
+    return bool(found.undumped) and len(found.undumped) <= max(1, len(_inside(found)) // 3)
+
+
+def _inside(found: AllEntered) -> tuple[int, ...]:
+    return tuple(sorted((*found.scheduled, *found.started, *found.completed, *found.ended)))
+
+
+def _states(found: AllEntered) -> Iterator[str]:
+    for state in ("scheduled", "started", "completed", "ended"):
+        if ranks := getattr(found, state):
+            yield f"{state} on {_ranks(ranks)}"
+    if found.undumped:
+        yield f"no record of {_ranks(found.undumped)}"
+
+
+def _where(entry: Entered) -> str:
+    return f"{_call(entry)}, number {entry.seq} of group {entry.group}"
+
+
+def _call(entry: Entered) -> str:
+    """Return ``all_reduce of [8] Float``."""
+    call = entry.call
+    shape = (
+        f" of {call.inputs or call.outputs} {call.input_dtype or call.output_dtype}"
+        if call.inputs or call.outputs
+        else ""
+    )
+    return f"{call.op}{shape}"
+
+
+def _from(entry: Entered) -> str:
+    frame = entry.caller
+    return f" ({frame.filename}:{frame.line} in {frame.name})" if frame else ""
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {folded(ranks)}"
+
+
+def _wait(ranks: tuple[int, ...]) -> str:
+    return f"{_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+
+
+def _seen(entry: Entered) -> Evidence:
+    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{_from(entry)}")
+
+
+def _occurrence(
+    entry: Entered, ranks: tuple[int, ...], peers: tuple[int, ...] = (), codes: tuple[str, ...] = ()
+) -> Occurrence:
+    """Return where it stands among lines of logs: of no stream, by the clock of the rank that entered."""
+    return Occurrence(ranks=ranks, peers=peers, stream=-1, time_s=entry.time_s or None, codes=codes)

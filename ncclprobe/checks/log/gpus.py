@@ -1,0 +1,358 @@
+"""GPUs and the driver: faults of the hardware, two ranks on one GPU, binaries and drivers that do not fit."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between, number
+from ncclprobe.model.findings import Finding
+
+_FAULTS = (
+    "uncorrectable ECC error encountered",
+    "uncorrectable NVLink error",
+    "hardware stack error",
+    "Invalid access of peer GPU memory over nvlink",
+    "GPU is lost",
+    "Unable to determine the device handle for GPU",
+)
+_KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
+_HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
+"""Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
+
+
+@cause(
+    code="gpu-hw-error",
+    signs=(*_FAULTS, *_KERNEL),
+    doctor="gpu.xid",
+    bad=lambda: [
+        "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
+        "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
+        "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
+    ],
+    good=lambda: [
+        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010",
+        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, Ch 00000010, MMU Fault: ENGINE GRAPHICS",
+        "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20012, Non-fatal, Link 44 egress",
+    ],
+)
+def gpu_failed(log: JobLog) -> Iterator[Finding]:
+    """A GPU, its memory or an NVLink failed.
+
+    Right: No line says that a GPU, its memory or an NVLink failed.
+    Why: after an uncorrected ECC error, an NVLink error or a GPU that left the bus the process on it cannot go on, and
+    the others wait for it; a new start on the same GPU fails again.
+    Fix: `nvidia-smi -q -d ECC,ROW_REMAPPER` and the kernel log on this host; drain it, reset the GPU
+    (`nvidia-smi --gpu-reset`), and have it repaired if the error returns.
+    """
+    for event in log.having(*_FAULTS):
+        if not demoted(event):
+            yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
+    for event in log.having(*_KERNEL):
+        xid = _xid(event)
+        if xid and xid not in _HARMLESS_XIDS:
+            yield said(log, event, f"the driver reports Xid {xid}", **NODE)
+        elif not xid and "Non-fatal" not in event.text:
+            yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
+
+
+def _xid(event: LogEvent) -> str:
+    """Return the number of ``NVRM: Xid (PCI:0000:5e:00): 79, …``; empty: the line has none."""
+    found = number(between(between(event.text, "NVRM: Xid (", ""), "): "))
+    return str(found) if found is not None else ""
+
+
+_SAME_GPU = (
+    "Duplicate GPU detected",
+    "Multiple Ranks are using the same GPU",
+    "Multiple ranks detected using the same GPU",
+)
+
+
+def _two_ranks(event: LogEvent) -> tuple[int, ...]:
+    """Return the ranks of ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000``."""
+    first, second = number(between(event.text, ": rank ")), number(between(event.text, "and rank "))
+    return tuple(rank for rank in (first, second) if rank is not None)
+
+
+def _hosts_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
+    found = {log.ranks[rank].host for rank in ranks if rank in log.ranks}
+    return found - {""}
+
+
+@cause(
+    code="duplicate-gpu",
+    signs=(*_SAME_GPU, "MIG-", "all CUDA-capable devices are busy"),
+    doctor="launch.dup-gpu",
+    bad=lambda: [
+        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+        "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Multiple ranks on the same GPU detected and allowed. Disabling NVLS.",
+        "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
+        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+    ],
+)
+def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
+    """Two ranks use one GPU.
+
+    Right: Every rank has a GPU of its own.
+    Why: each rank has to choose its GPU by its local rank; ranks that do not all get the first one that they see, and
+    NCCL refuses two ranks on one GPU (src/init.cc).
+    Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is made, and no more ranks per
+    host than GPUs (--nproc-per-node).
+    """
+    mig = any(True for _ in log.having("MIG-"))
+    for event in log.having(*_SAME_GPU):
+        ranks = _two_ranks(event)
+        if not demoted(event) and not mig and len(_hosts_of(log, ranks)) < 2:
+            words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
+            yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+
+
+@cause(
+    code="host-identity",
+    signs=(*_SAME_GPU, "Init START"),
+    doctor="sync.hostid",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
+        "n2:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
+        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
+        "n1:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
+        "n1:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
+    ],
+)
+def hosts_look_like_one(log: JobLog) -> Iterator[Finding]:
+    """Several hosts look like one to NCCL.
+
+    Right: No two hosts look like one to NCCL.
+    Why: NCCL knows a host by NCCL_HOSTID, else by its name and boot id; cloned machines or an exported NCCL_HOSTID give
+    two hosts one identity, and ranks that meet on different machines seem to share a GPU or shared memory.
+    Fix: unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`.
+    """
+    for event in log.having(*_SAME_GPU):
+        hosts = _hosts_of(log, _two_ranks(event))
+        if not demoted(event) and len(hosts) > 1:
+            yield said(log, event, f"{' and '.join(sorted(hosts))} look like one host", peers=_two_ranks(event), **JOB)
+
+
+@cause(
+    code="mig",
+    signs=(*_SAME_GPU, "MIG-", "MIG "),
+    doctor="gpu.mig",
+    bad=lambda: [
+        "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
+        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
+    ],
+    good=lambda: [
+        "CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2",
+        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+    ],
+)
+def mig_instances(log: JobLog) -> Iterator[Finding]:
+    """Ranks use MIG instances where NCCL needs whole GPUs.
+
+    Right: No two ranks use instances of one GPU.
+    Why: instances of one GPU have its bus id, so NCCL takes two of them for one GPU; they have no peer access to each
+    other either.
+    Fix: switch MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU.
+    """
+    if any(True for _ in log.having("MIG-", "MIG device", "MIG mode")):
+        yield from each(log, _SAME_GPU, "two ranks use instances of one GPU", **JOB)
+
+
+_NO_CODE = (
+    "no kernel image is available for execution on the device",
+    "invalid device function",
+    "is not compatible with the current PyTorch installation",
+    "device kernel image is invalid",
+)
+
+
+@cause(
+    code="gpu-arch-unsupported",
+    signs=_NO_CODE,
+    doctor="sync.torch-cuda",
+    bad=lambda: [
+        "[rank0]: RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'",
+        "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
+        "installation.",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 'invalid device function'"],
+)
+def no_code_for_this_gpu(log: JobLog) -> Iterator[Finding]:
+    """The binary has no code for this GPU.
+
+    Right: Every binary had code for the GPU that it ran on.
+    Why: kernels are compiled for a list of compute capabilities; a GPU newer than the build, or one that it has
+    dropped, finds none.
+    Fix: install torch (and NCCL) built for this GPU: `torch.cuda.get_arch_list()` has to name its capability
+    (`nvidia-smi --query-gpu=compute_cap --format=csv`).
+    """
+    yield from each(log, _NO_CODE, "the binary has no code for this GPU", **IMAGE)
+
+
+_DRIVER = (
+    "CUDA driver version is insufficient for CUDA runtime version",
+    "Driver/library version mismatch",
+    "forward compatibility was attempted on non supported HW",
+    "unsupported display driver / cuda driver combination",
+    "the provided PTX was compiled with an unsupported toolchain",
+    "API call is not supported in the installed CUDA driver",
+    "NVIDIA driver on your system is too old",
+    "CUDA Driver version found is",
+    "CUDA some PFN functions not found in the library",
+    "CUDA driver is older than the minimum version",
+)
+
+
+@cause(
+    code="cuda-driver-mismatch",
+    signs=_DRIVER,
+    doctor="sync.torch-cuda",
+    bad=lambda: [
+        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
+        "version'",
+        "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
+        "n1:7:7 [0] misc/cudawrap.cc:285 NCCL WARN CUDA Driver version found is 10020. Minimum requirement is 11030",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO cudaDriverVersion 12020"],
+)
+def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
+    """The driver and the CUDA runtime do not fit.
+
+    Right: Every driver fits the CUDA runtime that ran on it.
+    Why: a wheel or image brings its own CUDA runtime, which needs a driver of at least its own release; after an update
+    of the driver's packages without a reboot the kernel module and the libraries differ.
+    Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: take torch built for it, or update
+    the driver; for a library mismatch reload the module or reboot.
+    """
+    yield from each(log, _DRIVER, "the driver and the CUDA runtime do not fit", **IMAGE)
+
+
+@cause(
+    code="peer-limit",
+    signs=(*CUDA_SIGNS, "peer mapping resources exhausted"),
+    doctor="gpu.p2p",
+    bad=lambda: [
+        "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
+        "exhausted",
+        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer mapping resources exhausted'",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=7000) and dev 1(=8000)"],
+)
+def too_many_peers(log: JobLog) -> Iterator[Finding]:
+    """A GPU has more peers than PCIe peer mappings.
+
+    Right: Every GPU could map the memory of all its peers.
+    Why: a GPU maps at most 8 peers over PCIe; hosts with more GPUs on one PCIe tree exceed that.
+    Fix: use 8 GPUs or fewer per process group of one host, or NCCL_P2P_LEVEL=PXB so that distant GPUs use shared
+    memory.
+    """
+    yield from each(log, ("peer mapping resources exhausted",), "a GPU has more peers than mappings", **JOB)
+
+
+_PEERING = (
+    "failed to open CUDA IPC handle",
+    "cudaIpcOpenMemHandle failed",
+    "cudaIpcGetMemHandle failed",
+    "failed to peer with device",
+    "peer access is not supported between these two devices",
+    "UDS: Sending data over socket",
+)
+
+
+@cause(
+    signs=(*_PEERING, *CUDA_SIGNS),
+    doctor="launch.container-split",
+    echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
+    bad=lambda: [
+        "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
+        "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
+        "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
+        "Connection refused (111)",
+        "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
+        "exhausted"
+    ],
+)
+def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
+    """A rank cannot open the memory of a GPU of its own host.
+
+    Right: Every rank could open its peers' memory.
+    Why: ranks that run in containers or control groups of their own see only their own GPU and cannot open what another
+    one exports; PCIe switches with ACS, or a virtual machine, refuse it as well.
+    Fix: let all ranks of a host see all its GPUs and choose by local rank (Slurm: --gpus-per-node instead of
+    --gpus-per-task), in one container; to confirm, start once with NCCL_P2P_DISABLE=1.
+    """
+    for event in log.having(*_PEERING):
+        if not demoted(event) and "peer mapping resources exhausted" not in event.text:
+            codes = ("gpu-isolation", "p2p-broken-acs-iommu")
+            yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
+    for event in cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected"):
+        codes = ("gpu-isolation", "world-size-mismatch")
+        yield said(log, event, "a rank does not see the GPU that it is to use", codes=codes, **JOB)
+
+
+_NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "localHostHash", "Could not find id ")
+
+
+@cause(
+    code="vm-topology",
+    signs=_NO_PCI,
+    doctor="pci.topology-agree",
+    bad=lambda: [
+        "n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0",
+        "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
+)
+def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
+    """The PCI topology of a virtual machine or container is unusable.
+
+    Right: NCCL found every GPU in the PCI topology.
+    Why: NCCL reads /sys to see which GPUs and NICs are near each other; hypervisors and some container runtimes hide
+    bridges or whole buses.
+    Fix: give the virtual machine the real PCIe hierarchy, or NCCL_TOPO_FILE with the machine type's own file; mount
+    /sys into the container.
+    """
+    yield from each(log, _NO_PCI, "a GPU is not found in the PCI topology", **NODE)
+
+
+@cause(
+    code="wsl-unsupported",
+    signs=("microsoft", "WSL", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
+    doctor="gpu.p2p",
+    bad=lambda: [
+        "Linux box 5.15.167.4-microsoft-standard-WSL2\n"
+        "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"
+    ],
+    good=lambda: [
+        "Linux box 5.15.167.4-microsoft-standard-WSL2\nloss 2",
+        "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'",
+    ],
+)
+def wsl(log: JobLog) -> Iterator[Finding]:
+    """The job runs in WSL without the support that NCCL needs.
+
+    Right: No job failed for what WSL does not support.
+    Why: WSL has neither CUDA's IPC between processes nor pinned host memory in all releases, so peer access and shared
+    memory fail.
+    Fix: update Windows, WSL and the driver; NCCL_P2P_DISABLE=1, and NCCL_CUMEM_HOST_ENABLE=0 from 2.26 on; or use Linux
+    itself.
+    """
+    if any(True for _ in log.having("microsoft-standard", "WSL2", "/usr/lib/wsl")):
+        errors = ("OS call failed", "operation not supported", "named symbol not found", "invalid argument")
+        for event in cuda_errors(log, *errors):
+            yield said(log, event, "CUDA does not support in WSL what NCCL asks for", **NODE)

@@ -1,0 +1,138 @@
+"""What a host or container has too little of: shared memory, GPU memory, file descriptors."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.model.findings import Finding
+
+_SHM = (
+    "failed to extend /dev/shm",
+    "failed to create shared memory file",
+    "insufficient shared memory",
+    "out of shared memory",
+    "unable to open shared memory object",
+    "Error while creating shared memory segment",
+    "unable to write to file </torch_",
+)
+
+
+@cause(
+    code="shm-too-small",
+    signs=_SHM,
+    doctor="host.shm",
+    bad=lambda: [
+        "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab12cd to 33030532 bytes, "
+        "error: No space left on device (28)",
+        "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd (size "
+        "9637888)",
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO fallocate: Failed to extend /dev/shm/nccl-Ab12cd to 33030532 bytes, error: Interrupted "
+        "system call (4) - retrying",
+        "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Ab12cd "
+        "(size 9637888)",
+    ],
+)
+def shared_memory_full(log: JobLog) -> Iterator[Finding]:
+    """/dev/shm is too small.
+
+    Right: /dev/shm had room for all that was to be shared.
+    Why: ranks of one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm, of
+    which a container gets 64 MB by default; what killed jobs leave there counts as well.
+    Fix: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm;
+    remove /dev/shm/nccl-* of ended jobs.
+    """
+    yield from each(log, _SHM, "/dev/shm has no room left", **IMAGE)
+
+
+_ATTACH = ("Error while attaching to shared memory segment",)
+
+
+@cause(
+    signs=_ATTACH,
+    doctor="launch.container-split",
+    echoes=("host-identity", "shm-too-small"),
+    bad=lambda: [
+        "n1:7:7 [0] misc/shmutils.cc:128 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Ab12cd "
+        "(size 9637888), error: No such file or directory (2)"
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Allocated 9637888 bytes of shared memory in /dev/shm/nccl-Ab12cd"],
+)
+def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
+    """A rank does not see shared memory that another rank of its host has made.
+
+    Right: Every rank saw the shared memory of its peers.
+    Why: ranks that NCCL takes for one host (by name and boot id) must share /dev/shm; containers of their own do not.
+    Where they share it, it is a fault of older releases.
+    Fix: run all ranks of a host in one container, or share its IPC namespace (`--ipc=host`); or tell them apart with a
+    NCCL_HOSTID per container.
+    """
+    codes = ("gpu-isolation", "host-identity", "nccl-bug-shm-attach")
+    yield from each(log, _ATTACH, "shared memory of another rank is not seen", codes=codes, **JOB)
+
+
+_OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
+_NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
+
+
+@cause(
+    code="oom",
+    signs=(*_OOM, *_NCCL_OOM, *CUDA_SIGNS),
+    doctor="gpu.busy",
+    bad=lambda: [
+        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity "
+        "of 79.15 GiB of which 1.02 GiB is free.",
+        "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
+        "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
+        "[rank2]: RuntimeError: CUDA error: out of memory",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
+        "n1:7:7 [0] NCCL INFO Cuda failure 2 'out of memory'",
+        "if you hit CUDA out of memory set PYTORCH_CUDA_ALLOC_CONF",
+    ],
+)
+def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
+    """A GPU's memory is full.
+
+    Right: Every GPU had memory for what was asked for.
+    Why: the rank ends at the allocation that fails, and the others wait in the next collective; NCCL's own buffers,
+    some hundred MB per communicator, come on top of what the framework has reserved.
+    Fix: a smaller batch or more sharding; `nvidia-smi` for left-over processes; for NCCL's buffers fewer process
+    groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
+    """
+    for event in log.having(*_OOM):
+        tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
+        if not demoted(event) and (tried or "CUBLAS" in event.text):
+            yield said(log, event, "a GPU's memory is full", **JOB)
+    for event in cuda_errors(log, "out of memory"):
+        if "nvls" not in event.place and "OutOfMemoryError" not in event.text:
+            yield said(log, event, "a GPU's memory is full", **JOB)
+    yield from each(log, _NCCL_OOM, "a GPU has no memory left for NCCL's buffers", **JOB)
+
+
+_FILES = ("Too many open files", "too many open files")
+
+
+@cause(
+    code="fd-limit",
+    signs=_FILES,
+    doctor="host.nofile",
+    bad=lambda: [
+        "n1:7:7 [0] misc/socket.cc:600 NCCL WARN Call to socket failed : Too many open files",
+        "OSError: [Errno 24] Too many open files: '/data/x'",
+        "RuntimeError: Too many open files. Communication with the workers is no longer possible.",
+    ],
+    good=lambda: ["open files (-n) 1048576"],
+)
+def file_descriptors(log: JobLog) -> Iterator[Finding]:
+    """A process may open too few files.
+
+    Right: No process ran out of file descriptors.
+    Why: every peer, channel and data-loader worker takes descriptors; many shells and containers start with 1,024.
+    Fix: `ulimit -n 1048576` in the job, `docker run --ulimit nofile=1048576`, LimitNOFILE of slurmd or containerd.
+    """
+    yield from each(log, _FILES, "a process has no file descriptor left", **JOB)

@@ -1,0 +1,293 @@
+"""Network plugins, libfabric's providers, and the files that describe a topology."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, demoted, each, failed, informed
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.texts import between
+from ncclprobe.model.findings import Finding
+
+_NO_PROVIDER = (
+    "No eligible providers were found",
+    "Couldn't find any optimal provider",
+    "Only EFA provider is supported",
+    "OFI fi_getinfo() call failed",
+    "NET/OFI aws-ofi-nccl initialization failed",
+    "NET/OFI Failed to initialize",
+)
+_EFA_WANTED = (
+    "FI_PROVIDER",
+    "NCCL_NET set by environment to AWS",
+    "Error: network AWS",
+    "Failed to initialize any NET",
+)
+
+
+@cause(
+    code="efa-no-provider",
+    signs=(*_NO_PROVIDER, *_EFA_WANTED, "Using network AWS Libfabric", "Using network Libfabric"),
+    doctor="env.efa",
+    bad=lambda: [
+        "n1:7:7 [0] nccl_net_ofi_init:1304 NCCL WARN NET/OFI Only EFA provider is supported",
+        "n1:7:7 [0] find_ofi_provider:608 NCCL WARN NET/OFI Couldn't find any optimal provider\n"
+        "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found.",
+        "n1:7:7 [0] NCCL INFO NET/OFI Setting FI_PROVIDER to efa\n"
+        "n1:7:7 [0] nccl_net_ofi_rdma_init:7308 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/OFI No eligible providers were found\nn1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)",
+    ],
+)
+def no_efa_provider(log: JobLog) -> Iterator[Finding]:
+    """libfabric finds no usable EFA provider.
+
+    Right: libfabric found a provider wherever one was needed.
+    Why: aws-ofi-nccl asks libfabric for the provider efa; without EFA devices in the container, the kernel's module or
+    a libfabric that has it, NCCL falls back to sockets or fails. Images carry the plugin to machines without EFA too,
+    where the same line means nothing.
+    Fix: `fi_info -p efa` where the job runs; give the container its devices (`vpc.amazonaws.com/efa`,
+    `--device=/dev/infiniband`), and use the instance's own libfabric in /opt/amazon/efa.
+    """
+    wanted = failed(log) or any(True for _ in log.having(*_EFA_WANTED, "Using network AWS", "Using network Libfabric"))
+    for event in log.having(*_NO_PROVIDER):
+        if wanted or "Only EFA provider" in event.text:
+            yield said(log, event, "libfabric finds no provider that the plugin can use", **IMAGE)
+
+
+_GROUP = (
+    "security group on either this instance or the peer",
+    "Unreachable remote",
+    "never received a response",
+    "FI_EHOSTUNREACH",
+    "Unresponsive receiver",
+)
+
+
+@cause(
+    code="efa-security-group",
+    signs=_GROUP,
+    doctor="launch.tcp-mesh",
+    bad=lambda: [
+        "n1:7:9 [0] ofi_process_cq:1047 NCCL WARN NET/OFI Request 0x7f11 (send) completed with error: err: 113, flags: "
+        "1024, prov_errno: 4119, strerror: Unreachable remote, len: 0",
+        "* This error indicates that the security group on either this instance or the peer instance",
+    ],
+    good=lambda: [
+        "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 (x)."
+    ],
+)
+def efa_security_group(log: JobLog) -> Iterator[Finding]:
+    """EFA traffic is not let through between the hosts.
+
+    Right: EFA traffic passed between all hosts.
+    Why: a security group has to allow all traffic from and to itself; EFA's packets have no ports that a rule could
+    name, and libfabric says "unreachable" (FI_EHOSTUNREACH) only where they are dropped.
+    Fix: add inbound and outbound rules "all traffic" whose source and destination are the group itself, on all hosts of
+    the job, and start them in one subnet.
+    """
+    yield from each(log, _GROUP, "EFA's packets are dropped between the hosts", **FABRIC)
+
+
+_OFI_COMPLETION = ("completed with error", "Unable to retrieve completion queue entries")
+
+
+@cause(
+    signs=_OFI_COMPLETION,
+    echoes=("rank-crashed", "efa-security-group", "gpu-hw-error", "oom"),
+    bad=lambda: [
+        "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 "
+        "(Unknown error). Completed length: 0, Request: { buffer_index: 1 }"
+    ],
+    good=lambda: [
+        "n1:7:9 [0] ofi_process_cq:1047 NCCL WARN NET/OFI Request 0x7f11 (send) completed with error: err: 113, "
+        "prov_errno: 4119, strerror: Unreachable remote, len: 0"
+    ],
+)
+def efa_completion(log: JobLog) -> Iterator[Finding]:
+    """A transfer over EFA ended with an error.
+
+    Right: All transfers over EFA ended well.
+    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone.
+    Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
+    (`rdma -p statistic show`).
+    """
+    for event in log.having(*_OFI_COMPLETION):
+        if "OFI" in event.text and not any(text in event.text for text in _GROUP):
+            codes = ("rank-crashed", "ib-no-path")
+            yield said(log, event, "a transfer over EFA ended with an error", codes=codes, **FABRIC)
+
+
+_NOT_FOUND = ("Error: network ", "Failed to initialize any NET plugin")
+_NAMED = ("NCCL_NET_PLUGIN set", "NET/Plugin: Plugin name set by env", "Plugin name set by env to")
+_UNLOADED = (
+    "NET/Plugin: Could not find",
+    "NET/Plugin : No plugin found",
+    "NET/Plugin: No plugin found",
+    "No plugin found (",
+)
+
+
+@cause(
+    code="plugin-missing",
+    signs=(*_NOT_FOUND, *_NAMED, *_UNLOADED, "libnccl-net"),
+    doctor="env.plugin-path",
+    echoes=("efa-no-provider", "plugin-mismatch", "ib-hca-wrong", "libibverbs-missing"),
+    bad=lambda: [
+        "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found.",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
+        "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
+        "n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
+        "n1:7:7 [0] net.cc:349 NCCL WARN Error: network IB not found.",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to none",
+    ],
+)
+def plugin_not_found(log: JobLog) -> Iterator[Finding]:
+    """The network plugin that was asked for is not loaded.
+
+    Right: Every plugin that was asked for was loaded.
+    Why: NCCL_NET names a network, or NCCL_NET_PLUGIN a library, that the loader does not find in this image; without
+    either variable a missing libnccl-net.so is normal and means the internal network.
+    Fix: `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, `ldd` it for what it lacks; or
+    unset the variable.
+    """
+    for event in log.having(*_NOT_FOUND):
+        if "network IB not" not in event.text and "network Socket not" not in event.text and not demoted(event):
+            yield said(log, event, f"no network {between(event.text, 'network ', ' not')} is there", **IMAGE)
+    named = {
+        between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
+        for event in log.having(*_NAMED)
+    }
+    if named - {"none", ""}:
+        yield from informed(log, _UNLOADED, "the plugin that NCCL_NET_PLUGIN names is not found", **IMAGE)
+
+
+_MISFIT = (
+    "symbols v4 and lower are not supported",
+    "plugin has incompatible version",
+    "requires at least libfabric version",
+    "version `FABRIC_",
+)
+_UNDEFINED = ("undefined symbol: fi_", "undefined symbol: nccl", "undefined symbol: ncclNet", "undefined symbol: efadv")
+
+
+@cause(
+    code="plugin-mismatch",
+    signs=(*_MISFIT, "undefined symbol: ", "cannot open shared object file", "version `GLIBC"),
+    doctor="env.plugin-path",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and "
+        "lower are not supported.",
+        "n1:7:7 [0] nccl_net_ofi_create_plugin:651 NCCL WARN NET/OFI EFA provider requires at least libfabric version "
+        "1.22.0.",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: fi_fabric2, version FABRIC_1.7",
+        "n1:7:7 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or "
+        "directory No plugin found (libnccl-net-ofi.so), using internal implementation",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). ncclCollNetPlugin symbols "
+        "v4 and lower are not supported.",
+    ],
+)
+def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
+    """The network plugin does not fit NCCL's or libfabric's version, or lacks a library.
+
+    Right: Every plugin that was found could be loaded.
+    Why: NCCL looks for one of several versions of the plugin's symbols; a plugin built for another NCCL or libfabric is
+    found and then dropped, and NCCL goes on over its internal network or fails.
+    Fix: `ldd -r` on the plugin in the image names what it lacks; build or install it for this NCCL and libfabric, and
+    put their folder first in LD_LIBRARY_PATH.
+    """
+    for event in log.having(*_MISFIT, "undefined symbol: ", "cannot open shared object file"):
+        text = event.text
+        if "ncclCollNetPlugin" in text or "TUNER/" in text or "PROFILER/" in text:
+            continue
+        missing = between(text, "dlerror=", ":") or between(text, "NET/Plugin: ", ":").rpartition(" ")[2]
+        lacks = "cannot open shared object" in text and "/Plugin" in text and not missing.startswith("libnccl-net")
+        undefined = "/Plugin" in text and "undefined symbol: " in text
+        if lacks or undefined or any(sign in text for sign in _MISFIT):
+            yield said(log, event, "the network plugin cannot be loaded", **IMAGE)
+
+
+_TOPO = (
+    "Could not open XML topology file",
+    "XML Topology has wrong version",
+    "XML Parse error",
+    "XML Parse :",
+    "XML Mismatch",
+    "provided topology file",
+    "TopoFillNet: parent is NULL",
+)
+_TOPO_SET = ("NCCL_TOPO_FILE set by environment", "Loading topology file")
+
+
+@cause(
+    code="topo-file",
+    signs=(*_TOPO, *_TOPO_SET, "Attribute "),
+    doctor="env.topo-file",
+    bad=lambda: [
+        "n1:7:7 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or "
+        "directory",
+        "n1:7:7 [0] graph/xml.cc:120 NCCL WARN XML Parse error : expecting '<', got '{'",
+        "n1:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/topo.xml\n"
+        "n1:7:7 [0] graph/xml.h:120 NCCL WARN Attribute busid of node pci not found",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Could not open XML topology file "
+        "/var/run/nvidia-topologyd/virtualTopology.xml : No such file or directory",
+        "n1:7:7 [0] NCCL INFO XML Parse : Ignoring extra attributes (max 16)",
+    ],
+)
+def topology_file(log: JobLog) -> Iterator[Finding]:
+    """NCCL_TOPO_FILE is missing, broken or of another machine.
+
+    Right: No topology file was refused.
+    Why: the file replaces what NCCL finds in /sys; devices that it does not name, or names that this machine does not
+    have, leave GPUs or NICs without a path.
+    Fix: unset NCCL_TOPO_FILE, or take the file for this very machine type; NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
+    itself finds, to compare.
+    """
+    named = any(True for _ in log.having(*_TOPO_SET))
+    for event in log.having(*_TOPO, "Attribute "):
+        attribute = "Attribute " in event.text and " not found" in event.text and event.host
+        at_info = "Could not open XML topology" in event.text and named and "virtualTopology" not in event.text
+        if demoted(event) and not at_info and "provided topology file" not in event.text:
+            continue
+        if (attribute and not named) or ("Attribute " in event.text and not attribute):
+            continue
+        yield said(log, event, "the topology file is missing, broken or of another machine", **JOB)
+
+
+_GRAPH = (
+    "Could not open XML graph file",
+    "XML Graph has wrong version",
+    "XML Import Channel :",
+    "XML Export Channel :",
+)
+
+
+@cause(
+    code="graph-file",
+    signs=_GRAPH,
+    doctor="env.topo-file",
+    bad=lambda: [
+        "n1:7:7 [0] graph/xml.cc:1100 NCCL WARN Could not open XML graph file /opt/graph.xml : No such file or "
+        "directory",
+        "n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found.",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Search 0 : 8 channels loaded from XML graph"],
+)
+def graph_file(log: JobLog) -> Iterator[Finding]:
+    """NCCL_GRAPH_FILE is missing, or of another machine.
+
+    Right: No graph file was refused.
+    Why: the file names channels by the ranks and devices of the machine that it was written on.
+    Fix: unset NCCL_GRAPH_FILE, or write it again on this machine with NCCL_GRAPH_DUMP_FILE.
+    """
+    yield from each(log, _GRAPH, "the graph file is missing or of another machine", **JOB)

@@ -1,0 +1,171 @@
+"""Jobs that run and are slow: sockets beside RDMA, no GPUDirect, NVLS left out, another topology than there is."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.nccl_lines import used
+from ncclprobe.model.findings import Finding, Severity
+
+_DISABLED = "NCCL_IB_DISABLE set by environment to 1"
+_RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
+
+
+@cause(
+    code="slow-socket-fallback",
+    signs=("Using network Socket", _DISABLED, *_RDMA, "NCCL_NET set by environment to Socket"),
+    doctor="env.ib-disable",
+    echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "net-asymmetric", "efa-no-provider"),
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "n1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+        "n1:7:7 [0] NCCL INFO Using network Socket",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\nn1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "n1:7:7 [0] NCCL INFO Using network IB",
+    ],
+)
+def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
+    """NCCL uses sockets although the host has RDMA.
+
+    Right: NCCL uses RDMA wherever the host has it.
+    Why: with NCCL_IB_DISABLE=1, NCCL_NET=Socket or a NIC that does not open, everything goes through the kernel: a
+    tenth of the NICs' rate at best, and one processor core per connection.
+    Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
+    "Using network".
+    """
+    if any(True for _ in log.having(*_RDMA)):
+        message = "sockets are used although RDMA devices are there"
+        yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
+
+
+_GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "GDR disabled on GDR-supported instance")
+
+
+@cause(
+    code="gdr-off",
+    signs=(*_GDR, "Using network "),
+    doctor="ib.gdr",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO Using network IB\n"
+        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+        "n1:7:7 [0] NCCL INFO NET/OFI GDR disabled on GDR-supported instance type p5.48xlarge",
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Using network IB\n"
+        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'\n"
+        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 4 'mlx5_bond_0'",
+        "n1:7:7 [0] NCCL INFO Using network Socket\n"
+        "n1:7:7 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+        "n1:7:7 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 3 / HCA 7 (distance 8 > 5)",
+    ],
+)
+def gpudirect_off(log: JobLog) -> Iterator[Finding]:
+    """GPUDirect RDMA is off for all NICs of a host.
+
+    Right: GPUDirect RDMA is on for NICs of every host that uses RDMA.
+    Why: without nvidia-peermem, or DMA-BUF of the open kernel modules, every byte is copied through host memory, which
+    halves the rate of fast NICs.
+    Fix: `modprobe nvidia-peermem` on the host, after the NIC's and the GPU's drivers; or the open kernel modules and a
+    kernel from 5.12 on.
+    """
+    yield from informed(log, _GDR[2:], "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE)
+    on = {event.host for event in log.having("GPU Direct RDMA Enabled for HCA")}
+    sockets = {event.host for event in log.having("Using network Socket")}
+    shown: set[str] = set()
+    for event in log.having("GPU Direct RDMA Disabled for HCA"):
+        if event.host not in on | sockets | shown and "NET/Socket" not in event.text:
+            shown.add(event.host)
+            yield said(log, event, "GPUDirect RDMA is off for all NICs", severity=Severity.WARN, **IMAGE)
+
+
+_BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
+
+
+@cause(
+    code="nvls",
+    signs=(_BIND,),
+    doctor="nvl.fabric",
+    bad=lambda: [
+        f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
+        "support."
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0",
+        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
+    ],
+)
+def nvls_left_out(log: JobLog) -> Iterator[Finding]:
+    """NVLS was to be used and was left out.
+
+    Right: NVLS is used wherever NCCL wanted it.
+    Why: NCCL 2.27 and 2.28 go on without NVLS where its memory cannot be bound: all_reduce is then up to a third
+    slower, and may wait for ever where only some ranks leave it out.
+    Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
+    """
+    for event in log.having(_BIND):
+        if "Proceeding without NVLS" in event.text:
+            yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
+
+
+_SIMPLE = ("falling back to simple order",)
+
+
+@cause(
+    code="container-topology",
+    signs=(*_SIMPLE, "NCCL_TOPO_FILE"),
+    doctor="pci.topology-agree",
+    bad=lambda: [
+        "n1:7:7 [0] graph/search.cc:900 NCCL WARN Could not find a path for pattern 4, falling back to simple order"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 12, bw 30.0/30.0, type NVL/PIX, sameChannels 1"
+    ],
+)
+def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
+    """NCCL found no path through the topology that it sees.
+
+    Right: NCCL found a path through the topology.
+    Why: in containers and virtual machines /sys may show another PCIe tree than there is; NCCL then orders ranks simply
+    and takes one channel at a hundredth of the rate.
+    Fix: NCCL_TOPO_DUMP_FILE=topo.xml and compare it with `nvidia-smi topo -m` on the host; mount /sys, or set
+    NCCL_TOPO_FILE to the machine type's own file.
+    """
+    message = "no path is found in the topology that NCCL sees"
+    yield from informed(log, _SIMPLE, message, severity=Severity.WARN, **NODE)
+
+
+@cause(
+    code="ib-mixed-link-layer",
+    signs=("NET/IB : Using",),
+    doctor="env.hca-mgmt",
+    echoes=("ib-hca-wrong",),
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
+        "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
+    ],
+)
+def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
+    """NCCL uses InfiniBand and Ethernet NICs together.
+
+    Right: NCCL uses NICs of one link layer on every host.
+    Why: channels are spread over the NICs that are near, so a slow Ethernet NIC for storage or management can pace the
+    fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
+    Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
+    """
+    shown: set[str] = set()
+    for event in log.having("NET/IB : Using") if failed(log) else ():
+        links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
+        if {"IB", "RoCE"} <= links and event.host not in shown:
+            shown.add(event.host)
+            yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=Severity.WARN, **JOB)

@@ -1,0 +1,54 @@
+"""What the files that a job left come to: verdicts, and the sections of a report that say why the job failed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ncclprobe.engine.collect import Facts
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.left import LeftBehind
+from ncclprobe.facts.files.explained import Explained
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.localise.causes import causes
+from ncclprobe.localise.timeline import not_understood, ranks, timeline
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.findings import Verdict
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Job
+
+
+def judged(checks: Sequence[Check], left: Facts, job: Job) -> tuple[Verdict, ...]:
+    """Return what the checks say whose facts were given: evidence that nobody gave makes no rows."""
+    given = [check for check in checks if all(n.fact in left or n.accepts_absent for n in check.needs)]
+    given = [check for check in given if any(need.fact in left for need in check.needs)]
+    verdicts = judge([], given, job, left)
+    last = [check for check in checks if any(need.fact is Explained for need in check.needs)]
+    if JobLog not in left:
+        return verdicts
+    return (*verdicts, *judge([], last, job, left | {Explained: _explained(verdicts, given)}))
+
+
+def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explained:
+    found = _causes(verdicts, checks)
+    said = [f.occurrence for verdict in verdicts for f in verdict.findings if f.occurrence]
+    return Explained(
+        tuple(each.code for each in found if each.confidence != "unknown"),
+        tuple(each.id for each in found if each.confidence == "unknown"),
+        frozenset((each.stream, each.line) for each in said),
+    )
+
+
+def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> tuple[Cause, ...]:
+    return causes(verdicts, {check.id: check.cause for check in checks if check.cause})
+
+
+def sections(left: LeftBehind, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
+    """Return the sections of a report that say why a job failed."""
+    found, log = _causes(verdicts, checks), left.facts.get(JobLog)
+    made: dict[str, Any] = {"files": left.kinds, "causes": found, "not_understood": left.not_understood}
+    if isinstance(log, JobLog):
+        made |= {
+            "timeline": timeline(log, verdicts),
+            "ranks": ranks(log),
+            "not_understood": (*left.not_understood, *not_understood(log, verdicts)),
+        }
+    return made

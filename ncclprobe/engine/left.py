@@ -1,0 +1,161 @@
+"""From the files that a job left to facts: each file by its kind, logs on all cores."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
+
+import msgspec
+
+from ncclprobe.engine.collect import Facts
+from ncclprobe.errors import HostError, ParseError, UsageError
+from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, read_dumps
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.kinds import HEAD, KINDS, FileKind, kind_of
+from ncclprobe.facts.files.log_child import LogRequest, answered
+from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
+from ncclprobe.facts.files.log_reader import Reader, ReadLog
+from ncclprobe.facts.files.ras import RasStatus, read_answer
+from ncclprobe.host.left import STDIN, Blocks, LeftFile
+from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.model.causes import NotUnderstood
+from ncclprobe.model.values import Struct
+from ncclprobe.units import plural, size
+
+_ALONE_BYTES = 48 << 20
+"""Logs of no more than this together are read here: starting processes takes longer."""
+_PATIENCE_S, _SLOWEST_BYTES = 60.0, 2 << 20
+_FEWEST_EVENTS = 64
+_SHOW_EVERY_S = 1.0
+
+Show = Callable[[str], None]
+
+
+class LeftBehind(Struct, frozen=True):
+    """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them."""
+
+    facts: Facts
+    kinds: tuple[str, ...]
+    not_understood: tuple[NotUnderstood, ...] = ()
+    reports: tuple[str, ...] = ()
+    captures: tuple[str, ...] = ()
+
+
+def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lambda _: None) -> LeftBehind:
+    """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
+    by_kind: dict[FileKind, list[LeftFile]] = {}
+    for file in files:
+        by_kind.setdefault("log" if file.name == STDIN else _kind(file), []).append(file)
+    facts: Facts = {}
+    odd: list[NotUnderstood] = []
+    if logs := by_kind.get("log"):
+        facts[JobLog] = joined(_read_logs(logs, signs, show))
+    if dumps := by_kind.get("flight-recorder"):
+        records = read_dumps(_whole(dumps, show), os.cpu_count() or 1)
+        odd += [NotUnderstood(each.source, 1, None, each.why) for each in records.unread]
+        if records.dumps or records.unplaced:
+            facts[FlightRecords] = records
+    if asked := by_kind.get("ras"):
+        facts |= _ras(asked, odd, show)
+    for kind in ("binary", "empty"):
+        odd += [NotUnderstood(file.name, 1, None, f"is {KINDS[kind]}") for file in by_kind.get(kind, ())]
+    return LeftBehind(
+        facts,
+        tuple(f"{plural(len(found), KINDS[kind])}" for kind, found in by_kind.items()),
+        tuple(odd),
+        tuple(file.name for file in by_kind.get("report", ())),
+        tuple(file.name for file in by_kind.get("capture", ())),
+    )
+
+
+def _ras(files: Sequence[LeftFile], odd: list[NotUnderstood], show: Show) -> Facts:
+    answers = []
+    for name, data in _whole(files, show):
+        try:
+            answers.append(read_answer(name, data))
+        except ParseError as error:
+            odd.append(NotUnderstood(name, 1, None, str(error)))
+    return {RasStatus: RasStatus(tuple(answers))} if answers else {}
+
+
+def _kind(file: LeftFile) -> FileKind:
+    """Return the kind of a file. Raises UsageError where it cannot be read."""
+    head = next(iter(Blocks(file)), b"")
+    return kind_of(head[:HEAD])
+
+
+def _whole(files: Sequence[LeftFile], show: Show) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each file; of one that is too large as much as shows that it is."""
+    for number, file in enumerate(files, start=1):
+        data = b""
+        for block in Blocks(file):
+            data += block
+            if len(data) > MAX_DUMP_BYTES:
+                break
+        yield file.name, data
+        show(f"read {number} of {plural(len(files), 'file')}")
+
+
+def _read_logs(files: Sequence[LeftFile], signs: Sequence[str], show: Show) -> list[ReadLog]:
+    most = max(MOST_EVENTS // len(files), _FEWEST_EVENTS)
+    nbytes, cores = sum(file.nbytes for file in files), os.cpu_count() or 1
+    if nbytes <= _ALONE_BYTES or len(files) == 1 or cores == 1:
+        reader = Reader(signs, most)
+        return [answered(file, reader) for file in files]
+    return _on_cores(files, tuple(signs), most, min(cores, len(files)), _Progress(len(files), show))
+
+
+class _Progress:
+    """Says, once a second, how much was read."""
+
+    def __init__(self, nfiles: int, show: Show) -> None:
+        self._nfiles, self._show = nfiles, show
+        self._began = self._said = time.monotonic()
+        self._lock = threading.Lock()
+        self._done = self._bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count one more file."""
+        with self._lock:
+            self._done, self._bytes = self._done + 1, self._bytes + nbytes
+            now = time.monotonic()
+            if now - self._said >= _SHOW_EVERY_S:
+                self._said = now
+                rate = self._bytes / 1e6 / (now - self._began)
+                self._show(f"read {self._done} of {self._nfiles} logs, {size(self._bytes)}, {rate:.0f} MB/s")
+
+
+def _on_cores(
+    files: Sequence[LeftFile], signs: tuple[str, ...], most: int, cores: int, progress: _Progress
+) -> list[ReadLog]:
+    idle: SimpleQueue[LimitedChild] = SimpleQueue()
+    knows: set[int] = set()
+
+    def read(file: LeftFile) -> ReadLog:
+        child = idle.get()
+        try:
+            request = LogRequest(file, most, None if id(child) in knows else signs)
+            knows.add(id(child))
+            answer = child.ask(msgspec.msgpack.encode(request), _PATIENCE_S + file.nbytes / _SLOWEST_BYTES)
+            return msgspec.msgpack.decode(answer, type=ReadLog)
+        except (HostError, msgspec.DecodeError) as error:
+            knows.discard(id(child))  # the next request starts another process
+            return ReadLog(file.name, cut=f"could not be read: {error}")
+        finally:
+            idle.put(child)
+            progress.add(file.nbytes)
+
+    with ExitStack() as children, ThreadPoolExecutor(cores) as pool:
+        for _ in range(cores):
+            idle.put(children.enter_context(LimitedChild("ncclprobe.facts.files.log_child")))
+        return list(pool.map(read, files))
+
+
+def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
+    """Raise UsageError where no file is of a kind that says why a job failed."""
+    if not found.facts:
+        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or found.kinds
+        raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")

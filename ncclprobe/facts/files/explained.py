@@ -1,0 +1,14 @@
+"""What the other checks of a job's logs came to: the fact that the check of what is left unexplained takes."""
+
+from ncclprobe.model.values import Struct
+
+
+class Explained(Struct, frozen=True):
+    """`codes` of the causes that were named or narrowed; `consequences` that no cause explains, by their check's id.
+
+    `lines` are those that a finding rests on: index of the log, and line.
+    """
+
+    codes: tuple[str, ...] = ()
+    consequences: tuple[str, ...] = ()
+    lines: frozenset[tuple[int, int]] = frozenset()

@@ -1,0 +1,53 @@
+"""Of what kind a file is that a job left, by what it holds: names are chosen by people."""
+
+from typing import Literal
+
+FileKind = Literal["log", "flight-recorder", "ras", "capture", "report", "binary", "empty"]
+
+KINDS: dict[FileKind, str] = {
+    "log": "log",
+    "flight-recorder": "flight-recorder dump",
+    "ras": "answer of NCCL's RAS",
+    "capture": "capture of ncclprobe",
+    "report": "report of ncclprobe",
+    "binary": "no text",
+    "empty": "empty",
+}
+"""Each kind as a person reads it."""
+
+HEAD = 64 << 10
+"""Bytes of the beginning that :func:`kind_of` wants to see."""
+
+
+def kind_of(head: bytes) -> FileKind:
+    """Return the kind of a file that begins with `head`."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    if not text:
+        return "binary" if head else "empty"
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):  # pickle's PROTO
+        return "flight-recorder"
+    if text[:1] == b"{":
+        return _json(text)
+    if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
+        return "ras"
+    return "binary" if _binary(head) else "log"
+
+
+def _json(text: bytes) -> FileKind:
+    start = text[:4096]
+    if b'"ncclprobe.report/' in start:
+        return "report"
+    if b'"capture"' in start[:64]:
+        return "capture"
+    if (b'"entries"' in text or b'"pg_config"' in text or b'"nccl_comm_state"' in text) and b'"version"' in text:
+        return "flight-recorder"
+    if b'"nccl_version"' in start and b'"communicators"' in text:
+        return "ras"
+    return "log"
+
+
+def _binary(head: bytes) -> bool:
+    """Return whether this is no text: many control characters that are not NUL, which broken logs hold too."""
+    sample = head[:4096]
+    odd = sum(byte < 32 and byte not in b"\0\t\n\r\x0b\x0c\x1b\x08\x07" for byte in sample)
+    return odd > len(sample) // 10 or head.startswith((b"\x7fELF", b"\x89PNG", b"PK\x03\x04", b"%PDF"))

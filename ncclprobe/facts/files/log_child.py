@@ -1,0 +1,45 @@
+"""Reads logs in a process of its own, one after the other: so the cores share the work."""
+
+import os
+import sys
+
+import msgspec
+
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.files.log_reader import Reader, ReadLog
+from ncclprobe.host.left import Blocks, LeftFile
+from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.model.values import Struct
+
+
+class LogRequest(Struct, frozen=True):
+    """Read this log. `signs` are None where they are those of the request before; `most` events are kept."""
+
+    file: LeftFile
+    most: int
+    signs: tuple[str, ...] | None = None
+
+
+def answered(file: LeftFile, reader: Reader) -> ReadLog:
+    """Return what one log says; one that cannot be read says why."""
+    blocks = Blocks(file)
+    try:
+        read = reader.read_one(file.name, blocks)
+    except UsageError as error:
+        return ReadLog(file.name, cut=str(error))
+    read.cut = blocks.cut
+    return read
+
+
+def serve() -> None:
+    """Answer requests of standard input, each with its length before it, until it closes."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    sys.stdin.close()
+    reader = Reader()
+    while len(head := requests.read(LENGTH.size)) == LENGTH.size:
+        request = msgspec.msgpack.decode(requests.read(LENGTH.unpack(head)[0]), type=LogRequest)
+        if request.signs is not None:
+            reader = Reader(request.signs, request.most)
+        answer = msgspec.msgpack.encode(answered(request.file, reader))
+        answers.write(LENGTH.pack(len(answer)) + answer)
+        answers.flush()

@@ -1,0 +1,153 @@
+"""Logs that were read one by one put together: which process is which rank, where it ran, what it said last."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog
+from ncclprobe.facts.files.log_times import in_year, names_year
+from ncclprobe.model.values import Struct, field, replace
+
+if TYPE_CHECKING:
+    from ncclprobe.facts.files.log_reader import ReadLog
+
+MOST_EVENTS = 300_000
+"""Of all logs together: each takes some 500 bytes."""
+MOST_RANKS = 1 << 20
+
+_INIT = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) .{0,400}- Init (START|COMPLETE)")
+_NCCL = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
+_TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
+_ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")
+_OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
+_LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
+
+_HostAndPid = tuple[str, int | None]
+
+
+class _Known(Struct):
+    """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
+
+    of: dict[_HostAndPid, tuple[int, int]] = field(default_factory=dict)
+    inits: Counter[tuple[int, str]] = field(default_factory=Counter)
+    versions: dict[str, dict[str, None]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    locals: dict[tuple[int, int], int] = field(default_factory=dict)
+    year_of: float = 0.0
+
+    def learn(self, event: LogEvent) -> None:
+        """Learn what one line says of its process."""
+        if event.host and (found := _INIT.search(event.text)):
+            rank, size = int(found[1]), int(found[2])
+            if size > self.of.get((event.host, event.pid), (0, 0))[1]:
+                self.of[event.host, event.pid] = rank, size
+        if event.host and (found := _ADDRESS.search(event.text)):
+            self.addresses.setdefault(found[1].partition("%")[0], event.host)
+        for name, form in (("nccl", _NCCL), ("torch", _TORCH)):
+            if found := form.search(event.text):
+                self.versions.setdefault(name, {})[found[1]] = None
+        if event.rank is not None and event.local_rank is not None:
+            self.locals[event.stream, event.local_rank] = event.rank
+        if event.rank is not None and event.pid is not None and event.level in ("ROOT CAUSE", "FAILURE"):
+            self.of.setdefault((event.host, event.pid), (event.rank, 1))
+        if event.time_s is not None and names_year(event.time_s):
+            self.year_of = max(self.year_of, event.time_s)
+
+
+def joined(logs: "Sequence[ReadLog]") -> JobLog:
+    """Return logs as one: every event with its stream, and with the rank of its process where any line tells it."""
+    known = _Known()
+    raw = [[replace(event, stream=number) for event in log.events] for number, log in enumerate(logs)]
+    for events in raw:
+        for event in events:
+            known.learn(event)
+    streams = [_stream(log, events, known) for log, events in zip(logs, raw, strict=True)]
+    done = [_placed(e, streams[e.stream], known) for events in raw for e in events]
+    last = [_placed(replace(e, stream=n), streams[n], known) for n, log in enumerate(logs) for e in log.last.values()]
+    return JobLog(
+        streams=tuple(streams),
+        events=tuple(done),
+        ranks=_ranks(done, last),
+        versions={name: tuple(found) for name, found in known.versions.items()},
+        world_size=_world_size(known, done),
+        addresses=known.addresses,
+        unread=tuple(_unread(logs)),
+    )
+
+
+def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
+    for log in logs:
+        if log.cut:
+            yield f"{log.name}: {log.cut}"
+        if log.dropped:
+            yield f"{log.name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
+
+
+def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStream:
+    """Return a log, with its rank and host where only one process writes it."""
+    processes = {(e.host, e.pid) for e in events if e.host and e.pid is not None}
+    ranks = {e.rank for e in events if e.rank is not None}
+    ranks |= {known.of[each][0] for each in processes if each in known.of}
+    locals_ = {e.local_rank for e in events if e.local_rank is not None}
+    named = _rank_of_name(log.name)
+    rank = next(iter(ranks)) if len(ranks) == 1 and len(locals_) <= 1 else named if not ranks else None
+    hosts = {e.host for e in events if e.host}
+    host, pid = next(iter(processes)) if len(processes) == 1 else (next(iter(hosts)) if len(hosts) == 1 else "", None)
+    return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
+
+
+def _rank_of_name(name: str) -> int | None:
+    """Return the rank in a file's name, such as ``rank_3.log`` or ``logs/rank3/out``; torchrun's folders hold local
+    ranks, which are global ones only where there is one node.
+    """
+    found = [*_OF_NAME.finditer(name[-512:].lower())]
+    return int(found[-1][1]) if found else None
+
+
+def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
+    """Return `event` with the rank, host and year that other lines tell."""
+    rank = event.rank
+    if rank is None and event.local_rank is not None:
+        rank = known.locals.get((event.stream, event.local_rank))
+    if rank is None and event.pid is not None and (event.host, event.pid) in known.of:
+        rank = known.of[event.host, event.pid][0]
+    if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
+        rank = stream.rank
+    time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
+    host = event.host or (stream.host if event.rank is None or stream.pid is not None else "") or stream.host
+    if rank == event.rank and host == event.host and time_s == event.time_s:
+        return event
+    return replace(event, rank=rank, host=host, time_s=time_s)
+
+
+def _of_stream(event: LogEvent, stream: LogStream) -> bool:
+    return event.pid is None or stream.pid is None or event.pid == stream.pid
+
+
+def _world_size(known: _Known, events: Iterable[LogEvent]) -> int | None:
+    """Return the size of the largest communicator that a line names."""
+    sizes = [size for _, size in known.of.values() if size > 1]
+    return max(sizes, default=None)
+
+
+def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
+    """Return what is known of each rank that a line names."""
+    found: dict[int, RankLog] = {}
+    started = Counter(event.rank for event in events if "- Init START" in event.text)
+    complete = Counter(event.rank for event in events if "- Init COMPLETE" in event.text)
+    for event in (*events, *last):
+        if event.rank is None or event.rank >= MOST_RANKS:
+            continue
+        rank = found.get(event.rank) or RankLog(event.rank)
+        newer = rank.last is None or (event.stream, event.line) >= (rank.last.stream, rank.last.line)
+        found[event.rank] = replace(
+            rank,
+            host=event.host or rank.host,
+            pid=event.pid if event.pid is not None else rank.pid,
+            stream=event.stream,
+            last=event if newer else rank.last,
+            init_started=started[event.rank],
+            init_complete=complete[event.rank],
+        )
+    return dict(sorted(found.items()))

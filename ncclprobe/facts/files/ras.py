@@ -1,0 +1,253 @@
+"""What NCCL's RAS answered about a job: processes that are gone, ranks behind, errors, by communicator.
+
+RAS is asked with `ncclras`, or by telnet at port 28028; NCCL 2.24 and later answers as text, 2.28.7 and later as JSON
+too. Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are matched; docs, "RAS".
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from ncclprobe.errors import ParseError
+from ncclprobe.model.values import Struct, field, replace
+
+RasKind = Literal["dead", "missing", "count", "status", "error", "timeout"]
+MAX_RAS_BYTES = 256 << 20
+_MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
+
+
+class RasProcess(Struct, frozen=True):
+    """A process of the job. `rank` is its rank in the communicator, None where the text speaks of the process alone."""
+
+    host: str = ""
+    pid: int | None = None
+    gpu: str = ""
+    rank: int | None = None
+
+
+class RasStatement(Struct, frozen=True):
+    """One thing that RAS says of some ranks, with the line that says it (0: of JSON, which has none worth telling).
+
+    `kind`: ``dead`` (not reached for 60 s), ``missing`` (did not answer), ``count`` (launched `value` operations called
+    `operation`, empty: of any sort), ``status`` and ``error`` (`value` in NCCL's words), ``timeout``. `nranks` say so,
+    of which `processes` are those that RAS lists; `comm` is the communicator's hash, empty: of the whole job.
+    """
+
+    kind: RasKind
+    line: int = 0
+    text: str = ""
+    comm: str = ""
+    operation: str = ""
+    value: str = ""
+    nranks: int = 0
+    processes: tuple[RasProcess, ...] = ()
+
+
+class RasAnswer(Struct, frozen=True):
+    """One answer. `statements` are what is not as it should be, in the order in which RAS gives it."""
+
+    source: str
+    version: str = ""
+    statements: tuple[RasStatement, ...] = ()
+
+
+class RasStatus(Struct, frozen=True):
+    """All answers that were given, in their order: the newest is last."""
+
+    answers: tuple[RasAnswer, ...]
+
+
+def read_answer(source: str, data: bytes) -> RasAnswer:
+    """Return what an answer says, the last of several in one text. Raises ParseError for what is none."""
+    if data.lstrip()[:1] == b"{":
+        return _of_json(source, data)
+    lines = data.decode(errors="replace").splitlines()
+    if not any(line.startswith(("Job summary", "Communicators...")) or "PEER_DEAD" in line for line in lines):
+        raise ParseError(f"{source}: no answer of NCCL's RAS: {data[:80]!r}")
+    return _of_text(source, lines)
+
+
+_PROCESS = re.compile(r" *Process (\d+) on node (\S+) managing GPUs? (.+)")
+_RANK = re.compile(
+    r" *Rank (\d+)(?: .{0,80}?)? -- GPU (\S+)(?: \(NVML [\d,]+\))? managed by process (\d+) on node (\S+)"
+)
+_MISSING = re.compile(r" *The missing ranks?: ([\d, -]+)$")
+_COMM = re.compile(r"#\d+-\d+ \(([0-9a-f]{1,16})\) ([A-Z,]+)")
+_HEADS: tuple[tuple[RasKind, "re.Pattern[str]"], ...] = (
+    ("dead", re.compile(r" *(\d+) job process(?:es are| is) considered dead")),
+    ("missing", re.compile(r" *Missing communicator data from (\d+) (?:job process|rank)")),
+    ("timeout", re.compile(r" *Encountered (\d+) communication timeout")),
+    ("count", re.compile(r" *(\d+) ranks have launched up to operation (\d+)")),
+    ("count", re.compile(r" *(\d+) ranks have (not) launched any operations")),
+    ("status", re.compile(r" *(\d+) ranks have status (\w+)")),
+    ("error", re.compile(r" *(\d+) ranks reported (.+)")),
+)
+_ALONE: tuple[tuple[RasKind, "re.Pattern[str]"], ...] = (
+    ("count", re.compile(r" *Rank \d+ has launched up to operation (\d+) --")),
+    ("count", re.compile(r" *Rank \d+ has (not) launched any operations --")),
+    ("status", re.compile(r" *Rank \d+ has status (\w+) --")),
+    ("error", re.compile(r" *Rank \d+ reported (.{1,80}?) --")),
+)
+_OPERATION = re.compile(r" *Communicator ranks have different (?:(\w+) operation|collective operation) counts")
+_EVENT = re.compile(r"\[[-\d: ]{19}\] PEER_(DEAD|UNRESPONSIVE): *Process (\d+) on node (\S+) managing GPUs? (.+)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+
+
+class _Text:
+    """The state of reading an answer: the communicator and the operation that the next lines are about."""
+
+    def __init__(self) -> None:
+        self.statements: list[RasStatement] = []
+        self.version = self.comm = self.operation = ""
+
+    def add(self, number: int, line: str) -> None:
+        """Take one line."""
+        if line.startswith("Job summary"):  # a new answer: what an older one said no longer holds
+            self.statements.clear()
+            self.comm = self.operation = ""
+        elif found := _VERSION.match(line):
+            self.version = found[1]
+        elif found := _COMM.match(line):
+            self.comm, self.operation = found[1], ""
+        elif line and not line.startswith((" ", "[")):
+            self.comm = ""
+        elif found := _OPERATION.match(line):
+            self.operation = "" if found[1] in (None, "collective") else found[1]
+        elif len(self.statements) < _MAX_STATEMENTS:
+            self._state(number, line)
+
+    def _state(self, number: int, line: str) -> None:
+        if found := _EVENT.match(line):
+            kind: RasKind = "dead" if found[1] == "DEAD" else "missing"
+            process = RasProcess(found[3], int(found[2]), found[4])
+            self.statements.append(RasStatement(kind, number, line.strip(), nranks=1, processes=(process,)))
+            return
+        for kind, pattern in _HEADS:
+            if found := pattern.match(line):
+                self._append(kind, number, line, int(found[1]), found[2] if found.re.groups > 1 else "")
+                return
+        if (missing := _MISSING.match(line)) and self.statements:
+            ranks = tuple(RasProcess(rank=int(each)) for each in re.findall(r"\d{1,7}", missing[1])[:64])
+            self.statements[-1] = replace(self.statements[-1], processes=ranks)
+            return
+        process_ = _process(line)
+        for kind, pattern in _ALONE:
+            if process_ and (found := pattern.match(line)):
+                self._append(kind, number, line, 1, found[1], (process_,))
+                return
+        if process_ and self.statements:
+            last = self.statements[-1]
+            self.statements[-1] = replace(last, processes=(*last.processes, process_))
+
+    def _append(
+        self, kind: RasKind, line: int, text: str, nranks: int, value: str, processes: tuple[RasProcess, ...] = ()
+    ) -> None:
+        value = "0" if value == "not" else value
+        operation = self.operation if kind == "count" else ""
+        self.statements.append(RasStatement(kind, line, text.strip(), self.comm, operation, value, nranks, processes))
+
+
+def _process(line: str) -> RasProcess | None:
+    if found := _RANK.match(line):
+        return RasProcess(found[4], int(found[3]), found[2], int(found[1]))
+    if found := _PROCESS.match(line):
+        return RasProcess(found[2], int(found[1]), found[3].strip())
+    return None
+
+
+def _of_text(source: str, lines: Iterable[str]) -> RasAnswer:
+    state = _Text()
+    for number, line in enumerate(lines, start=1):
+        state.add(number, line[:_MAX_LINE].rstrip())
+    return RasAnswer(source, state.version, tuple(state.statements))
+
+
+class _Status(Struct, frozen=True):
+    init_state: int = 0
+    async_error: int = 0
+    finalize_called: bool = False
+    destroy_flag: bool = False
+    abort_flag: bool = False
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+class _Rank(Struct, frozen=True):
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    cuda_dev: int | None = None
+    status: _Status = _Status()
+    collective_counts: dict[str, int] = field(default_factory=dict)
+
+    def process(self) -> RasProcess:
+        return RasProcess(self.host, self.pid, "" if self.cuda_dev is None else str(self.cuda_dev), self.rank)
+
+
+class _Communicator(Struct, frozen=True):
+    hash: str = ""
+    ranks: tuple[_Rank, ...] = ()
+    missing_ranks: tuple[_Rank, ...] = ()
+
+
+class _Json(Struct):
+    nccl_version: str
+    communicators: list[_Communicator]
+
+
+def _of_json(source: str, data: bytes) -> RasAnswer:
+    """Return what the text would say of the same job: RAS judges nothing in JSON."""
+    try:
+        found = msgspec.json.decode(data, type=_Json)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
+    statements = [each for comm in found.communicators for each in _of_communicator(comm)]
+    return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]))
+
+
+def _of_communicator(comm: _Communicator) -> Iterator[RasStatement]:
+    name = comm.hash.removeprefix("0x")
+    gone = [rank for rank in comm.missing_ranks if rank.status.considered_dead]
+    silent = [rank for rank in comm.missing_ranks if rank.status.unresponsive and not rank.status.considered_dead]
+    failed = [(r, _RESULTS.get(r.status.async_error, "error")) for r in comm.ranks if _failed(r.status.async_error)]
+    yield from _each("dead", name, "considered_dead", [(rank, "") for rank in gone])
+    yield from _each("missing", name, "unresponsive", [(rank, "") for rank in silent])
+    yield from _each("error", name, "async_error", failed)
+    for operation in sorted({name for rank in comm.ranks for name in rank.collective_counts}):
+        counts = [(rank, str(rank.collective_counts.get(operation, 0))) for rank in comm.ranks]
+        if len({value for _, value in counts}) > 1:
+            yield from (replace(each, operation=operation) for each in _each("count", name, operation, counts))
+
+
+def _failed(result: int) -> bool:
+    return result not in (0, _IN_PROGRESS)
+
+
+_IN_PROGRESS = 7
+_RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument"}
+_RESULTS |= {5: "Invalid usage", 6: "Remote process error"}
+"""As :func:`ncclErrorToString` of client_support.cc says them in the text."""
+
+
+def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]) -> Iterator[RasStatement]:
+    """Yield one statement for all ranks of one value; of counts no processes of the most ranks, as in the text."""
+    groups: defaultdict[str, list[_Rank]] = defaultdict(list)
+    for rank, value in said:
+        groups[value].append(rank)
+    most = max(map(len, groups.values()), default=0)
+    for value, ranks in groups.items():
+        processes = tuple(rank.process() for rank in ranks) if kind != "count" or len(ranks) < most else ()
+        text = f"{word} {value}".strip() + f" on {len(ranks)} of {len(said)} ranks of communicator {comm}"
+        yield RasStatement(kind, 0, text, comm, "", value, len(ranks), processes)
+
+
+def by_operation(answer: RasAnswer) -> Mapping[tuple[str, str], tuple[RasStatement, ...]]:
+    """Return the counts of launched operations by communicator and operation, in which ranks differ."""
+    found: defaultdict[tuple[str, str], list[RasStatement]] = defaultdict(list)
+    for each in answer.statements:
+        if each.kind == "count":
+            found[each.comm, each.operation].append(each)
+    return {key: tuple(each) for key, each in found.items()}

@@ -1,0 +1,155 @@
+"""The files that a job left, as they were named on the command line: files, folders, patterns, ``-``; compressed ones.
+
+They are read from their beginning to their end in blocks, never whole.
+"""
+
+import glob
+import importlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model.values import Struct
+
+STDIN = "-"
+BLOCK = 1 << 20
+MOST_FILES = 100_000
+MOST_INFLATED = 256 << 30
+"""Bytes of one compressed file that are read."""
+
+_ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
+_ZSTD = (("compression.zstd", "open"), ("zstandard", "open"), ("pyzstd", "open"))
+_BROKEN = (EOFError, OSError, ValueError)
+
+
+class LeftFile(Struct, frozen=True):
+    """One file: its name as a person finds it again, and its size as it lies there; of standard input 0."""
+
+    name: str
+    nbytes: int = 0
+
+
+def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
+    """Return the files that `arguments` name, each once: those of folders and patterns by name, numbers as numbers.
+
+    Of rotated logs the oldest comes first. Raises UsageError for an argument that names nothing that can be read.
+    """
+    found: dict[str, LeftFile] = {}
+    for argument in arguments:
+        for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
+            key = path if path == STDIN else os.path.realpath(path)
+            found.setdefault(key, LeftFile(path, 0 if path == STDIN else _size(path)))
+            if len(found) > MOST_FILES:
+                raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
+    return tuple(found.values())
+
+
+def _paths(argument: str) -> Iterator[str]:
+    try:
+        if not Path(argument).exists():
+            matches = glob.glob(argument, recursive=True)  # noqa: PTH207 - a pattern may be absolute
+            if not matches:
+                raise UsageError(f"{argument}: there is no such file or folder")
+            for match in matches:
+                yield from _paths(match) if Path(match).is_dir() else (match,)
+        elif Path(argument).is_dir():
+            for folder, _, names in os.walk(argument):
+                yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
+        else:
+            yield argument
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{argument}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _regular(path: str) -> bool:
+    """Return whether a file of a folder is read: no pipe or device."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _age(path: str) -> tuple[list[tuple[int, str]], int]:
+    """Return what sorts names as people count, and ``x.log.2``, ``x.log.1``, ``x.log`` in the order of writing."""
+    rotated = _ROTATED.search(path)
+    base = path[: rotated.start()] if rotated else path.removesuffix(".gz").removesuffix(".zst")
+    parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", base) if part]
+    return parts, -int(rotated[1]) if rotated else 0
+
+
+class Blocks:
+    """The bytes of one file, in blocks. `cut` says, after the last, why it was not the end; empty: it was."""
+
+    def __init__(self, file: LeftFile) -> None:
+        self.name, self.cut, self.nbytes = file.name, "", 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield block by block. Raises UsageError where not even the first can be read."""
+        try:
+            with cast(BinaryIO, sys.stdin.buffer) if self.name == STDIN else open(self.name, "rb") as raw:  # noqa: PTH123
+                first = raw.read(BLOCK)
+                kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
+                if kind and self.name != STDIN:
+                    raw.seek(0)
+                    yield from self._inflated(raw, kind)
+                    return
+                while first:
+                    self.nbytes += len(first)
+                    yield first
+                    first = raw.read(BLOCK)
+        except OSError as error:
+            if not self.nbytes:
+                raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None
+            self.cut = f"could be read no further than {self.nbytes} bytes: {error.strerror or error}"
+
+    def _inflated(self, raw: BinaryIO, kind: str) -> Iterator[bytes]:
+        opened = _opener(kind)
+        if opened is None:
+            self.cut = f"is compressed with {kind}, and no library here reads that: pip install zstandard"
+            return
+        try:
+            with opened(raw, "rb") as file:
+                while block := file.read(BLOCK):
+                    self.nbytes += len(block)
+                    yield block
+                    if self.nbytes > MOST_INFLATED:
+                        self.cut = f"holds more than {MOST_INFLATED >> 30} GiB, of which no more were read"
+                        return
+        except _errors(kind) as error:
+            self.cut = f"ends early or is damaged after {self.nbytes} bytes of text: {error}"
+
+
+def _opener(kind: str) -> Callable[..., Any] | None:
+    """Return what opens a compressed file; None: no library here does."""
+    for module, name in ((kind, "open"),) if kind != "zstd" else _ZSTD:
+        try:
+            return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
+        except ImportError:
+            continue
+    return None
+
+
+def _errors(kind: str) -> tuple[type[BaseException], ...]:
+    """Return what reading a damaged file of this kind raises."""
+    import lzma
+    import zlib
+
+    own: tuple[type[BaseException], ...] = (zlib.error, lzma.LZMAError)
+    if kind == "zstd":
+        for module, name in (("compression.zstd", "ZstdError"), ("zstandard", "ZstdError"), ("pyzstd", "ZstdError")):
+            if module in sys.modules:
+                own = (*own, getattr(sys.modules[module], name))
+    return (*_BROKEN, *own)

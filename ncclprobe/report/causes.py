@@ -1,0 +1,113 @@
+"""Why a job failed, on one screen: cause, the line that says it, whose fault, what to do; what followed beneath."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.model.causes import Cause, Consequence
+from ncclprobe.model.findings import Evidence, Finding, Severity
+from ncclprobe.model.report import Report
+from ncclprobe.report import digest
+from ncclprobe.report.lines import Style, unstyled
+from ncclprobe.units import plural, printable
+
+_MOST_CAUSES = 3
+_MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
+_MOST_QUOTED = 300
+_LEAD = "   "
+_STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
+
+
+def render(report: Report, *, width: int = 100, verbose: bool = False, style: Style = unstyled) -> str:
+    """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
+    width = max(width, 40)
+    shown = report.causes if verbose else report.causes[:_MOST_CAUSES]
+    blocks = [[*_cause(cause, width, style, verbose)] for cause in shown] or [[_nothing(report)]]
+    blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
+    blocks += [[*_rest(report, width)], [*_before_next_launch(report)]]
+    return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
+
+
+def quiet(report: Report) -> str:
+    """Return one line: the first cause, and how many more there are."""
+    if not report.causes:
+        return _nothing(report) + "\n"
+    first = report.causes[0]
+    more = f" (+{len(report.causes) - 1} more)" if len(report.causes) > 1 else ""
+    where = f" on {place}" if (place := who(first.ranks, first.nodes)) else ""
+    return printable(f"{' or '.join(first.could_be) or first.code}{where}: {first.message}{more}") + "\n"
+
+
+def _nothing(report: Report) -> str:
+    if report.not_understood:
+        return "No cause is named."
+    return "No line speaks of a failure."
+
+
+def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[str]:
+    word = {"named": "CAUSE", "narrowed": "ONE OF", "unknown": "UNKNOWN"}[cause.confidence]
+    codes = " or ".join(cause.could_be) or cause.code
+    head = word if cause.confidence == "unknown" else f"{word}  {codes}"
+    where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""
+    yield style(printable(f"{head}{where}"), _STATUS[cause.confidence])
+    yield from _wrapped(_LEAD, cause.message, width)
+    yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
+    if cause.confidence != "unknown":
+        finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
+        yield from _wrapped(f"{_LEAD}whose fault: ", _blamed(finding, cause), width)
+    if cause.remedy:
+        yield from _wrapped(f"{_LEAD}what to do: ", cause.remedy, width)
+    if cause.consequences:
+        yield f"{_LEAD}what followed:"
+        most = len(cause.consequences) if verbose else _MOST_CONSEQUENCES
+        for each in cause.consequences[:most]:
+            yield from _consequence(each, width)
+        if len(cause.consequences) > most:
+            yield f"{_LEAD}- and {len(cause.consequences) - most} more; -v shows all"
+
+
+def _blamed(finding: Finding, cause: Cause) -> str:
+    return digest.blamed(finding, cause.nodes).replace(" (read from this machine)", "")
+
+
+def _consequence(each: Consequence, width: int) -> Iterator[str]:
+    on = f" ({place})" if (place := who(each.ranks, each.nodes)) else ""
+    yield from _wrapped(f"{_LEAD}- ", f"{each.message}{on}", width)
+    yield from _quoted(each.evidence[:1], width, _LEAD + "    ")
+
+
+def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
+    """Yield each line as it stands in its file, which is not broken: it is to be found again."""
+    for each in found:
+        text = printable(str(each))
+        yield f"{lead}{text if len(text) <= _MOST_QUOTED else text[:_MOST_QUOTED] + '…'}"
+
+
+def who(ranks: Sequence[int], nodes: Sequence[str]) -> str:
+    """Return ``rank 3, node1``; of many ranks their numbers folded."""
+    numbers = digest.folded([f"{rank}" for rank in ranks]).strip("[]")
+    parts = [f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"] if ranks else []
+    return ", ".join([*parts, digest.folded(nodes)] if nodes else parts)
+
+
+def _rest(report: Report, width: int) -> Iterator[str]:
+    if odd := report.not_understood:
+        count = sum(each.count for each in odd)
+        first = odd[0]
+        place = f"{first.source}:{first.line}" if first.line else first.source
+        text = f"{plural(count, 'line')} that may speak of a failure were not understood, the first in {place}"
+        yield from _wrapped("", f"{text}: {first.text[:120]}", width)
+    for remark in report.notes:
+        yield from _wrapped("note: ", remark, width)
+
+
+def _before_next_launch(report: Report) -> Iterator[str]:
+    """Yield the line that names the checks which would have found it."""
+    ids = list(dict.fromkeys(cause.doctor for cause in report.causes if cause.doctor))
+    if ids:
+        verb = "check that finds" if len(ids) == 1 else "checks that find"
+        yield f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}"
+
+
+def _wrapped(lead: str, text: str, width: int) -> list[str]:
+    words, indent = printable(" ".join(text.split())), " " * min(len(lead), 16)
+    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False) or [lead]
