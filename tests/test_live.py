@@ -287,3 +287,15 @@ def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, ho
     for command in ("nvidia-smi", "ip"):
         host.ask("run", command)
     assert given == {"nvidia-smi": 60.0, "ip": 10.0}
+
+
+def test_of_a_parents_command_line_only_a_range_of_numbers_is_told() -> None:
+    ask = (
+        "from ncclprobe.host.live import LiveHost; from ncclprobe.errors import Missing\n"
+        "try: print(LiveHost((), bool).ask('launched_with', '--nnodes'))\n"
+        "except Missing: print('missing')"
+    )
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    for given, told in {"--nnodes=1:2": "1:2", "--nnodes=secret": "missing", "--other=1:2": "missing"}.items():
+        command = [sys.executable, "-c", parent, ask, given]
+        assert subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.strip() == told

@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.code and options.captures:
+        raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
@@ -71,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
     if options.captures:
         return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.code:
+        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
@@ -125,6 +129,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     nodes = launch.nnodes or 1
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
         words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
@@ -174,6 +179,17 @@ def _host(text: str) -> str:
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
         raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
     return text
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there, in full, for argparse."""
+    path = Path(text)
+    try:
+        if not path.is_dir():
+            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is no folder")
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
 
 
 def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
@@ -227,7 +243,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--code", type=_folder, metavar="DIR",
+        help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add(
+        "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
+    )
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")

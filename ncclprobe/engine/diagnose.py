@@ -100,7 +100,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local))
+    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
 
 
 def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:

@@ -4,7 +4,6 @@ Nothing here may hang: files and names are asked for on a thread that is abandon
 NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
-import contextlib
 import fnmatch
 import importlib.util
 import json
@@ -13,23 +12,23 @@ import pwd
 import re
 import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
+from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import encodable, recorded
 
+_MOST_PARENTS = 4
 _CHUNK_BYTES = 64 << 10
-_METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
     "torch",
     *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
@@ -286,22 +285,27 @@ def _psutil(function: str) -> str:
     return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
 
 
+def _launched_with(option: str) -> str:
+    """Return the number, or range of them, that a parent of this process was given for `option`; nothing else of it."""
+    pid = os.getppid()
+    for _ in range(_MOST_PARENTS):
+        arguments = _read(f"/proc/{pid}/cmdline").split("\0")
+        given = [after for before, after in pairwise(arguments) if before == option]
+        given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
+        if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
+            return given[0]
+        parent = re.search(r"^PPid:\t([0-9]{1,9})$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+        if pid <= 1:
+            break
+    raise Missing(f"no parent of this process was given {option}")
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
-
-
-def _packages() -> str:
-    """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
-    versions: dict[str, str] = {}
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            for match in map(_METADATA.fullmatch, _names(folder or ".")):
-                if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
-                    versions.setdefault(name, match[2])  # the first on the path is the one that imports
-    return json.dumps(dict(sorted(versions.items())))
 
 
 def _module(name: str) -> str:
@@ -332,6 +336,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
+    "launched_with": _launched_with,
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,
@@ -340,7 +345,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
-    "packages": _packages,
+    "packages": lambda: json.dumps(code.distributions(_PACKAGES)),
+    "interpreter": lambda: json.dumps(code.interpreter()),
+    "tree": lambda folder: json.dumps(code.tree(folder)),
     "module": _module,
 }
 _PATIENCE_S = {
@@ -349,6 +356,8 @@ _PATIENCE_S = {
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,
+    "interpreter": 10.0,
+    "tree": 20.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
     "elf_texts": 10.0,
