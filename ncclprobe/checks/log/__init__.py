@@ -34,6 +34,8 @@ Codes, by group.
   ``peer-limit``, ``vm-topology``, ``wsl-unsupported``.
 - Ranks, program, versions: ``rank-crashed``, ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``,
   ``env-mismatch``, ``version-mismatch``, ``nccl-lib-mismatch``. Faults of a release: ``nccl-bug-VERSION-topic``.
+- Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets beside RDMA), ``nvls`` (left out),
+  ``container-topology`` (NCCL sees another topology than there is), ``ib-mixed-link-layer``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,10 +46,22 @@ from ncclprobe.facts.files.log_reader import read
 from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.rules import CauseRule, Check
+from ncclprobe.model.values import Struct
 
 SOURCE = "files"
 
 Example = str | Mapping[str, str] | tuple[Any, ...]
+
+
+class Examples(Struct, frozen=True):
+    """Examples as they were written, and as the check takes them: of their lines those that hold one of `signs`."""
+
+    written: Callable[[], Sequence[Example]]
+    signs: tuple[str, ...]
+
+    def __call__(self) -> list[tuple[Any, ...]]:
+        """Return the facts that the reader makes of them."""
+        return [_facts(example, self.signs) for example in self.written()]
 
 
 def cause(
@@ -62,8 +76,8 @@ def cause(
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare a check of a job's logs; see this module."""
     return check(
-        bad=lambda: [_facts(example, signs) for example in bad()],
-        good=lambda: [_facts(example, signs) for example in good()],
+        bad=Examples(bad, signs),
+        good=Examples(good, signs),
         required=required,
         cause=CauseRule(code, signs, doctor, echoes),
     )

@@ -45,6 +45,9 @@ _ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 op
         "remoteGids::ffff:10.2.0.2 hca mlx5_0",
         "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 32478, "
         "vendor err 129",
+        "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
+        "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
+        f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
     ],
     good=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=5 "

@@ -240,9 +240,9 @@ _LOCAL = ("127.0.1.1", "127.0.0.1")
     signs=(*_FALLBACK, *_LOCAL),
     doctor="launch.fqdn",
     bad=lambda: [
-        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
         "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
-        "address as fallback. (function operator())",
+        "address as fallback. (function operator())\n"
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
         "RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused",
     ],
     good=lambda: [

@@ -20,8 +20,7 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
-        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
-        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\nn1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
     ],
     good=lambda: [
@@ -45,7 +44,7 @@ def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
 
 
-_GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "(no module)")
+_GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "GDR disabled on GDR-supported instance")
 
 
 @cause(
@@ -75,9 +74,7 @@ def gpudirect_off(log: JobLog) -> Iterator[Finding]:
     Fix: `modprobe nvidia-peermem` on the host, after the NIC's and the GPU's drivers; or the open kernel modules and a
     kernel from 5.12 on.
     """
-    yield from informed(
-        log, ("GDR disabled on GDR-supported instance",), "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE
-    )
+    yield from informed(log, _GDR[2:], "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE)
     on = {event.host for event in log.having("GPU Direct RDMA Enabled for HCA")}
     sockets = {event.host for event in log.having("Using network Socket")}
     shown: set[str] = set()

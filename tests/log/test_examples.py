@@ -1,0 +1,116 @@
+"""Every cause on its own examples, and on all others': it names itself, and nothing else names it."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ncclprobe.checks import log as rules
+from ncclprobe.checks.log import Examples
+from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.facts.files import log_ranks
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.log_reader import Reader
+from ncclprobe.localise.causes import causes
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.rules import Check
+from ncclprobe.model.snapshot import Job
+
+CHECKS = [check for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]]
+RULES = {check.id: check.cause for check in CHECKS if check.cause}
+READER = Reader([sign for rule in RULES.values() for sign in rule.signs])
+NO_LINE_ALONE = {
+    "nccl-bug-shm-attach": "narrowed with two others by log.shared-memory-not-seen",
+    "nccl-bug-VERSION-topic": "the form of such codes",
+}
+
+
+def texts(written: Examples) -> list[Mapping[str, str]]:
+    return [
+        {"example": each} if isinstance(each, str) else each
+        for each in written.written()
+        if isinstance(each, str | Mapping)
+    ]
+
+
+def whole(logs: Mapping[str, str]) -> JobLog:
+    """Return logs as they are read in earnest: with the signs of all checks."""
+    return log_ranks.joined([READER.read_one(name, [text.encode()]) for name, text in logs.items()])
+
+
+def examples(kind: str) -> list[Any]:
+    return [
+        pytest.param(check, example, id=f"{check.id}-{number}")
+        for check in CHECKS
+        for number, example in enumerate(texts(getattr(check, f"{kind}_examples")))
+    ]
+
+
+def found(check: Check, log: JobLog) -> list[Finding]:
+    return [each for each in check.run(log) if each.occurrence]
+
+
+def codes_of(check: Check, findings: list[Finding]) -> set[str]:
+    narrowed = {code for each in findings if each.occurrence for code in each.occurrence.codes}
+    return narrowed or ({check.cause.code} - {""} if check.cause and findings else set())
+
+
+@cache
+def declared(check_id: str) -> frozenset[str]:
+    """Return the codes that a check can name: its own, and those that it narrows to in its examples."""
+    check = next(each for each in CHECKS if each.id == check_id)
+    assert check.cause
+    narrowed = {code for logs in texts(check.bad_examples) for code in codes_of(check, found(check, whole(logs)))}  # type: ignore[arg-type]
+    return frozenset({check.cause.code, *narrowed} - {""})
+
+
+def explained(log: JobLog) -> tuple[Cause, ...]:
+    return causes(judge([], tuple(CHECKS), Job(), {JobLog: log}), RULES)
+
+
+@pytest.mark.parametrize(("check", "logs"), examples("bad"))
+def test_a_cause_is_named_first_among_all_checks(check: Check, logs: Mapping[str, str]) -> None:
+    first, *_ = explained(whole(logs))
+    own = declared(check.id)
+    assert first.code in (own or {"unknown"}) or {*first.could_be} & own, first
+
+
+@pytest.mark.parametrize(("check", "logs"), examples("bad"))
+def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[str, str]) -> None:
+    log, own = whole(logs), declared(check.id)
+    for other in CHECKS:
+        assert other.cause
+        strange = codes_of(other, found(other, log)) - own
+        assert not strange or {*other.cause.echoes} & own, (other.id, strange)
+
+
+@pytest.mark.parametrize(("check", "logs"), examples("good"))
+def test_what_is_no_case_of_a_cause_is_not_named_so(check: Check, logs: Mapping[str, str]) -> None:
+    assert not found(check, whole(logs))
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
+def test_the_doctor_has_the_check_that_a_cause_names(check: Check) -> None:
+    ids = {each.id for each in (*every_check(MACHINE), *every_check(MEASURED))}
+    assert check.cause
+    assert not check.cause.doctor or check.cause.doctor in ids
+
+
+def _vocabulary() -> set[str]:
+    listed = (rules.__doc__ or "").partition("Codes, by group.")[2]
+    return set(listed.split("``")[1::2])
+
+
+def test_every_code_is_of_the_list_and_every_code_of_the_list_has_a_check() -> None:
+    named = {code for check in CHECKS for code in declared(check.id)}
+    echoed = {code for check in CHECKS if check.cause for code in check.cause.echoes}
+    listed = {code for code in named | echoed if not code.startswith("nccl-bug-2.")}
+    assert listed <= _vocabulary() | {*NO_LINE_ALONE}
+    assert _vocabulary() - named <= {*NO_LINE_ALONE}
+
+
+def test_a_line_that_says_nothing_is_no_cause() -> None:
+    assert explained(whole({"rank0": "loss 3.1\n"})) == ()
