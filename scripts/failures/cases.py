@@ -89,7 +89,6 @@ CASES: tuple[Case, ...] = (
     Case("crash-srun", "rank-crashed", (2,), "raises", launcher="srun", hosts=2),
     Case("crash-mpirun", "rank-crashed", (2,), "killed", launcher="mpirun", hosts=2),
     Case("files-opened", "fd-limit", (2,), "files-opened"),
-    Case("few-files", "fd-limit", (), prefix=("prlimit", "--nofile=14:14"), launcher="plain"),
     Case("master-nobody", "master-unreachable", (), launcher="plain", leaves_out=(0,), env=_SHORT),
     Case("master-wrong-address", "master-unreachable", (), launcher="plain",
          env={"MASTER_ADDR": "10.77.0.99", **_SHORT}),
