@@ -15,6 +15,8 @@ _SHM = (
     "unable to open shared memory object",
     "Error while creating shared memory segment",
     "unable to write to file </torch_",
+    "Call to posix_fallocate failed",
+    "Call to ftruncate failed",
 )
 
 
@@ -25,6 +27,7 @@ _SHM = (
     bad=lambda: [
         "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab12cd to 33030532 bytes, "
         "error: No space left on device (28)",
+        "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
         "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd (size "
         "9637888)",
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",

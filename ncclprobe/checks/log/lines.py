@@ -96,7 +96,7 @@ def of_peer(log: JobLog, address: str) -> dict[str, Any]:
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 
 
-CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ")
+CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ", "HIP failure", "HIP error: ")
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:
