@@ -56,6 +56,8 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
         yield from _wrapped(f"{_LEAD}whose fault: ", _blamed(finding, cause), width)
     if cause.remedy:
         yield from _wrapped(f"{_LEAD}what to do: ", cause.remedy, width)
+    for step in cause.collect:
+        yield from _wrapped(f"{_LEAD}to find out: ", step, width)
     if cause.consequences:
         yield f"{_LEAD}what followed:"
         most = len(cause.consequences) if verbose else _MOST_CONSEQUENCES

@@ -38,7 +38,13 @@ def test_a_consequence_alone_is_an_unknown_cause() -> None:
 
 
 def test_a_consequence_that_came_first_is_not_explained_by_what_came_later() -> None:
-    assert [each.code for each in explained(rank3=UNHANDLED + NO_INTERFACE)] == ["iface-missing", "unknown"]
+    between = "[rank3]: step\n" * 20
+    assert [each.code for each in explained(rank3=UNHANDLED + between + NO_INTERFACE)] == ["iface-missing", "unknown"]
+
+
+def test_what_torch_prints_below_its_error_as_nccls_last_one_explains_it() -> None:
+    (found,) = explained(rank3=UNHANDLED + "[rank3]: Last error:\n[rank3]: Bootstrap : no socket interface found\n")
+    assert (found.code, len(found.consequences)) == ("iface-missing", 1)
 
 
 def test_a_log_without_failures_has_no_cause() -> None:
