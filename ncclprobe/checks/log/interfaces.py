@@ -205,9 +205,10 @@ def bridge_network(log: JobLog) -> Iterator[Finding]:
     if len(hosts(log)) < 2 or not failed(log):
         return
     where: dict[str, set[str]] = {}
-    for event, taken in _taken(log):
+    inside = [(event, taken) for event, taken in _taken(log) if not taken.name.startswith(_CONTAINER)]
+    for event, taken in inside:
         where.setdefault(taken.address, set()).add(event.host)
-    for event, taken in _taken(log):
+    for event, taken in inside:
         twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", "fe80", "::1"))
         if twice or taken.address.startswith("172.17."):
             message = f"publishes {taken.address}, an address of a container's private network"

@@ -111,8 +111,9 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
         tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
         if not demoted(event) and (tried or "CUBLAS" in event.text):
             yield said(log, event, "a GPU's memory is full", **JOB)
+    nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
-        if "nvls" not in event.place and "OutOfMemoryError" not in event.text:
+        if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
             yield said(log, event, "a GPU's memory is full", **JOB)
     yield from each(log, _NCCL_OOM, "a GPU has no memory left for NCCL's buffers", **JOB)
 
