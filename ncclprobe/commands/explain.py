@@ -5,9 +5,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
+
+if TYPE_CHECKING:
+    from ncclprobe.engine.left import LeftBehind
 
 _EXIT_CODES = """\
 exit codes:
@@ -55,10 +61,23 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     found = looked_at(files, signs, show)
     show.end()
     refuse_nothing_read(found, files)
-    report = diagnose.diagnose(question, [], left=found)
+    report = _with_what_was_checked(diagnose.diagnose(question, [], left=found), found)
     report = redactor.report(report) if redactor else report
     delivery.deliver(report, options)
     return report.exit_code if options.exit_code else 0
+
+
+def _with_what_was_checked(report: Report, found: "LeftBehind") -> Report:
+    """Return `report` with what the checks that find its causes said in the reports and captures that were given."""
+    if not (found.reports or found.captures):
+        return report
+    from ncclprobe.engine.before import of_captures, with_verdicts
+    from ncclprobe.report import json as as_json
+
+    said = {path: as_json.read(path).checks for path in found.reports}
+    if found.captures:
+        said["captures"] = of_captures(found.captures, report.causes)
+    return replace(report, causes=with_verdicts(report.causes, said))
 
 
 class _Progress:

@@ -80,13 +80,23 @@ def _signal(event: LogEvent) -> int | None:
 
 @cause(
     code="rank-crashed",
-    signs=("Root Cause (first observed failure)", "exited on signal", "slurmstepd: error", "srun: error"),
+    signs=(
+        "Root Cause (first observed failure)",
+        "exited on signal",
+        "exits with return code = -",
+        "failed (exitcode: -",
+        "terminated with signal ",
+        "died with <Signals.",
+    ),
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
         "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
         "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
         "mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault).",
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ],
     good=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
@@ -107,7 +117,7 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
     or `python -X faulthandler`; SIGBUS: room in /dev/shm.
     """
     for event in log.events:
-        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_mpi(event.text)
+        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_launcher(event.text)
         if signal in _WORDS:
             codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, peers=_mpi_rank(event.text), **JOB)
@@ -145,8 +155,15 @@ def exited(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"ended itself with exit code {code}", **JOB)
 
 
-def _of_mpi(text: str) -> int | None:
-    return number(between(text, "exited on signal ")) if "exited on signal" in text else None
+def _of_launcher(text: str) -> int | None:
+    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
+    if "exited on signal " in text:
+        return number(between(text, "exited on signal "))
+    for start in ("exits with return code = -", "failed (exitcode: -"):
+        if start in text:
+            return number(between(text, start))
+    name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
+    return next((signal for signal, word in _WORDS.items() if word == name), None)
 
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
@@ -190,7 +207,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
-        summary = event.level in ("ROOT CAUSE", "FAILURE") or "exited on signal" in event.text
+        summary = event.level in ("ROOT CAUSE", "FAILURE") or _of_launcher(event.text) is not None
         if not summary and not any(text in event.text for text in _DUMPED):
             yield said(log, event, "the process crashed", **JOB)
 
