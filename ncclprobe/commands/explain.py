@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from ncclprobe.model.values import replace
 if TYPE_CHECKING:
     from ncclprobe.engine.left import LeftBehind
 
+_QUIET_S, _RARELY_S = 2.0, 15.0
 _EXIT_CODES = """\
 exit codes:
   0  the files could be read
@@ -81,24 +83,28 @@ def _with_what_was_checked(report: Report, found: "LeftBehind") -> Report:
 
 
 class _Progress:
-    """Shows on a terminal, in one line that is written over, how far reading came."""
+    """Shows how far reading came, if it takes long: on a terminal in one line that is written over."""
 
     def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + _QUIET_S
         self._shown = 0
 
     def __call__(self, text: str) -> None:
         """Show `text` in place of what was shown before."""
-        if sys.stderr.isatty():
+        if time.monotonic() < self._next:
+            return
+        if self._terminal:
             width = max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
             sys.stderr.write(f"\r{text[:width]:<{min(self._shown, width)}}")
             self._shown = len(text)
-        elif not self._shown:
+        else:
             print(f"ncclprobe: {text}", file=sys.stderr)
-            self._shown = 1
+            self._next += _RARELY_S
 
     def end(self) -> None:
         """Leave an empty line."""
-        if self._shown and sys.stderr.isatty():
+        if self._shown:
             sys.stderr.write(f"\r{'':<{self._shown}}\r")
 
 
