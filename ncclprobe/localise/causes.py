@@ -192,7 +192,9 @@ def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
         remedy=finding.remedy,
         could_be=head.codes if head.confidence == "narrowed" else (),
         doctor="" if unknown else head.rule.doctor,
-        consequences=tuple(_consequences([*group[1:], *echoes] if unknown else echoes)),
+        consequences=tuple(
+            _consequences([*(each for each in group if each.id != head.id), *echoes] if unknown else echoes)
+        ),
     )
 
 

@@ -53,12 +53,13 @@ def _stranger(lab: Lab, port: int = 29500) -> Iterator[None]:
 
 
 def _loopback_names(lab: Lab) -> AbstractContextManager[Any]:
-    return faults.names(lab.hosts[1], "127.0.1.1 n1", *[line for line in lab.names() if not line.endswith(" n1")])
+    """The name of rank 0's host is a loopback address there: torch 2.13 listens on another all the same."""
+    return faults.names(lab.hosts[0], "127.0.1.1 n0", *[line for line in lab.names() if not line.endswith(" n0")])
 
 
 def _peers_blocked(lab: Lab) -> AbstractContextManager[Any]:
-    """Whatever n1 is called on, but for the ports that n0 serves."""
-    return faults.rules(lab.hosts[1], ["tcp dport 32768-60999 tcp flags & (fin|syn|rst|ack) == syn drop"], "in")
+    """Every port but the master's."""
+    return faults.rules(lab.hosts[0], ["tcp dport != 29500 tcp flags & (fin|syn|rst|ack) == syn drop"], "in")
 
 
 def _taken(lab: Lab) -> AbstractContextManager[Any]:
@@ -88,7 +89,6 @@ CASES: tuple[Case, ...] = (
     Case("crash-srun", "rank-crashed", (2,), "raises", launcher="srun", hosts=2),
     Case("crash-mpirun", "rank-crashed", (2,), "killed", launcher="mpirun", hosts=2),
     Case("files-opened", "fd-limit", (2,), "files-opened"),
-    Case("few-files", "fd-limit", (), prefix=("prlimit", "--nofile=24:24"), launcher="plain"),
     Case("master-nobody", "master-unreachable", (), launcher="plain", leaves_out=(0,), env=_SHORT),
     Case("master-wrong-address", "master-unreachable", (), launcher="plain",
          env={"MASTER_ADDR": "10.77.0.99", **_SHORT}),
@@ -105,7 +105,7 @@ CASES: tuple[Case, ...] = (
     Case("gloo-iface-missing", "gloo-iface", (), env={"GLOO_SOCKET_IFNAME": "ib0"}),
     Case("gloo-iface-syntax", "gloo-iface", (), env={"GLOO_SOCKET_IFNAME": "^docker0,lo"}),
     Case("gloo-iface-one-rank", "gloo-iface", (2,), launcher="plain", per_rank={2: {"GLOO_SOCKET_IFNAME": "eth7"}}),
-    Case("name-is-loopback", "dns-loopback", (1,), launcher="plain", hosts=2, around=_loopback_names),
+    Case("healthy-name-is-loopback", "", launcher="plain", hosts=2, around=_loopback_names),
     Case("peers-blocked", "peer-unreachable", (), launcher="plain", hosts=2, around=_peers_blocked, env=_GLOO),
     Case("stranger", "", launcher="plain", around=_stranger),
     Case("nccl-no-interface", "iface-missing", fault="ncclGetUniqueId", launcher="library",

@@ -271,3 +271,9 @@ def test_a_compressed_log_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Pa
     blocks = Blocks(LeftFile(str(path)))
     list(blocks)
     assert "ends early" in blocks.cut
+
+
+def test_containers_that_share_host_and_process_number_keep_their_ranks() -> None:
+    init = "n1:1:9 [0] NCCL INFO comm 0x1 rank {} nranks 2 cudaDev 0 busId 7000 commId 0x2 - Init START\n"
+    found = log(a=init.format(0) + f"n1:1:9 {WARN[14:]}\n", b=init.format(1) + f"n1:1:9 {WARN[14:]}\n")
+    assert [event.rank for event in found.events] == [0, 0, 1, 1]

@@ -123,6 +123,38 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, peers=_mpi_rank(event.text), **JOB)
 
 
+_ENDED_ITSELF = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+    "  rank      : 3 (local_rank: 1)\n  exitcode  : 3 (pid: 77)\n  error_file: <N/A>\n"
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n========\n"
+)
+
+
+@cause(
+    code="rank-crashed",
+    signs=("Root Cause (first observed failure)",),
+    echoes=("oom", "gpu-hw-error", "shm-too-small", "collective-desync"),
+    bad=lambda: [_ENDED_ITSELF],
+    good=lambda: [
+        _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
+    ],
+)
+def exited(log: JobLog) -> Iterator[Finding]:
+    """A rank ended itself with an exit code of its own.
+
+    Right: No rank ended itself with an exit code of its own.
+    Why: Python ends with 1 after an exception, which it prints; another code is the program's own, of sys.exit or
+    os._exit, or of a usage error (2). The launcher then ends the other ranks.
+    Fix: look for this exit code in the program and at what the rank printed last.
+    """
+    for event in log.events:
+        code = number(between(event.text, "exitcode: ")) if event.level == "ROOT CAUSE" else None
+        if code is not None and code > 1 and _signal(event) is None:
+            yield said(log, event, f"ended itself with exit code {code}", **JOB)
+
+
 def _of_launcher(text: str) -> int | None:
     """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
     if "exited on signal " in text:

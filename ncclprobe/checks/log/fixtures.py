@@ -51,7 +51,15 @@ def _dump(
         mark = rest[-1] if rest[-1] in "?*!" else ""
         call = _call(rest.rstrip("?*!"))
         seqs[name] = seqs.get(name, first) + (not call.p2p)
-        row = (list(groups).index(name), at, at, seqs[name], _STATES[mark], int(float(second or at + 1) * 1e9), 0)
+        row = (
+            list(groups).index(name),
+            at,
+            at,
+            seqs[name],
+            _state(mark, backend),
+            int(float(second or at + 1) * 1e9),
+            0,
+        )
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
         calls.append(call)
@@ -68,6 +76,11 @@ def _dump(
         source=f"nccl_trace_rank_{rank}",
         rank=rank,
     )
+
+
+def _state(mark: str, backend: str) -> int:
+    """Return the state of an entry; gloo never records more than that torch looks after it no longer."""
+    return _STATES[mark] & RETIRED if backend == "gloo" else _STATES[mark]
 
 
 _NAMES = ("group", "call", "stack", "seq", "state", "created_ns", "completed_ns")

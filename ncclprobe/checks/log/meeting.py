@@ -64,8 +64,11 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
 
 
 def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
-    """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all."""
-    if "The IPv6 network" in event.text:
+    """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all.
+
+    torch 2.13 says it of IPv6 alone; a resolver that does not answer answers for neither family.
+    """
+    if _of_ipv6_alone(event):
         return False
     return any(
         other.stream == event.stream and other.line >= event.line and f"({name}," in other.text
@@ -154,7 +157,7 @@ _MASTER = (
 
 @cause(
     code="master-unreachable",
-    signs=(*_MASTER, *_UNRESOLVED),
+    signs=(*_MASTER, *_UNRESOLVED, "clients joined"),
     doctor="launch.master-reach",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom"),
     bad=lambda: [
@@ -183,7 +186,9 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
-        yield said(log, event, message, **JOB)
+        listens = any(found.rank == 0 for found in log.having("clients joined"))
+        codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
+        yield said(log, event, message, peers=(0,), codes=codes, **JOB)
 
 
 def _never_resolved(log: JobLog, event: LogEvent) -> bool:
@@ -192,8 +197,12 @@ def _never_resolved(log: JobLog, event: LogEvent) -> bool:
     return bool(name) and any(
         other.stream == event.stream and other.line < event.line and f"({name}," in other.text
         for other in log.having(*_UNRESOLVED)
-        if "The IPv6 network" not in other.text
+        if not _of_ipv6_alone(other)
     )
+
+
+def _of_ipv6_alone(event: LogEvent) -> bool:
+    return "The IPv6 network" in event.text and "Temporary failure" not in event.text
 
 
 _MAGIC = ("wrong magic", "wrong type", "wrong socket type")
@@ -249,7 +258,7 @@ _MISMATCH = (
     code="world-size-mismatch",
     signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError"),
     doctor="launch.world-agree",
-    echoes=("rank-crashed", "master-unreachable", "dns-unresolved", "addr-in-use", "oom"),
+    echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: [
         "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
         "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",

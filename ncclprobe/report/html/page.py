@@ -9,7 +9,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
@@ -34,15 +34,16 @@ def page(report: Report) -> str:
     """Return `report` as HTML."""
     scripts, found = _scripts(report), rows(report)
     rules = " ".join(_hash(script) for script in scripts)
-    return _template().render(
+    return environment().get_template("page.html.j2").render(
         **_about(report, found), **_found(report, found), **_measured(report), **_nodes(report, found),
-        style=Markup(_read("style.css")), scripts=[Markup(script) for script in scripts], script_rules=rules,
+        style=Markup(read("style.css")), scripts=[Markup(script) for script in scripts], script_rules=rules,
     )  # fmt: skip
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(
+def environment() -> Environment:
+    """Return what templates are read with: everything is escaped."""
+    made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -50,7 +51,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "rate": rate,
         "micros": micros,
         "size": size,
@@ -58,16 +59,17 @@ def _template() -> Template:
         "fold": folded,
         "breaks": breaks,
     }
-    return environment.get_template("page.html.j2")
+    return made
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """Return a file beside this one."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
 def _scripts(report: Report) -> list[str]:
     """Return the page's own script, and plotly's before it where there is anything to plot: it has five megabytes."""
-    own = _read("page.js")
+    own = read("page.js")
     if not report.measurements and not report.pairs:
         return [own]
     return [importlib.import_module("plotly.offline").get_plotlyjs(), own]
