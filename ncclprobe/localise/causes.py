@@ -104,7 +104,7 @@ class _Causes:
         yield _gathered(self._peers, o.ranks)
         yield _gathered(self._comms, (o.comm,))
         yield _gathered(self._hosts, o.hosts)
-        if not other.codes or other.confidence == "narrowed":  # one failed rank ends the job, and with it all others
+        if not other.codes or other.confidence == "narrowed" or other.rule.echoes:  # one failed rank ends the job
             yield self._all
 
     def _explains(self, one: int, other: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.interfaces import _CONTAINER, _TUNNEL
-from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer
+from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import FailedConnection, failed_connection
 from ncclprobe.facts.files.texts import address_of, between
@@ -202,7 +202,7 @@ def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
     Fix: look at the log of the rank at that address for what it wrote last, and at the kernel log of its host.
     """
     for event in log.having(*_CLOSED):
-        if not demoted(event):
+        if not demoted(event) and not warned(event):
             peer = closed_peer(event.text)
             yield consequence(log, event, f"{peer or 'a peer'} closed the connection", **of_peer(log, peer))
 

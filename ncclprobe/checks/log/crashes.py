@@ -7,6 +7,7 @@ from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demot
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _NOT_OWN = (
     "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
@@ -80,13 +81,23 @@ def _signal(event: LogEvent) -> int | None:
 
 @cause(
     code="rank-crashed",
-    signs=("Root Cause (first observed failure)", "exited on signal", "slurmstepd: error", "srun: error"),
+    signs=(
+        "Root Cause (first observed failure)",
+        "exited on signal",
+        "exits with return code = -",
+        "failed (exitcode: -",
+        "terminated with signal ",
+        "died with <Signals.",
+    ),
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
         "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
         "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
         "mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault).",
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ],
     good=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
@@ -107,7 +118,7 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
     or `python -X faulthandler`; SIGBUS: room in /dev/shm.
     """
     for event in log.events:
-        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_mpi(event.text)
+        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_launcher(event.text)
         if signal in _WORDS:
             codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, peers=_mpi_rank(event.text), **JOB)
@@ -145,8 +156,15 @@ def exited(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"ended itself with exit code {code}", **JOB)
 
 
-def _of_mpi(text: str) -> int | None:
-    return number(between(text, "exited on signal ")) if "exited on signal" in text else None
+def _of_launcher(text: str) -> int | None:
+    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
+    if "exited on signal " in text:
+        return number(between(text, "exited on signal "))
+    for start in ("exits with return code = -", "failed (exitcode: -"):
+        if start in text:
+            return number(between(text, start))
+    name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
+    return next((signal for signal, word in _WORDS.items() if word == name), None)
 
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
@@ -190,7 +208,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
-        summary = event.level in ("ROOT CAUSE", "FAILURE") or "exited on signal" in event.text
+        summary = event.level in ("ROOT CAUSE", "FAILURE") or _of_launcher(event.text) is not None
         if not summary and not any(text in event.text for text in _DUMPED):
             yield said(log, event, "the process crashed", **JOB)
 
@@ -323,4 +341,12 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         code = _signal(event)
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
         if summary or (not demoted(event) and any(text in event.text for text in _ENDED)):
-            yield consequence(log, event, "a rank was ended after another failed")
+            found = consequence(log, event, "a rank was ended after another failed")
+            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
+    roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
+    occurrence = found.occurrence
+    return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found

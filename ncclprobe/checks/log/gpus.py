@@ -269,6 +269,7 @@ _PEERING = (
     "peer access is not supported between these two devices",
     "UDS: Sending data over socket",
 )
+_HANDLE = ("invalid argument", "invalid device context", "invalid resource handle", "invalid device pointer")
 
 
 @cause(
@@ -280,6 +281,7 @@ _PEERING = (
         "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
         "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
         "Connection refused (111)",
+        "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
         "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
     ],
     good=lambda: [
@@ -298,6 +300,10 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_PEERING):
         if not demoted(event) and "peer mapping resources exhausted" not in event.text:
+            codes = ("gpu-isolation", "p2p-broken-acs-iommu")
+            yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
+    for event in cuda_errors(log, *_HANDLE):
+        if event.place.startswith(("transport/p2p", "transport.cc")):
             codes = ("gpu-isolation", "p2p-broken-acs-iommu")
             yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
     for event in cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected"):

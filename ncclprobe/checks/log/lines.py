@@ -46,7 +46,7 @@ with different settings, is a cause only in a log that holds one of them.
 
 def failed(log: JobLog) -> bool:
     """Return whether a line of the job says that something failed."""
-    return any(event.level != "INFO" for event in log.having(*FAILED))
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
 
 
 def demoted(event: LogEvent) -> bool:
@@ -96,7 +96,7 @@ def of_peer(log: JobLog, address: str) -> dict[str, Any]:
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 
 
-CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ")
+CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ", "HIP failure", "HIP error: ")
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:

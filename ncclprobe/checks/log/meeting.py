@@ -316,10 +316,13 @@ _STORE = (
     signs=_STORE,
     bad=lambda: [
         "[rank1]: torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
-        "[rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64): Failed to recv, got 0 bytes. "
-        "Connection was likely closed. Did the remote server shutdown or crash?",
+        "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did "
+        "the remote server shutdown or crash?",
     ],
-    good=lambda: ["[rank1]: loss 2.1"],
+    good=lambda: [
+        "[rank1]:[W TCPStore.cpp:115] [c10d] recvVector failed on SocketImpl(fd=64): Failed to recv, got 0 bytes. "
+        "Connection was likely closed. Did the remote server shutdown or crash?"
+    ],
 )
 def store_left(log: JobLog) -> Iterator[Finding]:
     """A rank lost the store, or waited in it for another rank.
@@ -330,5 +333,5 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     first rank.
     """
     for event in log.having(*_STORE):
-        if not demoted(event):
+        if not demoted(event) and not warned(event):
             yield consequence(log, event, "lost the store, or waited in it for another rank")

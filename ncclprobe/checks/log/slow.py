@@ -3,24 +3,25 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, informed
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.model.findings import Finding, Severity
 
-_DISABLED = "NCCL_IB_DISABLE set by environment to 1"
+_OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
 
 
 @cause(
     code="slow-socket-fallback",
-    signs=("Using network Socket", _DISABLED, *_RDMA, "NCCL_NET set by environment to Socket"),
+    signs=("Using network Socket", *_OFF, *_RDMA),
     doctor="env.ib-disable",
     echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "net-asymmetric", "efa-no-provider"),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
-        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\nn1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
         "n1:7:7 [0] NCCL INFO Using network Socket",
     ],
     good=lambda: [
@@ -39,7 +40,9 @@ def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
     Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
     "Using network".
     """
-    if any(True for _ in log.having(*_RDMA)):
+    there = any(True for _ in log.having("NET/IB : Using", "GPU Direct RDMA Enabled"))
+    switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
+    if there or switched_off:
         message = "sockets are used although RDMA devices are there"
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
 
@@ -145,18 +148,25 @@ def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
     signs=("NET/IB : Using",),
     doctor="env.hca-mgmt",
     echoes=("ib-hca-wrong",),
-    bad=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"],
-    good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"],
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
+        "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue"
+    ],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
+    ],
 )
 def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.
 
     Right: NCCL uses NICs of one link layer on every host.
-    Why: channels are spread over all NICs evenly, so a slow Ethernet NIC for storage or management paces the fast ones.
+    Why: channels are spread over the NICs that are near, so a slow Ethernet NIC for storage or management can pace the
+    fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
     Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
     shown: set[str] = set()
-    for event in log.having("NET/IB : Using"):
+    for event in log.having("NET/IB : Using") if failed(log) else ():
         links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
