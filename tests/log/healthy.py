@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - lines as programs write them
 """Logs of jobs that went well, of several releases: lines made from format strings, in the order of their sources.
 
 Each holds what makes a reader look twice: a library that is not there on a machine that needs none, a plugin that is
