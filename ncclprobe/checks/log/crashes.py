@@ -7,6 +7,7 @@ from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demot
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _NOT_OWN = (
     "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
@@ -340,4 +341,12 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         code = _signal(event)
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
         if summary or (not demoted(event) and any(text in event.text for text in _ENDED)):
-            yield consequence(log, event, "a rank was ended after another failed")
+            found = consequence(log, event, "a rank was ended after another failed")
+            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
+    roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
+    occurrence = found.occurrence
+    return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found

@@ -73,8 +73,8 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
     for event, found in events:
-        codes = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
-        details = {**RETEST, "codes": codes}
+        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
+        details = {**RETEST, "codes": left}
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
 
 

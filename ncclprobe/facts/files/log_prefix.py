@@ -157,7 +157,7 @@ def _messages(line: LogLine) -> Iterator[LogLine]:
         if before:
             yield replace(current, text=before[:MOST_TEXT])
         current, start = found, at + len(head)
-    rest = text[start:].strip() if start else text
+    rest = text[start:].strip() if start else text.rstrip()  # tracebacks and torchrun's summary tell by indentation
     if rest or current is not line:
         yield replace(current, text=rest[:MOST_TEXT])
 
