@@ -11,7 +11,7 @@ from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork,
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
-_WATCHDOG = (TIMED_OUT, "last enqueued")
+_WATCHDOG = (TIMED_OUT, "last enqueued", "Last enqueued")
 _SAME = (
     "[E ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
 )
