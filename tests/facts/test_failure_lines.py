@@ -178,7 +178,7 @@ def test_texts_are_read_on_from_a_literal() -> None:
 
 
 PIECES = st.sampled_from(
-    [OLD, NEW, "Got completion", "from peer ", "with error ", "status=", "(", ")", "<", "Using [", "/IB", ":", ", ", "with ",
+    [OLD, NEW, "Got completion", "from peer ", "with error ", "status=", "(", ")", "<", "Using [", "/IB", ":", ", ",
      "Call to ibv_modify_qp failed", "local GID ", "TensorShape=[", "clients joined", "last enqueued work: "]
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ _NOT_OWN = (
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
 """Of the program's own environment, or of its own connections to somewhere else."""
+_IGNORED = "Exception ignored in"
 _LAST_LINES = 60
 
 
@@ -28,10 +29,17 @@ def _own_exceptions(log: JobLog) -> Iterator[LogEvent]:
     """Yield exceptions that a rank's own program raised, and that ended it."""
     failure = failed(log) or any(event.level == "ROOT CAUSE" for event in log.events)
     for event in log.events:
-        if not _is_own(event):
+        if not _is_own(event) or _ignored(log, event):
             continue
         if failure or event.line > log.streams[event.stream].nlines - _LAST_LINES:
             yield event
+
+
+def _ignored(log: JobLog, event: LogEvent) -> bool:
+    """Return whether Python says shortly before that it ignores the exception: at the end of a process it may."""
+    return any(
+        other.stream == event.stream and 0 <= event.line - other.line <= _LAST_LINES for other in log.having(_IGNORED)
+    )
 
 
 def _is_own(event: LogEvent) -> bool:
@@ -50,7 +58,7 @@ def _roots(log: JobLog) -> set[int]:
 
 @cause(
     code="rank-crashed",
-    signs=("Traceback (most recent call last)", "Root Cause (first observed failure)"),
+    signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
         "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
@@ -65,6 +73,8 @@ def _roots(log: JobLog) -> set[int]:
         "error\n",
         "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
         + "step: loss 2\n" * 200,
+        "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
     ],
 )
 def program_raised(log: JobLog) -> Iterator[Finding]:
