@@ -68,8 +68,8 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(_UCX_RETRIES):
         device = between(event.text, f"{_UCX_RETRIES} on ", " ")
-        codes = ("ib-link-error", "ib-no-path", "rank-crashed")
-        yield said(log, event, f"retries exceeded on {device or 'a device'}", codes=codes, **RETEST)
+        message = f"retries exceeded on {device or 'a device'}"
+        yield said(log, event, message, codes=("ib-link-error", "ib-no-path", "rank-crashed"), **RETEST)
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
     for event, found in events:
