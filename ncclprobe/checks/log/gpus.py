@@ -17,7 +17,7 @@ _FAULTS = (
     "Unable to determine the device handle for GPU",
 )
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
-_HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
+HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
 """Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
 
 
@@ -52,7 +52,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
     for event in log.having(*_KERNEL):
         xid = _xid(event)
-        if xid and xid not in _HARMLESS_XIDS:
+        if xid and xid not in HARMLESS_XIDS:
             yield said(log, event, f"the driver reports Xid {xid}", **NODE)
         elif not xid and "Non-fatal" not in event.text:
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
