@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclprobe.checks.log.harmless import HARMLESS
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.left import LeftBehind
@@ -52,14 +53,13 @@ def notes(left: LeftBehind) -> tuple[str, ...]:
 
 def sections(left: LeftBehind, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
     """Return the sections of a report that say why a job failed."""
-    log = left.facts.get(JobLog)
-    times = clocks(log) if isinstance(log, JobLog) else Clocks()
-    found = with_next_steps(_causes(verdicts, checks, times.ahead_s), log, records=FlightRecords in left.facts)
-    made: dict[str, Any] = {"files": left.kinds, "causes": found, "not_understood": left.not_understood}
-    if isinstance(log, JobLog):
-        made |= {
-            "timeline": timeline(log, verdicts),
-            "ranks": ranks(log),
-            "not_understood": (*left.not_understood, *not_understood(log, verdicts)),
-        }
-    return made
+    log, records = left.facts.get(JobLog), left.facts.get(FlightRecords)
+    times = clocks(log) if log else Clocks()
+    found = with_next_steps(_causes(verdicts, checks, times.ahead_s), log, records=records is not None)
+    return {
+        "files": left.kinds,
+        "causes": found,
+        "timeline": timeline(log, verdicts, times.ahead_s),
+        "ranks": ranks(log, records),
+        "not_understood": (*left.not_understood, *(not_understood(log, verdicts, HARMLESS) if log else ())),
+    }

@@ -61,7 +61,7 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     if asked := by_kind.get("ras"):
         facts |= _ras(asked, odd, show)
     for kind in ("binary", "empty"):
-        odd += [NotUnderstood(file.name, 1, None, f"is {KINDS[kind]}") for file in by_kind.get(kind, ())]
+        odd += [NotUnderstood(file.name, 1, None, KINDS[kind]) for file in by_kind.get(kind, ())]
     return LeftBehind(
         facts,
         tuple(f"{plural(len(found), KINDS[kind])}" for kind, found in by_kind.items()),

@@ -110,8 +110,6 @@ class _Causes:
     def _explains(self, one: int, other: int) -> bool:
         cause, said = self._found[one], self._found[other]
         if said.codes:
-            if cause.confidence == "narrowed" and said.confidence == "named":
-                return False
             echoed = {*said.rule.echoes, *(said.codes if said.confidence == "narrowed" else ())}
             if not echoed & {*cause.codes, ANY} or (cause.codes == said.codes and one > other):
                 return False

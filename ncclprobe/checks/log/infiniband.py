@@ -68,13 +68,13 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(_UCX_RETRIES):
         device = between(event.text, f"{_UCX_RETRIES} on ", " ")
-        codes = ("ib-link-error", "ib-no-path", "rank-crashed")
-        yield said(log, event, f"retries exceeded on {device or 'a device'}", codes=codes, **RETEST)
+        message = f"retries exceeded on {device or 'a device'}"
+        yield said(log, event, message, codes=("ib-link-error", "ib-no-path", "rank-crashed"), **RETEST)
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
     for event, found in events:
-        codes = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
-        details = {**RETEST, "codes": codes}
+        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
+        details = {**RETEST, "codes": left}
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
 
 
@@ -111,7 +111,7 @@ def flushed(log: JobLog) -> Iterator[Finding]:
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
-_ACS_HINT = "ACS is enabled which would break GPU Direct RDMA"
+_ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
 
 
 @cause(
@@ -141,7 +141,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
     Fix: switch ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` shows SrcValid-), or `iommu=pt`; to confirm,
     start once with NCCL_NET_GDR_LEVEL=LOC.
     """
-    hinted = any(True for _ in log.having(_ACS_HINT))
+    hinted = any(True for _ in log.having(*_ACS_HINTS))
     for event, found in _completions(log, *_ACCESS):
         local = found.status in (4, 8)
         codes = ("p2p-broken-acs-iommu", "kernel-pin-failure") if local else ("p2p-broken-acs-iommu", "rank-crashed")

@@ -116,7 +116,7 @@ def nvls_left_out(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
 
 
-_SIMPLE = ("falling back to simple order",)
+_SIMPLE = ("falling back to simple order", "run the container without '--net host'")
 
 
 @cause(
