@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Awaitable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
+from ncclprobe import bounds
 from ncclprobe.errors import NcclprobeError
 
 T = TypeVar("T")
@@ -44,8 +45,6 @@ Kind = Literal[
     "garbled",
 ]
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""
 
 SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
@@ -58,8 +57,6 @@ _BY_TOKEN, _BY_CREDENTIAL = b"token", b"munge"
 _NONCE_BYTES = 16
 _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
-_MAX_CREDENTIAL_BYTES = 8 << 10
-_INT_DIGITS = 18  # fits 64 bits, as do all counters of the kernel that we pass on
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _STRANGERS_PATIENCE_S = 1.0  # contract, Manners: leave within a second where the answer is not ours
 _BY_ERRNO: dict[int, Kind] = {
@@ -128,7 +125,7 @@ class Wire:
         self._writer.write(len(body).to_bytes(4, "big") + mac + body)
         await _by(deadline, self._writer.drain(), "took nothing more")
 
-    async def receive(self, deadline: float, limit: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
+    async def receive(self, deadline: float, limit: int = bounds.MESSAGE_BYTES) -> dict[str, Any]:
         """Return the next message, of at most `limit` bytes of JSON. Raises WireError."""
         head = await _by(deadline, self._reader.readexactly(4 + _MAC_BYTES), "said nothing")
         nbytes = int.from_bytes(head[:4], "big")
@@ -250,7 +247,7 @@ async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
 async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
     head = await _by(deadline, reader.readexactly(4), "said nothing")
     nbytes = int.from_bytes(head, "big")
-    if nbytes > _MAX_CREDENTIAL_BYTES:
+    if nbytes > bounds.CREDENTIAL_BYTES:
         raise WireError("too-big", f"announced a credential of {nbytes} bytes")
     return await _by(deadline, reader.readexactly(nbytes), "stopped within its credential")
 
@@ -341,7 +338,7 @@ def _float(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if len(text) > _INT_DIGITS:
+    if len(text) > bounds.WHOLE_DIGITS:
         raise ValueError(text)
     return int(text)
 

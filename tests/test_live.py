@@ -14,7 +14,8 @@ import pytest
 
 from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
 from ncclprobe.host.command import run
-from ncclprobe.host.live import LiveHost, sanitised, within
+from ncclprobe.host.live import LiveHost, within
+from ncclprobe.host.settings import sanitised
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -18,17 +20,17 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import dump
+from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Every
-from ncclprobe.model.hostlist import MAX_NAMES
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
-_WAIT_S = 30.0
+_WAIT_S, _TIMEOUT_S = 30.0, 120.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
@@ -44,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.expect_gpus and options.backend == "gloo":
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
@@ -64,9 +67,7 @@ def main(argv: Sequence[str]) -> int:
         return report
 
     if options.captures:
-        snapshots = replayed(options.captures, collectors)
-        absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
-        return judge(snapshots, absent).exit_code
+        return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         snapshot, answers = observed(collectors, question.clock + options.timeout, given)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
-        return judge([snapshot]).exit_code
+        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
     from ncclprobe.cluster.gather import Part, Times, assemble
     from ncclprobe.cluster.rendezvous.token import find_token
 
@@ -90,6 +91,26 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
+    """Deliver what `judge` makes within --timeout, and return its exit code; it is left behind where time is over."""
+    try:
+        report = until(question.clock + options.timeout, judge)
+    except TimeoutError:
+        print("ncclprobe: no time was left to judge within --timeout; nothing was judged", file=sys.stderr, flush=True)
+        return ExitCode.INCONCLUSIVE
+    delivery.deliver(report, options)
+    return report.exit_code
+
+
+def _judge_captures(
+    options: argparse.Namespace, question: diagnose.Question, collectors: Sequence[Collector]
+) -> Report:
+    """Judge the machines of captures. Raises UsageError."""
+    snapshots = replayed(options.captures, collectors)
+    absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
+    return diagnose.diagnose(question, snapshots, missing=absent)
 
 
 def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> None:
@@ -107,22 +128,24 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
     """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
-    from ncclprobe.commands.run_files import expected_bands  # imports of what was measured, which others do without
-    from ncclprobe.engine import measured
-
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
     question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
-    run = measured.run_facts(RunLog.read(logs[0]))
-    captures = [path for path in options.captures if path not in logs]
+    return _deliver(options, question, partial(_report_of_run, options, question, logs[0]))
+
+
+def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log: Path) -> Report:
+    from ncclprobe.commands.run_files import expected_bands  # imports of what was measured, which others do without
+    from ncclprobe.engine import measured
+
+    run = measured.run_facts(RunLog.read(log))
+    captures = [path for path in options.captures if path != log]
     snapshots = replayed(captures, discover("ncclprobe.facts", Collector, diagnose.MACHINE))
     if options.expect:
         run = measured.expecting(run, expected_bands(options.expect), options.expect)
     elif options.rejudge:
         run = measured.rejudged(run, snapshots)
-    report = diagnose.diagnose(question, snapshots, run)
-    delivery.deliver(report, options)
-    return report.exit_code
+    return diagnose.diagnose(question, snapshots, run)
 
 
 def _below(limit: int) -> Callable[[str], int]:
@@ -183,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
-    add("--nnodes", type=_below(MAX_NAMES + 1), metavar="N",
+    add("--nnodes", type=_below(bounds.HOST_NAMES + 1), metavar="N",
         help="Check N nodes together (default: as the launcher says).")  # fmt: skip
     add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
@@ -201,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
-    add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS",
-        help="End after so many seconds (default: %(default)g).")  # fmt: skip
+    add("--timeout", type=arguments.positive, metavar="SECONDS",
+        help=f"End after so many seconds (default: {_TIMEOUT_S:g}; of captures: when all are judged).")  # fmt: skip
     arguments.arguments(parser)
     return parser

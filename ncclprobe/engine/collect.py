@@ -6,13 +6,15 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.traces import Traces
+from ncclprobe.engine.typed import misfit
 from ncclprobe.errors import HostError, ParseError
 from ncclprobe.host import Host
-from ncclprobe.host.capture import Replay
+from ncclprobe.host.capture import Recorder, Replay
 from ncclprobe.model.rules import Collector, Need
 from ncclprobe.model.snapshot import Absent
 
 Facts = dict[type, Any]
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 
 
 def collect(
@@ -76,10 +78,12 @@ def _learn(collector: Collector, *, host: Host, facts: Facts, traces: Traces | N
 def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
     """What the collector makes of the host's answers, or why it makes nothing of them."""
     try:
-        return collector.run(host, *given)
+        fact = collector.run(host, *given)
+        wrong = "" if isinstance(host, Recorder) else misfit(fact, collector.produces)  # live JSON is of our own making
+        return Absent(f"not understood: {collector.produces.__name__}{wrong}", "ParseError") if wrong else fact
     except HostError as refusal:
         return Absent(str(refusal), type(refusal).__name__)
-    except (ParseError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError) as error:
+    except (ParseError, *_NOT_UNDERSTOOD) as error:
         # A capture may hold any text as an answer, and a machine may have no process or thread left to give.
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
 

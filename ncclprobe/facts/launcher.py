@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, counts, is_task, recognise, run_id
@@ -257,8 +258,14 @@ def _missing(name: str, launch: Launch) -> Problem:
     return Problem(name, message)
 
 
+_MOST = {"world_size": bounds.JOB_RANKS, "local_world_size": bounds.NODE_RANKS, "nnodes": bounds.HOST_NAMES}
+
+
 def _contradictions(launch: Launch) -> Iterator[Problem]:
     names = dict(launch.origins)
+    for field, most in _MOST.items():
+        if (getattr(launch, field) or 0) > most:
+            yield Problem(_short(names, field), f"is {getattr(launch, field)}, more than any job has: {most:,}")
     for part, whole in _WHOLE:
         index, count = getattr(launch, part), getattr(launch, whole)
         if count is not None and count < 1:

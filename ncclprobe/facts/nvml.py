@@ -5,7 +5,8 @@ Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and N
 
 from typing import Any, Literal
 
-from ncclprobe.errors import Failed, Missing
+from ncclprobe import bounds
+from ncclprobe.errors import Failed, Missing, ParseError
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -27,6 +28,7 @@ _TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says
     6: "access-timeout-recovery",
 }
 _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
+_UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
@@ -48,8 +50,10 @@ class GpuFabric(Struct, frozen=True):
 class Gpu(Struct, frozen=True):
     """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
 
-    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the
-    next reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
+    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `mig_pending` and
+    `ecc_pending` are what the next reset or reboot will bring. `ecc_since_reset` and `ecc_ever` count uncorrectable
+    errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
+    than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
     `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
     the machine that are nearest. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
     """
@@ -68,9 +72,13 @@ class Gpu(Struct, frozen=True):
     pcie_max_width: int | Absent = NOT_ASKED
     compute_mode: ComputeMode | Absent = NOT_ASKED
     mig: bool | Absent = NOT_ASKED
+    mig_pending: bool | Absent = NOT_ASKED
     persistence: bool | Absent = NOT_ASKED
     ecc: bool | Absent = NOT_ASKED
     ecc_pending: bool | Absent = NOT_ASKED
+    ecc_since_reset: int | Absent = NOT_ASKED
+    ecc_ever: int | Absent = NOT_ASKED
+    sram_worn: bool | Absent = NOT_ASKED
     remap_pending: bool | Absent = NOT_ASKED
     remap_failed: bool | Absent = NOT_ASKED
     throttle: tuple[str, ...] | Absent = NOT_ASKED
@@ -99,6 +107,8 @@ def nvml(host: Host) -> Gpus:
     count = ask(host, number, "nvmlDeviceGetCount")
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
+    if count > bounds.NVML_DEVICES:
+        raise ParseError(f"NVML counts {count} GPUs: no node has so many")
     code = ask(host, number, "nvmlSystemGetCudaDriverVersion")
     return Gpus(
         all=tuple(_gpu(host, index) for index in range(count)),
@@ -129,6 +139,9 @@ def _memory(host: Host, index: int) -> dict[str, Any]:
         **_both(("memory_bytes", "memory_used_bytes"), size),
         **_both(("remap_pending", "remap_failed"), learn(host, _remaps, "nvmlDeviceGetRemappedRows", index)),
         **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
+        "ecc_since_reset": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _VOLATILE),
+        "ecc_ever": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _AGGREGATE),
+        "sram_worn": learn(host, _worn, "nvmlDeviceGetSramEccErrorStatus", index),
         "bar1_bytes": learn(host, _bar1, "nvmlDeviceGetBAR1MemoryInfo", index),
     }
 
@@ -145,7 +158,7 @@ def _pcie(host: Host, index: int) -> dict[str, Any]:
 def _modes(host: Host, index: int) -> dict[str, Any]:
     return {
         "compute_mode": learn(host, _compute_mode, "nvmlDeviceGetComputeMode", index),
-        "mig": learn(host, _now, "nvmlDeviceGetMigMode", index),
+        **_both(("mig", "mig_pending"), learn(host, _now_and_next, "nvmlDeviceGetMigMode", index)),
         "persistence": learn(host, _on, "nvmlDeviceGetPersistenceMode", index),
         "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
         "compute": learn(host, _capability, "nvmlDeviceGetCudaComputeCapability", index),
@@ -191,10 +204,6 @@ def _on(mode: Any) -> bool:
     return bool(number(mode))
 
 
-def _now(modes: list[int]) -> bool:
-    return _now_and_next(modes)[0]
-
-
 def _capability(version: list[int]) -> tuple[int, int]:
     major, minor = map(number, version)
     return major, minor
@@ -203,6 +212,10 @@ def _capability(version: list[int]) -> tuple[int, int]:
 def _now_and_next(modes: list[int]) -> tuple[bool, bool]:
     current, pending = map(number, modes)
     return bool(current), bool(pending)
+
+
+def _worn(status: dict[str, Any]) -> bool:
+    return bool(number(status["bThresholdExceeded"]))
 
 
 def _remaps(counts: list[int]) -> tuple[bool, bool]:

@@ -20,16 +20,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
+from ncclprobe.host.settings import encodable, recorded
 
-MAX_ANSWER_BYTES = 16 << 20
-MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
-"""Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
-_WORDS = re.compile(r"([\s,]+)")
 _CHUNK_BYTES = 64 << 10
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
@@ -116,51 +114,14 @@ class LiveHost:
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
 
 
-def encodable(text: str) -> str:
-    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def sanitised(value: str) -> str:
-    """Return a setting without what may be secret in it: user information before an @, and a URL's query.
-
-    In one pass over the text: who sets a variable chooses its length.
-    """
-    return "".join(map(_without_secrets, _WORDS.split(encodable(value))))
-
-
-def recorded(name: str, value: str) -> str:
-    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
-    return sanitised(value[: MOST_OF_A_PATH if name.endswith("PATH") else MOST_OF_A_VALUE])
-
-
-def _without_secrets(word: str) -> str:
-    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
-    scheme, slashes, rest = word.partition("://")
-    rest = rest.rpartition("@")[2] if slashes else ""
-    address, query, _ = rest.partition("?")
-    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
-
-
-def _without_user(word: str) -> str:
-    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
-    head, at, tail = word.rpartition("@")
-    start = 0
-    for place, character in enumerate(head):
-        if character in "/=":
-            start = place + 1
-        elif character == ":" and place > start:
-            return head[:start] + tail
-    return word if at else tail
-
-
 def _read(path: str) -> str:
-    """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
-    at once.
+    """Return the file's text, at most bounds.ANSWER_BYTES of it.
+
+    The kernel allocates what is asked of /proc/sys at once.
     """
     text = bytearray()
     with FileIO(path) as file:
-        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        while len(text) < bounds.ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
 
@@ -215,6 +176,12 @@ def _list(path: str, pattern: str = "*") -> str:
 def _names(path: str) -> list[str]:
     with os.scandir(path) as entries:
         return [entry.name for entry in entries]
+
+
+def _among(path: str, *names: str) -> str:
+    """Return those of `names` that are in a folder, in their order. No such folder is an error."""
+    here = {*_names(path)}
+    return json.dumps([name for name in names if name in here])
 
 
 def _link(path: str) -> str:
@@ -324,6 +291,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "stat": _stat,
     "mapped": _mapped,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
+    "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
+    "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
@@ -344,5 +314,7 @@ _PATIENCE_S = {
     "packages": 10.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
+    "elf_texts": 10.0,
+    "elf_symbols": 10.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

@@ -1,7 +1,9 @@
 """Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
 
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -69,6 +71,33 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     return cast(T, answer)
 
 
+def until(deadline: float, work: Callable[[], T]) -> T:
+    """Return what `work` returns, or raise what it raises; TimeoutError at `deadline` (time.monotonic()), where it is
+    left behind.
+    """
+    if deadline == math.inf:
+        return work()
+    outcome: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+    def attempt() -> None:
+        try:
+            outcome.put((True, work()))
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting thread
+            outcome.put((False, error))
+
+    try:
+        threading.Thread(target=attempt, daemon=True).start()
+    except RuntimeError:  # no thread is left to this process, and so no way to leave the work behind
+        return work()
+    try:
+        returned, value = outcome.get(timeout=max(0.0, deadline - time.monotonic()))
+    except Empty:
+        raise TimeoutError from None
+    if not returned:
+        raise value
+    return cast(T, value)
+
+
 def _hired(what: str) -> _Worker:
     try:
         return _Worker()
@@ -79,5 +108,7 @@ def _hired(what: str) -> _Worker:
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
+    except MemoryError:
+        return None, Failed("this process may take no more memory (ulimit -v)")
     except (OSError, HostError, ValueError) as error:
         return None, error

@@ -14,7 +14,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.report import causes, digest, pairs, training
-from ncclprobe.report.text import verdict_line
+from ncclprobe.report.digest import verdict_line
 from ncclprobe.units import printable, size
 
 MOST_BYTES = 900_000
@@ -183,7 +183,7 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - blame: {text(digest.blamed(finding, problem.nodes))}")
+        lines.append(f"  - {text(digest.blamed(finding, problem.nodes))}")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from ncclprobe.errors import Denied, HostError, Missing
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.named_files import log_folder, named_files, topology_file
 from ncclprobe.facts.nccl_conf import Settings, nccl_conf
 from ncclprobe.host import Question
@@ -25,7 +26,7 @@ def settings(**values: str) -> Settings:
 
 
 def test_nothing_is_asked_where_nothing_is_named() -> None:
-    found = named_files.run(Replay({}), Settings())
+    found = named_files.run(Replay({}), Settings(), Loader())
     assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
 
 
@@ -62,7 +63,7 @@ def test_what_is_named_is_looked_at() -> None:
         ("stat", "/opt/c.so"): Denied("permission denied"),
     }
     named = settings(NCCL_DEBUG_FILE="/logs/%p", NCCL_NET_PLUGIN="/opt/a.so,/opt/b.so", NCCL_TUNER_PLUGIN="/opt/c.so")
-    found = named_files.run(Replay(answers), named)
+    found = named_files.run(Replay(answers), named, Loader())
     assert found.log_writable is False
     assert (found.libraries["/opt/a.so"], found.libraries["/opt/b.so"]) == (True, False)
     assert isinstance(found.libraries["/opt/c.so"], Absent)
@@ -80,3 +81,22 @@ def test_the_settings_say_which_files_could_not_be_read() -> None:
         ("/etc/nccl.conf", None),
     ]
     assert found.get("NCCL_DEBUG") == "WARN"
+
+
+def test_a_plugin_named_without_its_folder_is_looked_for_where_the_loader_looks() -> None:
+    answers: dict[Question, str | HostError] = {
+        ("stat", "/opt/ours/libours.so"): "{}",
+        **{("stat", f"{folder}/libours.so"): Missing("no such file") for folder in DEFAULT_FOLDERS},
+        **{("stat", f"{folder}/libnope.so"): Missing("no such file") for folder in ("/opt/ours", *DEFAULT_FOLDERS)},
+        ("ld_cache", "libnope.so"): "[]",
+        ("ld_cache", "libours.so"): "[]",
+    }
+    named = settings(NCCL_NET_PLUGIN="libours.so,libnccl-net-x.so,none", NCCL_TUNER_PLUGIN="libnope.so")
+    found = named_files.run(Replay(answers), named, Loader(library_path=("/opt/ours",)))
+    assert found.libraries == {"libours.so": True, "libnope.so": False}
+
+
+def test_a_library_that_only_the_loaders_cache_knows_is_there() -> None:
+    answers: dict[Question, str | HostError] = {("ld_cache", "libours.so"): '[["libours.so", "/opt/x/libours.so"]]'}
+    found = named_files.run(Replay(answers), settings(NCCL_TUNER_PLUGIN="libours.so"), Loader())
+    assert found.libraries == {"libours.so": True}

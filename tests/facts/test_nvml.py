@@ -95,9 +95,13 @@ def test_a_gpu_in_full(box: Callable[..., Box]) -> None:
         pcie_max_width=16,
         compute_mode="default",
         mig=False,
+        mig_pending=False,
         persistence=True,
         ecc=True,
         ecc_pending=True,
+        ecc_since_reset=0,
+        ecc_ever=0,
+        sram_worn=False,
         remap_pending=False,
         remap_failed=False,
         throttle=("gpu-idle",),
@@ -216,7 +220,14 @@ def test_eight_gpus_with_18_links_take_this_many_calls_and_questions(box: Callab
     assert calls["nvmlDeviceGetHandleByIndex_v2"] == 8
     assert calls["nvmlDeviceGetFieldValues"] == 16
     assert calls["nvmlDeviceGetP2PStatus"] == 3 * 8 * 7
-    assert (calls.total(), seen.questions) == (645, 220)
+    assert (calls.total(), seen.questions) == (669, 244)
+
+
+def test_uncorrectable_errors_of_memory_are_counted(box: Callable[..., Box], old: Path) -> None:
+    gpus = box(gpus=2, ecc=1).gpus.all
+    assert [(gpu.ecc_since_reset, gpu.ecc_ever, gpu.sram_worn) for gpu in gpus] == [(0, 0, False), (3, 5, True)]
+    before = box(old, gpus=1, ecc=0).gpus.all[0]
+    assert (before.ecc_since_reset, before.sram_worn.refused) == (3, "Missing")
 
 
 ANSWERS: dict[Any, Any] = {

@@ -136,6 +136,9 @@ class Answers:
     def _names(self, path: str, pattern: str = "*") -> str:
         return json.dumps(sorted(name for name in self._folders[path] if fnmatch.fnmatchcase(name, pattern)))
 
+    def _among(self, path: str, *names: str) -> str:
+        return json.dumps([name for name in names if name in self._folders[path]])
+
     def _texts(self, path: str, but: str = "") -> str:
         texts = {name: self._read(f"{path}/{name}").strip() for name in sorted(self._folders[path])}
         return json.dumps({name: text for name, text in texts.items() if not but or text != but})
@@ -164,5 +167,6 @@ _ASKING: dict[str, Callable[..., str]] = {
     "access": Answers._access,
     "stat": lambda self, path: self._read(path),
     "elf": Answers._read,
+    "among": Answers._among,
     "module": Answers._read,
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ncclprobe.errors import Failed, HostError, Missing
+from zoo import software
 from zoo.answers import Answers
 from zoo.description import Machine
 from zoo.pci import DEVICES, functions
@@ -67,6 +68,36 @@ def gone(*paths: str) -> Change:
     def change(here: Answers) -> None:
         for path in paths:
             here.said["read", path] = Missing(f"read {path}: not there")
+
+    return change
+
+
+def no_library(path: str) -> Change:
+    """A library that is not there."""
+    return says(Missing(f"elf {path}: not there"), "elf", path)
+
+
+def shared_library(path: str, *functions: str, version: str) -> Change:
+    """A libnccl with these functions, and its version among its constants."""
+
+    def change(here: Answers) -> None:
+        software.library(here, path, "libc.so.6")
+        here.said["elf_texts", path, "NCCL version 2."] = json.dumps([f"NCCL version {version}+cuda12.3"])
+        here.said["elf_symbols", path, "nccl"] = json.dumps({"defined": functions, "undefined": []})
+
+    return change
+
+
+def calls(path: str, *functions: str) -> Change:
+    """The functions of NCCL that a library calls."""
+    return says(json.dumps({"defined": [], "undefined": functions}), "elf_symbols", path, "nccl")
+
+
+def dynamic(path: str, **told: Any) -> Change:
+    """Some of what a library says of itself."""
+
+    def change(here: Answers) -> None:
+        here.said["elf", path] = json.dumps(json.loads(here.ask("elf", path)) | told)
 
     return change
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from ncclprobe import bounds
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
@@ -26,7 +27,6 @@ Resolve = Callable[[str], Sequence[str]]
 _CONNECT_S = 3.5
 """For one address: the kernel repeats an unanswered SYN after 1 s and 3 s (tcp_syn_retries, tcp(7))."""
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
-_MAX_ADDRESSES = 8
 _ENOUGH = {  # calls, a second apart, of something that is there and does not seem to be ours
     "foreign": 3,
     "stranger": 3,
@@ -87,7 +87,7 @@ async def _round(
     """Try every address once."""
     started = time.monotonic()
     try:
-        addresses = tuple(await run_in_thread(lambda: resolve(reach.target), deadline))[:_MAX_ADDRESSES]
+        addresses = tuple(await run_in_thread(lambda: resolve(reach.target), deadline))[: bounds.RESOLVED_ADDRESSES]
         trouble = "resolves to nothing"
     except TimeoutError:
         addresses, trouble = (), "no answer from the resolver"

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
+from ncclprobe.report.digest import none_judged
 from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
 from ncclprobe.report.html.legible import breaks, folded, micros, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
-from ncclprobe.report.text import none_judged
 from ncclprobe.units import plural, size
 
 HERE = Path(__file__).resolve().parent
