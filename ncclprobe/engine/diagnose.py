@@ -100,7 +100,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local))
+    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
 
 
 def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
@@ -139,6 +139,7 @@ def diagnose(
     else:
         from ncclprobe.engine import explained  # and with it the readers of logs
 
+        notes = (*notes, *explained.notes(left))
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
