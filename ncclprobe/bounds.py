@@ -35,6 +35,8 @@ TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e1
 the largest number."""
 TOPO_BYTES = 16 << 20
 """A saved topology matrix."""
+TOPO_DEVICES, TOPO_NAME = 128, 64
+"""Devices of a matrix that is judged, and letters of a name: machines have up to 16 GPUs and some 30 NICs."""
 
 # Numbers that were measured elsewhere.
 LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15

@@ -165,6 +165,12 @@ def test_two_machines_in_one_text_are_judged_apart() -> None:
     assert found == [("1", Status.PASS), ("2", Status.FAIL)]
 
 
+@pytest.mark.parametrize("gpus", [("GPU" + "1" * 5000,), tuple(f"GPU{n}" for n in range(1000))])
+def test_a_matrix_of_no_machine_is_not_judged(gpus: tuple[str, ...]) -> None:
+    huge = Matrix("topo-m", gpus, (), {gpu: {gpu: "X"} for gpu in gpus}, (), (), ())
+    assert {verdict.status for verdict in judged((huge,), "FILE")} == {Status.UNKNOWN}
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[int, list[list[str]]]:
     """The words of a machine whose tree is known: a device's place is its NUMA node, bridge, port and two switches."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ncclprobe import bounds
+from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -31,6 +31,7 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -78,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -95,6 +97,11 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _look_s(timeout_s: float) -> float:
+    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
 def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:

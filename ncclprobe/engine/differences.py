@@ -36,8 +36,12 @@ class _Step(Struct, frozen=True):
 
 
 def differences(one: Any, other: Any, name: str) -> list[Difference]:
-    """Return what differs between two values of `name`, from left to right."""
-    return [Difference(_where(path), *_apart(here, there)) for path, here, there in _walk(one, other, (_Step(name),))]
+    """Return what differs between two values of `name`, words before numbers; what differs in the same way once."""
+    found: dict[tuple[str, str], Difference] = {}
+    for path, here, there in _walk(one, other, (_Step(name),)):
+        both = _apart(here, there)
+        found.setdefault(both, Difference(_where(path), *both))
+    return sorted(found.values(), key=lambda each: each.here.replace(".", "").isdigit())
 
 
 def _apart(here: Any, there: Any) -> tuple[str, str]:
@@ -54,7 +58,7 @@ def _apart(here: Any, there: Any) -> tuple[str, str]:
 def _walk(one: Any, other: Any, path: tuple[_Step, ...]) -> Iterator[tuple[tuple[_Step, ...], Any, Any]]:
     if one == other:
         return
-    if isinstance(one, Setting) or isinstance(other, Setting) or not _alike(one, other):
+    if isinstance(one, Setting) or isinstance(other, Setting) or not _comparable(one, other):
         yield path, one, other
         return
     mine, others = _parts(one), _parts(other)
@@ -62,7 +66,7 @@ def _walk(one: Any, other: Any, path: tuple[_Step, ...]) -> Iterator[tuple[tuple
         yield from _walk(mine.get(step, _MISSING), others.get(step, _MISSING), (*path, step))
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _comparable(one: Any, other: Any) -> bool:
     """Return whether two values can be compared part by part."""
     if isinstance(one, Absent) or isinstance(other, Absent):
         return False

@@ -13,6 +13,7 @@ from ncclprobe.nccl.parameters import nearest, table
 from ncclprobe.units import plural, printable
 
 _MOST_SUGGESTED = 3
+_NAME = 30  # of a name's column; few are longer, and push their text aside
 
 
 def entry(wanted: str) -> list[str]:
@@ -37,7 +38,7 @@ def _group(prefix: str, checks: dict[str, Check]) -> Iterator[str]:
     ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
     names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
     rows = [(each, checks[each].title) for each in ids] or [(each, purpose(table()[each])) for each in names]
-    width = max((len(name) for name, _ in rows), default=0)
+    width = min(max((len(name) for name, _ in rows), default=0), _NAME)
     for name, text in rows:
         line = f"{name:<{width}}  {text}"
         yield line if len(line) <= COLUMNS else f"{line[: COLUMNS - 2].rstrip()} …"
@@ -51,9 +52,9 @@ def _near(wanted: str, checks: dict[str, Check]) -> list[str]:
     upper = wanted.upper()
     corrected = [name] if (name := nearest(upper)) else []
     within = [name for name in table() if len(wanted) > 3 and name.endswith(f"_{upper}")]
-    alike = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
-    alike += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
-    alike += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
-    found = dict.fromkeys((*corrected, *within, *alike))
+    similar = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
+    similar += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
+    similar += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
+    found = dict.fromkeys((*corrected, *within, *similar))
     likeness = {each: difflib.SequenceMatcher(None, each.upper(), upper).ratio() for each in found}
     return sorted(found, key=lambda each: -likeness[each])[:_MOST_SUGGESTED]

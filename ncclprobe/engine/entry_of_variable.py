@@ -67,13 +67,14 @@ def of_variable(parameter: Parameter) -> list[str]:
 
 
 def purpose(parameter: Parameter) -> str:
-    """Return what a variable does in a sentence; where nobody says so, that."""
+    """Return what a variable does in a sentence, or that it is not documented."""
     meaning = meanings().get(parameter.name)
     if meaning:
         return meaning.does
     if parameter.owner == "none":
         return "Nothing: no known release reads it."
-    return f"Not documented; read by {_READERS.get(parameter.owner, parameter.owner)}."
+    how = "Not documented by NVIDIA" if parameter.owner == "nccl" else "Not described here"
+    return f"{how}; read by {_READERS.get(parameter.owner, parameter.owner)}."
 
 
 def readers(parameter: Parameter) -> str:
@@ -87,7 +88,8 @@ def readers(parameter: Parameter) -> str:
 
 
 def _values(parameter: Parameter) -> str:
-    kind = _TYPES.get(parameter.type, parameter.type)
+    numbered = parameter.type == "enum" and parameter.low is not None
+    kind = _TYPES["int" if numbered else parameter.type]
     if parameter.words:
         case = ", in any case" if parameter.any_case else ""
         return f"{', '.join(parameter.words)}{case}"
@@ -136,7 +138,7 @@ def _misspelt(name: str) -> str:
 
 
 def _healthy(parameter: Parameter) -> str:
-    """Return a value that is allowed, of a variable that nobody describes."""
+    """Return a value that is allowed, of a variable that is not described."""
     if parameter.words:
         return parameter.words[0]
     if parameter.type in ("bool", "int", "size") or parameter.low is not None:

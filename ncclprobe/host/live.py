@@ -13,7 +13,7 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -85,7 +85,7 @@ class LiveHost:
             return run(rest, patience_s)
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
-        return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
+        return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
 
     def close(self) -> None:
         """Let go of the NVML child."""
@@ -111,6 +111,37 @@ class LiveHost:
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
+
+
+def _looked(kind: str, rest: Sequence[str]) -> str:
+    """Return what a source of this process's own says. Raises Failed where the kernel's files are hidden: what cannot
+    be seen is not known to be missing.
+    """
+    try:
+        answer = _SOURCES[kind](*rest)
+    except (FileNotFoundError, NotADirectoryError):
+        if rest and (why := hidden(rest[0])):
+            raise Failed(f"{kind} {rest[0]}: {why}") from None
+        raise
+    if kind == "list" and answer == "[]" and (why := hidden(rest[0])):
+        raise Failed(f"list {rest[0]}: {why}")
+    return answer
+
+
+def hidden(path: str) -> str:
+    """Return why the kernel does not show `path` here, and what would help; empty where it shows what there is.
+
+    A container may have no /proc or /sys, or an empty file system mounted over a part of it.
+    """
+    for root, always, parts in _KERNEL_TREES:
+        if path.startswith(f"{root}/"):
+            shown = f"start the container with the machine's {root} (docker run -v {root}:{root}:ro)"
+            if not Path(always).exists():
+                return f"{root} is hidden from this process; {shown}"
+            seen = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+            if path.startswith(parts) and seen.stat().st_dev != Path(root).stat().st_dev:
+                return f"something else is mounted over {seen}; {shown}"
+    return ""
 
 
 def _read(path: str) -> str:
@@ -283,6 +314,12 @@ def _module(name: str) -> str:
         raise Missing(f"Python module {name}: not installed")
     return found.origin
 
+
+_KERNEL_TREES = (
+    ("/proc", "/proc/self/stat", ("/proc/net", "/proc/sys")),
+    ("/sys", "/sys/class", ("/sys/class", "/sys/bus", "/sys/devices", "/sys/module")),
+)
+"""A tree of the kernel's, what it always has, and those of its parts that no other file system is mounted over."""
 
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,

@@ -282,8 +282,7 @@ class Redactor:
         """Replace in the name of a file or folder what is known, what identifies, and what no other site has."""
         if "/" in text:
             return self.text(text)
-        known = _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))
-        return renamed(known, self._new.name)
+        return renamed(self._free(text), self._new.name)
 
     def _free(self, text: str) -> str:
         return _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations, product
 from typing import Any, cast, get_args
 
+from ncclprobe import bounds
 from ncclprobe.facts.gpudirect import PATHS, GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
@@ -38,6 +39,9 @@ _LINK = PcieLink(None, None, None, None)
 def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
     """Return the facts that a matrix yields. `peers`: the table of peer-to-peer status printed of the same GPUs."""
     names = (*matrix.gpus, *matrix.nics)
+    if len(names) > bounds.TOPO_DEVICES or max(map(len, names)) > bounds.TOPO_NAME:
+        why = f"{len(names)} devices, or names of more than {bounds.TOPO_NAME} letters, are no machine's"
+        return dict.fromkeys((Gpus, NvLinks, NvlinkStatus, Pci, Fabric, PeerAccess), Absent(why))
     words = _words(matrix)
     table = matrix if matrix.kind == "p2p" else peers
     nvlinks, unsaid = _nvlinks(matrix, words), Absent("a matrix does not say")
@@ -110,7 +114,7 @@ def _direct(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[st
     """Return the links of GPUs without NVSwitches to each other, where that is all that they have.
 
     That is so with bridges, where all GPUs have equally many, and where each is linked to each other one. Of the last,
-    words above the usual one are cut down to it: they are of other links beside those of the mesh (V100).
+    words above the usual one are cut down to it: they count further links than those of the mesh (V100).
     """
     peers = {gpu: {other for other, n in row.items() if n} for gpu, row in of_each.items()}
     sums = {sum(row.values()) for row in of_each.values()}
