@@ -39,7 +39,7 @@ _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE
 def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
     """RoCE ports of nodes of one kind mark or slow their traffic differently.
 
-    Right: RoCE ports of nodes of one kind mark and slow their traffic alike.
+    Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
     Why: switches queue and pause by what the packets are marked with: a node whose traffic class is another is dropped
     where the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
     Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
