@@ -139,6 +139,7 @@ def diagnose(
     else:
         from ncclprobe.engine import explained  # and with it the readers of logs
 
+        notes = (*notes, *explained.notes(left))
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)

@@ -90,7 +90,8 @@ class Redactor:
             self._learn_host(node.name)
             self._learn_host(node.hostname)
         compared = (name for verdict in report.checks for finding in verdict.findings for name in finding.nodes)
-        for name in (*report.missing_nodes, *compared):
+        of_logs = {*(each.host for each in report.ranks), *(each.host for each in report.timeline)}
+        for name in (*report.missing_nodes, *compared, *of_logs):
             self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})

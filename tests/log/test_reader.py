@@ -271,3 +271,17 @@ def test_a_compressed_log_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Pa
     blocks = Blocks(LeftFile(str(path)))
     list(blocks)
     assert "ends early" in blocks.cut
+
+
+def test_containers_that_share_host_and_process_number_keep_their_ranks() -> None:
+    init = "n1:1:9 [0] NCCL INFO comm 0x1 rank {} nranks 2 cudaDev 0 busId 7000 commId 0x2 - Init START\n"
+    found = log(a=init.format(0) + f"n1:1:9 {WARN[14:]}\n", b=init.format(1) + f"n1:1:9 {WARN[14:]}\n")
+    assert [event.rank for event in found.events] == [0, 0, 1, 1]
+
+
+def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:
+    found = read(
+        [("a", [b"".join(b"no socket interface %d " % n + b"x" * 4000 + b"\n" for n in range(4000))])], ("no socket",)
+    )
+    assert sum(len(event.text) for event in found.events) < 8_000_000
+    assert len(found.events) == 4000

@@ -114,6 +114,7 @@ def said(
         line=event.line,
         time_s=event.time_s,
         codes=codes,
+        ordered=event.level not in ("ROOT CAUSE", "FAILURE"),
     )
     evidence = seen(log.streams[event.stream].name, event.text, event.line)
     make = fail if severity is Severity.FAIL else warn

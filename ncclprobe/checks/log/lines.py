@@ -59,6 +59,14 @@ def warned(event: LogEvent) -> bool:
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
+_OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI")
+
+
+def of_the_job(event: LogEvent) -> bool:
+    """Return whether the line is of the ranks' own connections: programs also lose those to stores of models and data."""
+    return bool(event.host and event.level == "WARN") or any(text in event.text for text in _OF_THE_JOB)
+
+
 def each(
     log: JobLog, signs: tuple[str, ...], message: str, *, but: tuple[str, ...] = (), **details: Any
 ) -> Iterator[Finding]:
@@ -96,7 +104,7 @@ def of_peer(log: JobLog, address: str) -> dict[str, Any]:
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 
 
-CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ")
+CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ", "HIP failure", "HIP error: ")
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:

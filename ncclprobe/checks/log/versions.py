@@ -18,6 +18,8 @@ _EQUAL = frozenset({
 })  # fmt: skip
 """Both ends of a connection, or all ranks of a communicator, have to have the same value."""
 
+_DIAGNOSED = "NCCL environment: mismatch across"
+
 Process = tuple[str, int | None]
 
 
@@ -37,7 +39,7 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
 
 @cause(
     code="env-mismatch",
-    signs=_SET,
+    signs=(*_SET, _DIAGNOSED),
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
@@ -65,6 +67,8 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
     """
     if not failed(log):
         return
+    for event in log.having(_DIAGNOSED):
+        yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
     for name, values in _settings(log).items():
         if len({value for value, _ in values.values()}) > 1:
             yield from _differing(log, name, values)
@@ -78,7 +82,11 @@ def _differing(log: JobLog, name: str, values: Mapping[Process, tuple[str, LogEv
             yield said(log, event, f"{name} is {value} here and something else on other ranks", subject=name, **JOB)
 
 
-_VERSIONS = ("Mismatched NCCL version detected", "NCCL version mismatch with remote peer")
+_VERSIONS = (
+    "Mismatched NCCL version detected",
+    "Mismatched NCCL git versions detected",
+    "NCCL version mismatch with remote peer",
+)
 _LENGTH = "Message truncated : received "
 _MOST_STRUCT = 1 << 20
 

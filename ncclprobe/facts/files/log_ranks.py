@@ -23,13 +23,15 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
-_HostAndPid = tuple[str, int | None]
+_Process = tuple[int, str, int | None]
+"""A log, a host and a process there: of containers that share a host's name, several may have one number."""
+_EVERY_LOG = -1
 
 
 class _Known(Struct):
     """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
 
-    of: dict[_HostAndPid, tuple[int, int]] = field(default_factory=dict)
+    of: dict[_Process, tuple[int, int]] = field(default_factory=dict)
     inits: Counter[tuple[int, str]] = field(default_factory=Counter)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -40,8 +42,9 @@ class _Known(Struct):
         """Learn what one line says of its process."""
         if event.host and (found := _INIT.search(event.text)):
             rank, size = int(found[1]), int(found[2])
-            if size > self.of.get((event.host, event.pid), (0, 0))[1]:
-                self.of[event.host, event.pid] = rank, size
+            for stream in (event.stream, _EVERY_LOG):
+                if size > self.of.get((stream, event.host, event.pid), (0, 0))[1]:
+                    self.of[stream, event.host, event.pid] = rank, size
         if event.host and (found := _ADDRESS.search(event.text)):
             self.addresses.setdefault(found[1].partition("%")[0], event.host)
         for name, form in (("nccl", _NCCL), ("torch", _TORCH)):
@@ -50,9 +53,16 @@ class _Known(Struct):
         if event.rank is not None and event.local_rank is not None:
             self.locals[event.stream, event.local_rank] = event.rank
         if event.rank is not None and event.pid is not None and event.level in ("ROOT CAUSE", "FAILURE"):
-            self.of.setdefault((event.host, event.pid), (event.rank, 1))
+            self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
         if event.time_s is not None and names_year(event.time_s):
             self.year_of = max(self.year_of, event.time_s)
+
+    def rank_of(self, event: LogEvent) -> int | None:
+        """Return the rank of the process that wrote a line, by its own log or by any."""
+        for stream in (event.stream, _EVERY_LOG):
+            if found := self.of.get((stream, event.host, event.pid)):
+                return found[0]
+        return None
 
 
 def joined(logs: "Sequence[ReadLog]") -> JobLog:
@@ -88,7 +98,7 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     """Return a log, with its rank and host where only one process writes it."""
     processes = {(e.host, e.pid) for e in events if e.host and e.pid is not None}
     ranks = {e.rank for e in events if e.rank is not None}
-    ranks |= {known.of[each][0] for each in processes if each in known.of}
+    ranks |= {rank for event in events if event.pid is not None and (rank := known.rank_of(event)) is not None}
     locals_ = {e.local_rank for e in events if e.local_rank is not None}
     named = _rank_of_name(log.name)
     rank = next(iter(ranks)) if len(ranks) == 1 and len(locals_) <= 1 else named if not ranks else None
@@ -110,8 +120,8 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     rank = event.rank
     if rank is None and event.local_rank is not None:
         rank = known.locals.get((event.stream, event.local_rank))
-    if rank is None and event.pid is not None and (event.host, event.pid) in known.of:
-        rank = known.of[event.host, event.pid][0]
+    if rank is None and event.pid is not None:
+        rank = known.rank_of(event)
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
         rank = stream.rank
     time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)

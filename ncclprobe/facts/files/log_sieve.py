@@ -2,9 +2,9 @@
 
 Searching a block for one literal takes half a nanosecond a byte in CPython, and so does a regular expression that
 begins with one literal character, however many texts go on from there; one that begins with any of several characters
-takes ten times that. So a handful of characters is chosen such that every text has one of them, and texts are searched for
-from that character on, what stands before it being looked at last. Case is folded first, which is cheap and halves the
-characters. A line that is found is then tested for the whole texts.
+takes ten times that. So a handful of characters is chosen such that every text has one of them, and texts are searched
+for from that character on, what stands before it being looked at last. Case is folded first, which is cheap and halves
+the characters. A line that is found is then tested for the whole texts.
 """
 
 import re

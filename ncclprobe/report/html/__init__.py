@@ -9,6 +9,10 @@ from ncclprobe.model.report import Report
 
 def render(report: Report) -> str:
     """Return the whole page. Needs jinja2 (the extra ``html``)."""
+    if report.files:
+        from ncclprobe.report.html import causes
+
+        return causes.page(report)
     from ncclprobe.report.html.page import page  # here, so that asking for no page costs nothing
 
     return page(report)

@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
@@ -32,16 +32,17 @@ _LONGEST_HEADLINE = 240
 
 def page(report: Report) -> str:
     """Return `report` as HTML."""
-    script, found = _read("page.js"), rows(report)
-    return _template().render(
+    script, found = read("page.js"), rows(report)
+    return environment().get_template("page.html.j2").render(
         **_about(report, found), **_found(report, found), **_measured(report), **_nodes(report, found),
-        style=Markup(_read("style.css")), script=Markup(script), script_rules=_hash(script),
+        style=Markup(read("style.css")), script=Markup(script), script_rules=_hash(script),
     )  # fmt: skip
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(
+def environment() -> Environment:
+    """Return what templates are read with: everything is escaped."""
+    made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -49,7 +50,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "rate": rate,
         "micros": micros,
         "size": size,
@@ -58,10 +59,11 @@ def _template() -> Template:
         "breaks": breaks,
         "copyable": copyable,
     }
-    return environment.get_template("page.html.j2")
+    return made
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """Return a file beside this one."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
