@@ -285,3 +285,11 @@ def test_containers_that_share_host_and_process_number_keep_their_ranks() -> Non
 def test_the_index_finds_what_a_search_of_every_line_finds(texts: list[str], signs: list[str]) -> None:
     found = SignIndex(texts).having(tuple(signs))
     assert found == [number for number, text in enumerate(texts) if any(sign in text for sign in signs)]
+
+
+def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:
+    found = read(
+        [("a", [b"".join(b"no socket interface %d " % n + b"x" * 4000 + b"\n" for n in range(4000))])], ("no socket",)
+    )
+    assert sum(len(event.text) for event in found.events) < 8_000_000
+    assert len(found.events) == 4000
