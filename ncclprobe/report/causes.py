@@ -7,7 +7,7 @@ from ncclprobe.model.causes import Cause, Consequence
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
 from ncclprobe.report import digest
-from ncclprobe.report.text import Style, unstyled
+from ncclprobe.report.lines import Style, unstyled
 from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
