@@ -150,6 +150,10 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
+    said: dict[str, Any] = {}
+    if left is not None:
+        said = explained.sections(left, verdicts, question.checks)
+        status, code = explained.conclusion(said["causes"], verdicts)
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -168,7 +172,7 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
-        **({} if left is None else explained.sections(left, verdicts, question.checks)),
+        **said,
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 
