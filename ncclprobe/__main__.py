@@ -1,21 +1,25 @@
 """The ``ncclprobe`` command: run a sub-command, and turn errors into exit codes."""
 
+if __name__ == "__main__":  # `python -m ncclprobe`: the program imports this module itself, and never returns
+    from ncclprobe.start import program
+
+    program()
+
 import argparse
-import atexit
 import contextlib
 import errno
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import __version__
+from ncclprobe import __version__, interrupt
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
-EXIT_INTERRUPTED = 130  # as the shell says it: 128 + SIGINT
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
 _OBJECTS_BEFORE_GC = 50_000
 
@@ -56,11 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _look_for_cycles_rarely() -> None:
     """Set the garbage collector for a short life: values hold no cycles, and searching for some was a sixth of a start.
 
-    At the end nothing is searched, for the kernel takes all memory back at once; but torch's objects hold more than
-    memory, and are let go.
+    At the end nothing is searched: the program leaves without Python's orderly end.
     """
     gc.set_threshold(_OBJECTS_BEFORE_GC)
-    atexit.register(lambda: gc.freeze() if "torch" not in sys.modules else None)
 
 
 def _guarded(argv: list[str]) -> int:
@@ -74,8 +76,11 @@ def _guarded(argv: list[str]) -> int:
     except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_READER_LEFT
-    except KeyboardInterrupt:
-        return _say("interrupted; nothing was judged", EXIT_INTERRUPTED)
+    except KeyboardInterrupt as interrupted:
+        number = getattr(interrupted, "number", signal.SIGINT)
+        return _say("interrupted; nothing was judged", 128 + number)
+    except MemoryError:
+        return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
@@ -88,6 +93,12 @@ def _guarded(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
+    if argv and not argv[0].startswith("-"):
+        import difflib
+
+        near = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
+        raise UsageError(f"{argv[0]} is no command; {hint}")
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 
@@ -139,7 +150,3 @@ def _kept() -> str:
     except OSError:
         return "its traceback could not be written"
     return f"traceback in {file.name}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

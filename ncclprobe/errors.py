@@ -11,7 +11,7 @@
     │   ├─ OutOfTime       the run's own deadline was over before
     │   ├─ Failed          it answered with an error of its own
     │   └─ NotCaptured     the capture being replayed never asked
-    ├─ ParseError      an answer we do not understand                collect(): Absent, counted as our bug
+    ├─ ParseError      an answer we do not understand                collect(): Absent, judge(): UNKNOWN; our bug
     ├─ Unlearned       a check cannot tell: its facts do not say      judge(): UNKNOWN, with the reason
     ├─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
     ├─ WireError       a conversation with another process failed    its kind becomes an outcome: Reach, Path, Trouble

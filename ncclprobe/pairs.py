@@ -1,8 +1,6 @@
 """``torchrun -m ncclprobe.pairs``: the command, where a launcher starts modules."""
 
-import sys
-
-from ncclprobe.__main__ import main
+from ncclprobe.start import program
 
 if __name__ == "__main__":
-    sys.exit(main(["pairs", *sys.argv[1:]]))
+    program("pairs")

@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Awaitable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
+from ncclprobe import bounds
 from ncclprobe.errors import NcclprobeError
 
 T = TypeVar("T")
@@ -44,8 +45,6 @@ Kind = Literal[
     "garbled",
 ]
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""
 
 SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
@@ -58,10 +57,9 @@ _BY_TOKEN, _BY_CREDENTIAL = b"token", b"munge"
 _NONCE_BYTES = 16
 _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
-_MAX_CREDENTIAL_BYTES = 8 << 10
-_INT_DIGITS = 18  # fits 64 bits, as do all counters of the kernel that we pass on
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_STRANGERS_PATIENCE_S = 1.0  # contract, Manners: leave within a second where the answer is not ours
+STRANGERS_PATIENCE_S = 1.0
+"""For a greeting where something that is not ours may listen: leave within a second (contract, Manners)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",
@@ -128,7 +126,7 @@ class Wire:
         self._writer.write(len(body).to_bytes(4, "big") + mac + body)
         await _by(deadline, self._writer.drain(), "took nothing more")
 
-    async def receive(self, deadline: float, limit: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
+    async def receive(self, deadline: float, limit: int = bounds.MESSAGE_BYTES) -> dict[str, Any]:
         """Return the next message, of at most `limit` bytes of JSON. Raises WireError."""
         head = await _by(deadline, self._reader.readexactly(4 + _MAC_BYTES), "said nothing")
         nbytes = int.from_bytes(head[:4], "big")
@@ -173,19 +171,35 @@ class Wire:
         return hmac.digest(self._key, speaker + number.to_bytes(8, "big") + body, hashlib.sha256)
 
 
-async def connect(address: str, port: int, key: Key, deadline: float, source: str = "", *, small: bool = False) -> Wire:
+async def connect(
+    address: str,
+    port: int,
+    key: Key,
+    deadline: float,
+    source: str = "",
+    *,
+    small: bool = False,
+    patience_s: float = STRANGERS_PATIENCE_S,
+) -> Wire:
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
-    `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost.
+    `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost. `patience_s` is for the
+    greeting: a process of ours on a busy node may take longer than what is left to a stranger.
     """
-    return await hail(*await _call(address, port, deadline, source, small), key, deadline)
+    return await hail(*await _call(address, port, deadline, source, small), key, deadline, patience_s)
 
 
-async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
+async def hail(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    key: Key,
+    deadline: float,
+    patience_s: float = STRANGERS_PATIENCE_S,
+) -> Wire:
     """Authenticate as the caller, over an open connection. On failure close it and raise WireError."""
     try:
         mine = _greet(writer, key)
-        theirs = await _answer(reader, min(deadline, time.monotonic() + _STRANGERS_PATIENCE_S))
+        theirs = await _answer(reader, min(deadline, time.monotonic() + patience_s))
         _refuse_other_way(mine, theirs)
         if not isinstance(key, bytes):
             credential, key = await key.offer(deadline)
@@ -250,7 +264,7 @@ async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
 async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
     head = await _by(deadline, reader.readexactly(4), "said nothing")
     nbytes = int.from_bytes(head, "big")
-    if nbytes > _MAX_CREDENTIAL_BYTES:
+    if nbytes > bounds.CREDENTIAL_BYTES:
         raise WireError("too-big", f"announced a credential of {nbytes} bytes")
     return await _by(deadline, reader.readexactly(nbytes), "stopped within its credential")
 
@@ -341,7 +355,7 @@ def _float(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if len(text) > _INT_DIGITS:
+    if len(text) > bounds.WHOLE_DIGITS:
         raise ValueError(text)
     return int(text)
 

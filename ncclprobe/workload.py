@@ -1,8 +1,6 @@
 """``torchrun -m ncclprobe.workload``: the command, where a launcher starts modules."""
 
-import sys
-
-from ncclprobe.__main__ import main
+from ncclprobe.start import program
 
 if __name__ == "__main__":
-    sys.exit(main(["workload", *sys.argv[1:]]))
+    program("workload")

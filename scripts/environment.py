@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make `.venv`, in which everything of scripts/ runs.
 
-    scripts/environment.py [EXTRA ...]        extras of pyproject.toml; `terminal` always comes along
+    scripts/environment.py [EXTRA ...]        extras of pyproject.toml
 
 The caller's Python makes it: $PYTHON, else the one that runs this. Where that Python imports torch, exactly that torch
 is used, because another torch brings another NCCL than the job's: a path file lends `.venv` its packages, and pip
@@ -77,7 +77,7 @@ def make(*extras: str) -> str:
         version=caller.version,
         path=[str(ROOT), *(caller.site if lends else [])],
         pins=_digest(caller.packages if lends else {}),
-        extras=sorted({"terminal", *extras} | (set() if lends else {"torch"})),
+        extras=sorted({*extras} | (set() if lends else {"torch"})),
     )
     had = _read_stamp()
     if had is None or not had.covers(wanted):

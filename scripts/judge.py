@@ -5,8 +5,8 @@
 
 FOLDER holds index.json and the texts that it names; without it, corpus/topo in $NCCLPROBE_SHARED or in `shared` beside
 the checkout, and where that is not there nothing is said of it. Exits with 1 if a planted fault is missed or misnamed,
-or a healthy machine has a finding above a note. Of the corpus' texts everything that is not in them is a healthy
-server's (tests/zoo/rebuilt.py).
+or a healthy machine has a finding above a note. Matrices are judged as `ncclprobe topo` does; around the ports that
+ibstat has printed stands a healthy server (tests/zoo/rebuilt.py).
 """
 
 import argparse
@@ -27,6 +27,7 @@ from ncclprobe.engine.collect import collect  # noqa: E402
 from ncclprobe.engine.diagnose import MACHINE, every_check  # noqa: E402
 from ncclprobe.engine.judge import coverage as count_verdicts  # noqa: E402
 from ncclprobe.engine.judge import judge  # noqa: E402
+from ncclprobe.engine.matrices import judged  # noqa: E402
 from ncclprobe.facts import ibstat, topo_matrix  # noqa: E402
 from ncclprobe.host import Question  # noqa: E402
 from ncclprobe.host.capture import Replay  # noqa: E402
@@ -47,6 +48,7 @@ SAYS_SO = {  # the case's number: check and subject of the finding that says wha
     "088": "ib.gdr GPU0 and GPU1",
     "090": "ib.gdr GPU0",
     "117": "ib.gdr GPU0, GPU1, GPU2, GPU3, GPU4, GPU5, GPU6 and GPU7",
+    "124": "gpu.p2p GPUs",
     "127": "ib.gdr GPU0, GPU1, GPU2 and GPU3",
     "128": "ib.gdr GPU0 and GPU1",
     "135": "ib.gdr GPU4",
@@ -56,9 +58,6 @@ SAYS_SO = {  # the case's number: check and subject of the finding that says wha
     "153": "ib.state mlx5_11:1",
     "154": "ib.state mlx5_2:1",
 }
-WHY_ALARM = {
-    "147": "true: written by hand for a test, with NIC0 and NIC1 on one switch (PIX), and GPU3 near NIC1 only",
-}
 WHY_NOT = {
     "a virtual machine or desktop that shows no tree or NUMA node: NCCL works with it": (
         "003", "014", "028", "058", "103", "104", "119", "120", "125", "126", "180", "182", "183"),
@@ -67,7 +66,7 @@ WHY_NOT = {
     "GPUs share NICs in pairs, and NVLink relays lead to them (PXN): no GPU is worse off than half of the others": (
         "056",),
     "the processors of each GPU come from NVML, not from the matrix": ("027", "044", "110", "111"),
-    "NVML tells P2P status; nothing reads a matrix of it": ("064", "124", "134"),
+    "P2P status of NVLink-bridged pairs, or of PCI, which no check takes from a matrix": ("064", "134"),
     "a text that must be refused, and is": ("099", "184"),
     "a device that goes away under the reader: sysfs lists it or not": ("152",),
 }  # fmt: skip
@@ -138,26 +137,25 @@ def _corpus(folder: Path) -> None:
     print(f"corpus, {healthy} texts without: {looked_at} hold what checks look at, {len(alarms)} alarm")
     for name, pairs in alarms:
         print("\n".join(f"  {name}: {_line(pair)}" for pair in pairs))
-        print(f"      {WHY_ALARM.get(Path(name).name[:3], 'not known why')}")
+        print("      not known why")
 
 
 def _judged(folder: Path, entry: Mapping[str, Any]) -> Found | None:
-    """What the checks find on a machine around a text; None for a text that says nothing to them."""
+    """What the checks find in a text, or on a machine around it; None for a text that says nothing to them."""
     if entry["expect_error"]:
         return None
     text = (folder / entry["file"]).read_bytes().decode(errors="replace")
-    answers = _answers(entry["kind"], text)
-    if answers is None:
+    if entry["kind"] in ("topo-m", "topo-mp", "p2p"):
+        verdicts = judged(topo_matrix.parse(text), entry["file"])
+    elif (answers := _answers(entry["kind"], text)) is not None:
+        facts = collect(Replay(answers), discover("ncclprobe.facts", Collector))
+        verdicts = judge([Snapshot("rebuilt", facts)], every_check(MACHINE), Job())
+    else:
         return None
-    facts = collect(Replay(answers), discover("ncclprobe.facts", Collector))
-    verdicts = judge([Snapshot("rebuilt", facts)], every_check(MACHINE), Job())
     return [(verdict.id, finding) for verdict in verdicts for finding in verdict.findings]
 
 
 def _answers(kind: str, text: str) -> Mapping[Question, Any] | None:
-    if kind in ("topo-m", "topo-mp"):
-        found = zoo.answers(rebuilt.machine("rebuilt", topo_matrix.parse(text)[0]))
-        return {**found, ("run", "nvidia-smi", "topo", "-m"): text}
     if kind == "nvlink-status":
         return {("run", "nvidia-smi", "nvlink", "-s"): text}
     if kind == "ibstat":

@@ -2,6 +2,7 @@
  * FAKE_NVML_…: GPUS (count), LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
  * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
+ * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM),
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
  * Compiled with -DOLD it is an older library, without functions and fields that later ones added.
  * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
@@ -203,6 +204,29 @@ NUMBER(nvmlDeviceGetPersistenceMode, 1)
 TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability, 9, 0)
 TWO_NUMBERS(nvmlDeviceGetMigMode, 0, 0)
 TWO_NUMBERS(nvmlDeviceGetEccMode, 1, 1)
+
+static int struck(void *handle) { return index_of(handle) == setting("FAKE_NVML_ECC", -1); }
+
+int nvmlDeviceGetTotalEccErrors(void *handle, unsigned int type, unsigned int counter, unsigned long long *count) {
+    ENTER(handle);
+    *count = type == 1 && struck(handle) ? (counter ? 5 : 3) : 0;
+    return SUCCESS;
+}
+
+#ifndef OLD
+typedef struct {
+    unsigned int version;
+    unsigned long long counts[11];
+    unsigned int exceeded;
+} sram_status;
+
+int nvmlDeviceGetSramEccErrorStatus(void *handle, sram_status *status) {
+    ENTER(handle);
+    if (status->version != 0x01000068) return INVALID_ARGUMENT;
+    status->exceeded = (unsigned int)struck(handle);
+    return SUCCESS;
+}
+#endif
 
 int nvmlDeviceGetRemappedRows(void *handle, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending,
                               unsigned int *failed) {

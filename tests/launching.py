@@ -6,6 +6,7 @@ found and killed at the end, whatever became of its parents.
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ DEADLINE_S = 60.0
 ENDLESS = ["-b", "1K", "-e", "16M", "-f", "16384", "-n", "2000", "-w", "1", "--batches", "1"]
 """A first row after a second, and a second one that takes minutes: whoever is hit is hit in the middle of it."""
 SHORT = ["-b", "1K", "-e", "16K", "-f", "16", "-n", "5", "-w", "1"]
+FINISHED = re.compile(r"ncclprobe: [a-z, ]+[a-z](?:, \d+ rows?)?: \d+\.\d s")
 MARK = "TEST_LAUNCHER_MARK"
 MOST_GENERATIONS = 5
 LAUNCHERS_OWN = ("SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE")
@@ -29,14 +31,18 @@ LAUNCHERS_OWN = ("SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE")
 
 @dataclass
 class Process:
-    """One started command and what it wrote."""
+    """One started command and what it wrote. `progress`: the lines of stderr that say which part is finished."""
 
     popen: "subprocess.Popen[str]"
     out: str = ""
     err: str = ""
+    progress: list[str] = field(default_factory=list)
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
-        self.out, self.err = self.popen.communicate(timeout=deadline_s)
+        self.out, told = self.popen.communicate(timeout=deadline_s)
+        lines = told.splitlines(keepends=True)
+        self.progress = [line for line in lines if FINISHED.fullmatch(line.rstrip("\n"))]
+        self.err = "".join(line for line in lines if line not in self.progress)
         return self.popen.returncode
 
 

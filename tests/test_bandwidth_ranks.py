@@ -52,7 +52,7 @@ class Healthy(Struct, frozen=True):
 def healthy(shared_lab: Lab) -> Healthy:
     processes = shared_lab.ranks(by_mpirun, *SHORT, "--op", "all_reduce,all_gather")
     codes = [process.wait() for process in processes]
-    others = processes[1].out + processes[1].err + processes[0].err
+    others = processes[1].out + processes[1].err + processes[0].err + "".join(processes[1].progress)
     return Healthy(codes, processes[0].out, others, shared_lab.report(), shared_lab.report_path)
 
 
@@ -215,6 +215,8 @@ def test_an_output_that_nobody_reads_costs_nothing(lab: Lab) -> None:
     process.popen.stdout = None
     assert process.wait() == 0
     assert process.err == ""
+    parts = [line.split(":")[1].strip() for line in process.progress]
+    assert parts == ["torch, process group and first calls", "collectives, 2 rows"]
     assert len(lab.report().measurements) == 2
 
 

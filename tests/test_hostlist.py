@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.model.hostlist import MAX_NAMES, expand, fold
+from ncclprobe.bounds import HOST_NAMES
+from ncclprobe.model.hostlist import expand, fold
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,4}", fullmatch=True), max_size=20)
 
@@ -34,8 +35,8 @@ def test_what_is_no_list_is_refused(text: str) -> None:
 
 
 def test_as_many_names_as_allowed_and_not_one_more() -> None:
-    assert len(expand(f"n[0-{MAX_NAMES - 1}]")) == MAX_NAMES
-    for text in (f"n[0-{MAX_NAMES - 1}],m", "n[0-999]r[0-999]", "n[" + ",".join(["0-60000"] * 50_000) + "]"):
+    assert len(expand(f"n[0-{HOST_NAMES - 1}]")) == HOST_NAMES
+    for text in (f"n[0-{HOST_NAMES - 1}],m", "n[0-999]r[0-999]", "n[" + ",".join(["0-60000"] * 50_000) + "]"):
         with pytest.raises(ValueError, match="more than"):
             expand(text)
 
@@ -62,4 +63,4 @@ def test_what_was_folded_expands_to_the_same_names(names: list[str]) -> None:
 @given(st.text(alphabet="n0123[]-,", max_size=30))
 def test_any_text_is_a_list_or_refused(text: str) -> None:
     with suppress(ValueError):
-        assert len(expand(text)) <= MAX_NAMES
+        assert len(expand(text)) <= HOST_NAMES

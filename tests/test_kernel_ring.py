@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe import bounds
 from ncclprobe.errors import Denied, Failed, HostError, Missing
 from ncclprobe.host import kernel_ring
 
@@ -63,7 +64,7 @@ def test_a_ring_that_turns_while_it_is_read_goes_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_only_the_newest_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_ring, "MAX_LINES", 2)
+    monkeypatch.setattr(bounds, "KERNEL_LINES", 2)
     ring(monkeypatch, *(f"6,{n},{n}000000,-;x\n".encode() for n in range(5)))
     seen = kernel_ring.matching("x")
     assert ([at for at, _ in seen["lines"]], seen["dropped"]) == ([3.0, 4.0], 3)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("errors", "units", "ops", "stats", "model"), 0),
+    **dict.fromkeys(("bounds", "errors", "interrupt", "run_clock", "units", "ops", "stats", "model"), 0),
     **dict.fromkeys(("host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),
@@ -21,7 +21,7 @@ ROWS = {
     "session": 7,
     "commands": 8,
     **dict.fromkeys(
-        ("__init__", "__main__", "accept", "affinity", "bandwidth", "copies", "doctor", "pairs", "workload"), 9
+        ("__init__", "__main__", "accept", "affinity", "bandwidth", "copies", "doctor", "pairs", "start", "workload"), 9
     ),
 }
 IN_ORDER = ("topology", "nccl", "nccl_tests", "training", "expect", "localise")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.facts.nccl_conf import parse_conf
-from ncclprobe.host.live import recorded, sanitised
+from ncclprobe.host.settings import recorded, sanitised
 from ncclprobe.nccl.algorithms import ALGORITHMS, parse_pin
 from ncclprobe.nccl.gids import address_range
 from ncclprobe.nccl.interfaces import comm_id_host

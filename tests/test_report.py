@@ -17,6 +17,7 @@ from ncclprobe.report import html as as_html
 from ncclprobe.report import json as as_json
 from ncclprobe.report import junit as as_junit
 from ncclprobe.report import markdown as as_markdown
+from ncclprobe.report import rows
 from ncclprobe.report import text as as_text
 
 HEALTHY = Report(
@@ -135,10 +136,11 @@ def test_problems_come_first_and_the_verdict_last() -> None:
     report = with_findings(note("x", "by the way"), warn("y", "hm"), fail("z", "broken", remedy="mend it"))
     lines = as_text.render(report).splitlines()
     order = [line.split()[0] for line in lines if line.startswith(("FAIL", "WARN", "NOTE", "unknown"))]
-    assert order[:4] == ["FAIL", "WARN", "NOTE", "unknown"]
-    assert lines[-1].startswith("FAIL")
-    assert "(exit 4)" in lines[-1]
-    assert any("fix:  mend it" in line for line in lines)
+    assert order[:5] == ["FAIL", "FAIL", "WARN", "NOTE", "unknown"]
+    assert lines[2].split() == ["FAIL", "z:", "broken"]
+    assert lines[-1].startswith("Not ready for NCCL jobs")
+    assert lines[-1].endswith("(exit 4)")
+    assert any("fix:   mend it" in line for line in lines)
     assert "unknown c.d (required)" in lines
 
 
@@ -146,7 +148,7 @@ def test_a_healthy_report_has_no_problem_in_it() -> None:
     text = as_text.render(HEALTHY)
     assert "FAIL" not in text
     assert "WARN" not in text
-    assert text.splitlines()[-1] == "PASS  1 pass  (exit 0)"
+    assert text.splitlines()[-2:] == ["checks: 1 pass (-v names them)", "Ready for NCCL jobs on 1 node. (exit 0)"]
 
 
 def test_hostile_text_cannot_steer_the_terminal() -> None:
@@ -164,36 +166,50 @@ def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
 
 
 @pytest.mark.parametrize("message", ["short", "long " * 40])
-def test_the_quiet_line_is_at_most_80_characters(message: str) -> None:
+def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> None:
     line = as_text.quiet(with_findings(fail("eth0", message), warn("eth1", message)))
-    assert len(line.rstrip("\n")) <= 80
-    assert line.startswith("FAIL a.b eth0: ")
-    assert line.endswith("(+1 more, exit 4)\n")
+    assert line.startswith(f"FAIL a.b eth0: {message}")
+    assert line.endswith(" (+1 more, exit 4)\n")
+    short = as_text.shortened(line, 80)
+    assert len(short.rstrip("\n")) <= 80
+    assert short.endswith(" (+1 more, exit 4)\n")
 
 
-def test_a_measured_row_stands_under_its_header_with_what_was_expected() -> None:
-    about, names, units = as_text.measurement_header(ROW).splitlines()
+@pytest.mark.parametrize("width", [80, rows.ROOM_FOR_ALL])
+def test_a_measured_row_stands_under_its_header_with_what_was_expected(width: int) -> None:
+    about, names, units = rows.header(ROW, width).splitlines()
     assert about == "gloo 2.13.0, 2 ranks on 1 node, blocking, float32, 20 calls x 5 batches, 64 MiB buffers"
-    row = as_text.measurement_row(ROW)
-    assert " ".join(row.split()) == "all_reduce 1048576 x 1234.50 10 1.00 100 0.8490 0.8490 0 fail of 1.5"
-    assert len(row) <= 104
-    assert row.index("1048576") + 7 == names.index("size") + 4 == units.index("(bytes)") + 7
+    row = rows.row(ROW, width)
+    assert row.rindex("0.8490") + 6 == names.index("busbw") + 5 == units.rindex("(GB/s)", 0, len(units) - 7) + 6
+    assert max(map(len, (row, names, units))) <= width
+
+
+def test_a_narrow_row_holds_what_is_judged_and_a_wide_one_everything() -> None:
+    narrow, wide = (" ".join(rows.row(ROW, width).split()) for width in (80, 120))
+    assert narrow == "all_reduce 1 MiB 1234.50 10 0.8490 2 fail, not 1.5"
+    assert wide == "all_reduce 1 MiB x 1234.50 10 1.00 100 0.8490 0.8490 2 fail, not 1.5"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"status": "inconclusive"}, "inconclusive of 1.5"),
+        ({"status": "inconclusive"}, "inconclusive, not 1.5"),
         ({"status": "unjudged", "launch_bound": True, "issue_us": 1200.0}, "unjudged, launch-bound"),
+        ({"status": "fail", "wrong": 3}, "fail, not 1.5, 3 wrong"),
         ({"status": "pass"}, "pass"),
     ],
 )
 def test_a_row_says_what_its_number_is_worth(changes: dict[str, object], words: str) -> None:
-    assert as_text.measurement_row(replace(ROW, **changes)).endswith(f" {words}")  # type: ignore[arg-type]
+    assert rows.row(replace(ROW, **changes)).endswith(f" {words}")  # type: ignore[arg-type]
+
+
+def test_another_operation_stands_apart() -> None:
+    table = rows.table((ROW, ROW, replace(ROW, op="broadcast", redop=None)), 80)
+    assert [line.startswith("\n") for line in table] == [False, False, False, True]
 
 
 def test_a_precision_that_was_asked_for_stands_above_the_rows() -> None:
-    assert ", ±2 % asked for, " in as_text.measurement_header(replace(ROW, precision_asked=0.02))
+    assert ", ±2 % asked for, " in rows.header(replace(ROW, precision_asked=0.02))
 
 
 def test_what_the_first_calls_cost_is_one_line() -> None:

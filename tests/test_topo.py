@@ -8,6 +8,7 @@ import pytest
 from fake_topo import Printed
 
 from ncclprobe.__main__ import main
+from ncclprobe.model.values import replace
 
 MACHINE = Printed(
     2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-7", "0"), ("8-15", "1"))
@@ -38,8 +39,13 @@ def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixtu
                 "numa_affinity": ["0", "1"],
                 "gpu_numa_id": [None, None],
                 "incomplete": [],
+                "capability": "",
             }
-        ]
+        ],
+        "findings": [],
+        "unknown": [],
+        "status": "pass",
+        "exit_code": 0,
     }
 
 
@@ -47,12 +53,50 @@ def test_text_shows_the_matrix_and_the_nics_near_each_gpu(saved: Path, capsys: p
     assert main(["topo", str(saved)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == ["topo-m: 2 GPUs, 1 NICs", "        GPU0  GPU1  mlx5_2", "GPU0    X     NV18  PIX"]
-    assert out[-2:] == ["GPU0  0-7   0     -         PIX: mlx5_2", "GPU1  8-15  1     -         SYS: mlx5_2"]
+    assert out[7:9] == ["GPU0  0-7   0     -         PIX: mlx5_2", "GPU1  8-15  1     -         SYS: mlx5_2"]
+    assert out[-3:] == ["  nothing", "", "PASS  (exit 0)"]
+
+
+WEAK = replace(
+    MACHINE, gpus=3, nics=0, tails=(("0-7", "0"),) * 3,
+    links=(("X", "NV16", "NV16"), ("NV16", "X", "NV18"), ("NV16", "NV18", "X")),
+)  # fmt: skip
+
+
+def test_text_ends_with_what_looks_wrong_and_a_failure_is_4(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.write_text(WEAK.text())
+    assert main(["topo", str(saved)]) == 4
+    told = capsys.readouterr().out.partition("what looks wrong")[2].splitlines()
+    assert told[2] == "  FAIL    nvl.links GPU0: 16 NVLinks are up; its siblings have 18"
+    assert told[3].startswith("          fix: reset the GPUs")
+    assert told[-1] == "FAIL  (exit 4)"
+
+
+def test_findings_are_in_json_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.write_text(WEAK.text())
+    assert main(["topo", str(saved), "--json"]) == 4
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["exit_code"]) == ("fail", 4)
+    (finding,) = told["findings"]
+    assert (finding["check"], finding["matrix"], finding["subject"]) == ("nvl.links", 1, "GPU0")
+    assert finding["evidence"] == [{"source": str(saved), "line": None, "text": ""}]
+
+
+def test_a_warning_is_4_only_where_that_is_asked_for(saved: Path) -> None:
+    far = replace(
+        MACHINE, gpus=3, nics=3, tails=(("0-7", "0"),) * 3,
+        links=(("X", "NODE", "NODE", "PIX", "NODE", "SYS"), ("NODE", "X", "NODE", "NODE", "PIX", "SYS"),
+               ("NODE", "NODE", "X", "NODE", "NODE", "SYS"), ("PIX", "NODE", "NODE", "X", "NODE", "SYS"),
+               ("NODE", "PIX", "NODE", "NODE", "X", "SYS"), ("SYS", "SYS", "SYS", "SYS", "SYS", "X")),
+    )  # fmt: skip
+    saved.write_text(far.text())
+    assert main(["topo", str(saved)]) == 0
+    assert main(["topo", str(saved), "--fail-on", "warn"]) == 4
 
 
 def test_what_is_missing_is_said(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved.write_text("\n".join(MACHINE.text().splitlines()[:2]) + "\n")
-    assert main(["topo", str(saved)]) == 0
+    assert main(["topo", str(saved)]) == 3
     assert "incomplete: row GPU1 is missing" in capsys.readouterr().out.splitlines()
 
 

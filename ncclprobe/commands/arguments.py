@@ -1,6 +1,7 @@
 """The parser and the options that commands share."""
 
 import argparse
+import difflib
 import importlib.util
 import os
 import re
@@ -54,8 +55,11 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError."""
-        raise UsageError(f"{message}; see {self.prog} --help")
+        """Raise UsageError, with the option that may have been meant."""
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        near = difflib.get_close_matches(unknown, self._option_string_actions, 1) if unknown.startswith("-") else []
+        hint = f"did you mean {near[0]}? See" if near else "see"
+        raise UsageError(f"{message}; {hint} {self.prog} --help")
 
 
 def positive(text: str) -> float:
@@ -108,7 +112,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     put("--junit", type=_needing("report", "junitparser"), help="Also write it as JUnit XML, for a CI server.")
     put("--markdown", type=_markdown,
         help=f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.")  # fmt: skip
-    put("--html", type=_needing("html", "plotly", "jinja2"), help="Also write it as one page that opens offline.")
+    put("--html", type=_needing("html", "jinja2"), help="Also write it as one page that opens offline.")
     put("--prometheus", type=_needing("report", "prometheus_client"),
         help="Also write it as NAME.prom for the textfile collector of Prometheus.")  # fmt: skip
     put("--nodes-out", type=_node_lists, metavar="DIR",

@@ -3,10 +3,10 @@
 import argparse
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import run_clock
 from ncclprobe.commands import arguments
 from ncclprobe.engine.observe import observed
 from ncclprobe.errors import OutOfTime
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     """Write a capture of this machine and return 0, or 3 where --timeout cut it. Raises UsageError."""
     options = _parser().parse_args(argv)
     redactor = arguments.redactor(options)
-    deadline = time.monotonic() + options.timeout
+    deadline = run_clock.began() + options.timeout
     snapshot, answers = observed(discover("ncclprobe.facts", Collector, {"machine"}), deadline)
     text, node = dump(answers, snapshot.node), snapshot.node
     if redactor:

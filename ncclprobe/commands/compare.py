@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
-from ncclprobe.commands.run_files import MAX_BYTES, printable_lines, read_runs, schema_of
+from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
 from ncclprobe.expect.site import baselines, comparison
 from ncclprobe.expect.site.bands import parse_tolerance
 from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
@@ -91,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
 
 def side(path: str) -> Side:
     """Return what `path` holds. Raises UsageError."""
-    text = files.read(Path(path), limit=MAX_BYTES)
+    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
         site = baselines.parse(text, path)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -18,17 +20,18 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import dump
+from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Every
-from ncclprobe.model.hostlist import MAX_NAMES
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
-_WAIT_S = 30.0
+_WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
@@ -44,15 +47,19 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.expect_gpus and options.backend == "gloo":
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.code and options.captures:
+        raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -64,19 +71,19 @@ def main(argv: Sequence[str]) -> int:
         return report
 
     if options.captures:
-        snapshots = replayed(options.captures, collectors)
-        absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
-        return judge(snapshots, absent).exit_code
+        return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.code:
+        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
-        return judge([snapshot]).exit_code
+        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
     from ncclprobe.cluster.gather import Part, Times, assemble
     from ncclprobe.cluster.rendezvous.token import find_token
 
@@ -92,11 +99,37 @@ def main(argv: Sequence[str]) -> int:
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
 
 
+def _look_s(timeout_s: float) -> float:
+    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
+
+
+def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
+    """Deliver what `judge` makes within --timeout, and return its exit code; it is left behind where time is over."""
+    try:
+        report = until(question.clock + options.timeout, judge)
+    except TimeoutError:
+        print("ncclprobe: no time was left to judge within --timeout; nothing was judged", file=sys.stderr, flush=True)
+        return ExitCode.INCONCLUSIVE
+    delivery.deliver(report, options)
+    return report.exit_code
+
+
+def _judge_captures(
+    options: argparse.Namespace, question: diagnose.Question, collectors: Sequence[Collector]
+) -> Report:
+    """Judge the machines of captures. Raises UsageError."""
+    snapshots = replayed(options.captures, collectors)
+    absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
+    return diagnose.diagnose(question, snapshots, missing=absent)
+
+
 def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> None:
     """Print the command line of each other node: it holds the secret that they need."""
     nodes = launch.nnodes or 1
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
         words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
@@ -107,22 +140,24 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
     """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
-    from ncclprobe.commands.run_files import expected_bands  # imports of what was measured, which others do without
-    from ncclprobe.engine import measured
-
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
     question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
-    run = measured.run_facts(RunLog.read(logs[0]))
-    captures = [path for path in options.captures if path not in logs]
+    return _deliver(options, question, partial(_report_of_run, options, question, logs[0]))
+
+
+def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log: Path) -> Report:
+    from ncclprobe.commands.run_files import expected_bands  # imports of what was measured, which others do without
+    from ncclprobe.engine import measured
+
+    run = measured.run_facts(RunLog.read(log))
+    captures = [path for path in options.captures if path != log]
     snapshots = replayed(captures, discover("ncclprobe.facts", Collector, diagnose.MACHINE))
     if options.expect:
         run = measured.expecting(run, expected_bands(options.expect), options.expect)
     elif options.rejudge:
         run = measured.rejudged(run, snapshots)
-    report = diagnose.diagnose(question, snapshots, run)
-    delivery.deliver(report, options)
-    return report.exit_code
+    return diagnose.diagnose(question, snapshots, run)
 
 
 def _below(limit: int) -> Callable[[str], int]:
@@ -144,6 +179,17 @@ def _host(text: str) -> str:
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
         raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
     return text
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there, in full, for argparse."""
+    path = Path(text)
+    try:
+        if not path.is_dir():
+            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is no folder")
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
 
 
 def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
@@ -183,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
-    add("--nnodes", type=_below(MAX_NAMES + 1), metavar="N",
+    add("--nnodes", type=_below(bounds.HOST_NAMES + 1), metavar="N",
         help="Check N nodes together (default: as the launcher says).")  # fmt: skip
     add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
@@ -197,11 +243,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--code", type=_folder, metavar="DIR",
+        help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add(
+        "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
+    )
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
-    add("--timeout", type=arguments.positive, default=120.0, metavar="SECONDS",
-        help="End after so many seconds (default: %(default)g).")  # fmt: skip
+    add("--timeout", type=arguments.positive, metavar="SECONDS",
+        help=f"End after so many seconds (default: {_TIMEOUT_S:g}; of captures: when all are judged).")  # fmt: skip
     arguments.arguments(parser)
     return parser

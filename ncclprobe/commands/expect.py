@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed, elsewhere, rendering
@@ -201,10 +202,10 @@ def _refuse_unused(options: argparse.Namespace) -> None:
 
 def _set_in(path: str) -> dict[str, str | None]:
     """Which of NCCL's variables a log or a report says were set. Raises UsageError."""
-    from ncclprobe.commands.run_files import MAX_BYTES, schema_of
+    from ncclprobe.commands.run_files import schema_of
     from ncclprobe.report import json as as_json
 
-    text = files.read(Path(path), limit=MAX_BYTES)
+    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     if not text.lstrip().startswith("{"):
         return elsewhere.environment(text)
     if schema_of(text, path) == "nccl-tests":

@@ -18,9 +18,10 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.expect.site import bands
 from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.memory import memory
 from ncclprobe.facts.run.asked import What
 from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
@@ -34,7 +35,8 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import Backend, choose_backend, identify
-from ncclprobe.units import parse_size
+from ncclprobe.training import groups
+from ncclprobe.units import parse_size, size
 
 EXIT_CODES = """\
 exit codes:
@@ -49,6 +51,8 @@ _MOST_CHARACTERS = 32
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 _BY_HAND = "environment"
+_WSL = "/dev/dxg"
+"""Where Windows lends its GPU to Linux, there is no /dev/nvidia0."""
 
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
@@ -65,7 +69,8 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
     """Add the limits of time of a command that has no others."""
     add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
     add("--timeout", dest="timeout_s", default=timeout_s,
-        help="End the whole run after so many seconds, with the import of torch (default: %(default)g).")  # fmt: skip
+        help="End the whole run, its report included, after so many seconds, with the import of torch (default: "
+        "%(default)g).")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", default=60.0,
         help="Report a hang when one batch, or one step of the start, takes so many seconds (default: "
         "%(default)g).")  # fmt: skip
@@ -134,6 +139,7 @@ def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
         if identity is None or identity.ranks == 1:
             return _alone(options, question, launch)
         host = _this_host()
+        _refuse_early(options, identity.ranks, host)
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
         return Rank(options, question, identity, host, expected, backend).run()
     except UsageError:
@@ -172,7 +178,8 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
         return _alone(options, question, launch)
-    choose_backend(options.backend, "torchrun", count, devices(_this_host()))
+    host = _this_host()
+    choose_backend(options.backend, "torchrun", count, devices(host))
     cpus = len(os.sched_getaffinity(0))
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
     if count > most:
@@ -180,8 +187,32 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
             f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
             f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
         )
+    _refuse_early(options, count, host)
+    _refuse_without_room(options, count, host)
     _override(launch)
     return selflaunch.launch(count, options, question)
+
+
+def _refuse_early(options: Options, ranks: int, host: Host) -> None:
+    """Refuse what is known to fail once every rank has imported torch. Raises UsageError."""
+    if options.training and options.training.grid:
+        groups.fit(options.training.grid, ranks)
+    if options.backend == "nccl" and not devices(host).nodes and not Path(_WSL).exists():
+        raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
+
+
+def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:
+    """Refuse buffers in this node's memory that cannot fit even at the smallest size. Raises UsageError."""
+    if not options.sizes or devices(host).nodes:
+        return
+    try:
+        free = memory.run(host).available_bytes
+    except (HostError, ParseError):  # every rank looks again
+        return
+    smallest = min(options.sizes)
+    if 2 * ranks * smallest > free:
+        least = f"{size(smallest)}: two buffers of it for {ranks} ranks"
+        raise UsageError(f"{least} are more than the {size(free)} that are free here; choose a smaller -b and -e")
 
 
 def _override(launch: Launch) -> None:

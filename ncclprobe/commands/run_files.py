@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import bands
 from ncclprobe.host import files
@@ -10,13 +11,10 @@ from ncclprobe.model.measurement import Band
 from ncclprobe.nccl_tests import Run, parse_json, parse_text
 from ncclprobe.units import printable
 
-MAX_BYTES = 64 << 20
-_MAX_EXPECT_BYTES = 1 << 20
-
 
 def read_runs(path: str) -> tuple[Run, ...]:
     """Return the runs in a report of ours, or in JSON or text of nccl-tests. Raises UsageError."""
-    text = files.read(Path(path), limit=MAX_BYTES)
+    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     if not text.lstrip().startswith("{"):
         return parse_text(text, path)
     if schema_of(text, path) == "nccl-tests":
@@ -51,7 +49,7 @@ def expected_bands(path: str | None, tolerance: float = bands.TOLERANCE) -> tupl
     """Return what the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
     if path is None:
         return ()
-    text = files.read(Path(path), limit=_MAX_EXPECT_BYTES)
+    text = files.read(Path(path), limit=bounds.EXPECT_BYTES)
     if not text.lstrip().startswith("{"):
         return bands.from_toml(text, path, tolerance)
     from ncclprobe.report import json as as_json

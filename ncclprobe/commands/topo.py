@@ -1,40 +1,60 @@
-"""``ncclprobe topo [FILE]``: how GPUs and NICs reach each other, as ``nvidia-smi topo`` prints it here or in FILE."""
+"""``ncclprobe topo [FILE]``: how GPUs and NICs reach each other, as ``nvidia-smi topo`` prints it here or in FILE, and
+what looks wrong in that.
+"""
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
+from ncclprobe.engine.judge import conclude
+from ncclprobe.engine.matrices import judged
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.values import asdict
+from ncclprobe.topology.from_matrix import ASSUMED
 from ncclprobe.units import printable
 
-MAX_BYTES = 16 << 20
+_WIDTH = 100
 NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print every matrix. Raises UsageError for a text that must be refused, naming the cause."""
+    """Print every matrix, and what looks wrong in it. Raises UsageError for a text that must be refused, naming the
+    cause.
+    """
     options = _parser().parse_args(argv)
     text = _saved(options.file) if options.file else _printed_here()
+    source = str(options.file or "nvidia-smi topo -m")
     try:
         matrices = parse(text)
     except ParseError as error:
-        raise UsageError(f"{options.file or 'nvidia-smi topo -m'}: {printable(str(error))}") from None
+        raise UsageError(f"{source}: {printable(str(error))}") from None
+    verdicts = judged(matrices, source)
+    unsure = any(matrix.incomplete for matrix in matrices) or any(v.status is Status.UNKNOWN for v in verdicts)
+    status, code = conclude(verdicts, options.fail_on, inconclusive=unsure)
     if options.json:
-        print(json.dumps({"matrices": [asdict(matrix) for matrix in matrices]}, indent=2))
+        found = [{"check": v.id, "matrix": int(v.node or 0), **asdict(f)} for v in verdicts for f in v.findings]
+        unknown = [{"check": v.id, "matrix": int(v.node or 0), "why": v.why} for v in verdicts if v.why]
+        told = {"matrices": [asdict(matrix) for matrix in matrices], "findings": found, "unknown": unknown}
+        print(json.dumps({**told, "status": status, "exit_code": int(code)}, indent=2))
     else:
         print("\n\n".join("\n".join(_shown(matrix)) for matrix in matrices))
-    return 0
+        print("\n" + "\n".join(_wrong(verdicts, several=len(matrices) > 1)))
+        print(f"\n{status.value.upper()}  (exit {int(code)})")
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
-        "topo", "Show how GPUs and NICs reach each other, from `nvidia-smi topo -m` here or in FILE."
+        "topo",
+        "Show how GPUs and NICs reach each other, from `nvidia-smi topo -m` here or in FILE, and what looks wrong.",
     )
     parser.add_argument(
         "file",
@@ -44,13 +64,19 @@ def _parser() -> argparse.ArgumentParser:
         help="Read the output of `nvidia-smi topo -m` from FILE (default: run it).",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument(
+        "--fail-on",
+        choices=("warn", "fail"),
+        default="fail",
+        help="Exit with 4 from this severity on (default: %(default)s).",
+    )
     return parser
 
 
 def _saved(path: Path) -> str:
-    text = files.read_start(path, limit=MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
+    text = files.read_start(path, limit=bounds.TOPO_BYTES + 1)
+    if len(text) > bounds.TOPO_BYTES:
+        raise UsageError(f"{path}: larger than {bounds.TOPO_BYTES >> 20} MiB: not the output of `nvidia-smi topo -m`")
     return text
 
 
@@ -78,6 +104,26 @@ def _shown(matrix: Matrix) -> Iterator[str]:
             + [[*row, nearest(matrix, gpu)] for row, gpu in zip(known, matrix.gpus, strict=True)]
         )
     yield from (f"incomplete: {printable(what)}" for what in matrix.incomplete)
+
+
+def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
+    """Yield what the checks find, what to do about it, and what they could not tell."""
+    yield from _wrapped("what looks wrong ", f"(taken for granted: {ASSUMED}):")
+    for verdict in verdicts:
+        place = f"matrix {verdict.node}, " if several else ""
+        for finding in verdict.findings:
+            said = f"{place}{verdict.id} {finding.subject}: {finding.message}"
+            yield from _wrapped(f"  {finding.severity.value.upper():<8}", said)
+            if finding.severity is not Severity.NOTE:
+                yield from _wrapped("          fix: ", finding.remedy)
+        if verdict.status is Status.UNKNOWN:
+            yield from _wrapped("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}")
+    if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
+        yield "  nothing" if verdicts else "  nothing was looked at"
+
+
+def _wrapped(lead: str, text: str) -> list[str]:
+    return textwrap.wrap(printable(text), _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:

@@ -8,12 +8,12 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ncclprobe import __version__
-from ncclprobe.engine import suppressions
+from ncclprobe import __version__, run_clock
+from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -77,8 +77,9 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, beginning now. Raises UsageError."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
+    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    clock = run_clock.began()
+    started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     found = every_check(sources)
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -99,7 +100,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local))
+    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
 
 
 def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
@@ -150,10 +151,16 @@ def diagnose(
         verdicts = related.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
-    said: dict[str, Any] = {}
+    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     if left is not None:
         said = explained.sections(left, verdicts, question.checks)
         status, code = explained.conclusion(said["causes"], verdicts)
+    else:
+        rows = "" if run is None else measured.in_words(run)
+        said = {
+            "scope": areas.scope(snapshots, job),
+            "areas": areas.areas(snapshots, verdicts, job, launch.nnodes, rows),
+        }
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -161,7 +168,7 @@ def diagnose(
         command=printable(shlex.join(question.command)),
         status=status,
         exit_code=code,
-        launch=_launch_row(snapshots) if run is None else measured.launch_row(run),
+        launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
         checks=verdicts,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.collect import Facts, arguments, of_node
-from ncclprobe.errors import NotCaptured, Unlearned
+from ncclprobe.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
@@ -128,7 +128,7 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         return _lacking(check, blank, missing)
     try:
         findings = tuple(check.run(*given))
-    except Unlearned as gap:
+    except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
         return _unknown(blank, [Absent(str(gap))], check.privilege)
     except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
         import traceback  # of a check that is broken, and costs a millisecond of every start

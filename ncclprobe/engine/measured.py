@@ -34,7 +34,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.training.ladder import climbed
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 T = TypeVar("T")
 COUNTING = ("node", "link", "job")
@@ -246,6 +246,17 @@ def sections(run: Facts) -> dict[str, Any]:
         "first_call": first.cost if isinstance(first, FirstCalls) else None,
         "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,
     }
+
+
+def in_words(run: Facts) -> str:
+    """How much was measured, and of the rows how many have a verdict: ``13 rows, 9 judged · 56 pairs``."""
+    rows, pairs, copies = rows_of(run), _rows(run, MeasuredPairs), _rows(run, Copies)
+    judged = sum(row.status != "unjudged" for row in rows)
+    ways = {(row.src, row.dst) for row in pairs}
+    parts = [f"{_count(rows)}, {judged or 'none'} judged"] if rows else []
+    parts += [plural(len(ways), "path")] if ways else []
+    parts += [f"{len(copies)} copies"] if copies else []
+    return " · ".join(parts)
 
 
 def _rows(run: Facts, kind: type[Any]) -> tuple[Any, ...]:

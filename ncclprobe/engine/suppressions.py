@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.engine.judge import selected
 from ncclprobe.engine.judge import suppress as suppress_
 from ncclprobe.errors import UsageError
@@ -31,7 +32,6 @@ from ncclprobe.model.values import Struct, replace
 NAME = "ncclprobe.toml"
 NO_FILE = Path(os.devnull)
 """What --no-config stores in place of a path."""
-_MOST_BYTES = 1 << 20
 _MOST_NAMED = 3
 _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
@@ -76,7 +76,7 @@ def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> Accepted:
     if path == NO_FILE or (path is None and not Path(NAME).is_file()):
         return Accepted()
     chosen = path or Path(NAME)
-    text = files.read(chosen, limit=_MOST_BYTES, refuse=(lambda _: None) if path else _refuse_foreign)
+    text = files.read(chosen, limit=bounds.CONFIG_BYTES, refuse=(lambda _: None) if path else _refuse_foreign)
     entries = parse(text, str(chosen))
     known = tuple(checks())
     for entry in entries:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.values import Struct
 from ncclprobe.units import parse_size
@@ -20,12 +21,6 @@ else:
     import tomli as tomllib
 
 Kind = Literal["text", "texts", "number", "whole", "flag", "size", "table", "tables"]
-
-MOST_BYTES = 1 << 20
-MOST_PER_LINE = 4096
-"""Characters: a dotted key of thousands of parts takes tomllib minutes, and no line of such a file is long."""
-MOST_ENTRIES = 1000
-_MOST_NUMBER = 1e15
 
 
 class KeySchema(Struct, frozen=True):
@@ -44,11 +39,11 @@ def document(text: str, path: str) -> dict[str, Any]:
     """Return the tables of a TOML text. Raises UsageError for what is no TOML, or too large, long or deep for one of
     ours.
     """
-    if len(text) > MOST_BYTES:
-        raise UsageError(f"{path}: {len(text)} characters; {MOST_BYTES} are the most")
+    if len(text) > bounds.TOML_CHARACTERS:
+        raise UsageError(f"{path}: {len(text)} characters; {bounds.TOML_CHARACTERS} are the most")
     longest = max(text.splitlines(), key=len, default="")
-    if len(longest) > MOST_PER_LINE:
-        raise UsageError(f"{path}: a line of {len(longest)} characters; {MOST_PER_LINE} are the most")
+    if len(longest) > bounds.TOML_LINE:
+        raise UsageError(f"{path}: a line of {len(longest)} characters; {bounds.TOML_LINE} are the most")
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
@@ -96,8 +91,8 @@ def _checked(value: object, key: KeySchema, where: str) -> Any:
 
 
 def _refuse_entries(value: list[object], where: str) -> None:
-    if len(value) > MOST_ENTRIES or not all(isinstance(entry, dict) for entry in value):
-        raise UsageError(f"{where} must be tables, {MOST_ENTRIES} at most")
+    if len(value) > bounds.TOML_ENTRIES or not all(isinstance(entry, dict) for entry in value):
+        raise UsageError(f"{where} must be tables, {bounds.TOML_ENTRIES} at most")
 
 
 def _text(value: object, key: KeySchema, where: str) -> str:
@@ -109,7 +104,7 @@ def _text(value: object, key: KeySchema, where: str) -> str:
 
 
 def _texts(value: object, key: KeySchema, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or len(value) > MOST_ENTRIES:
+    if not isinstance(value, list) or not value or len(value) > bounds.TOML_ENTRIES:
         raise UsageError(f"{where} must be a list of texts")
     texts = tuple(_text(entry, key, where) for entry in value)
     if len(set(texts)) < len(texts):
@@ -122,7 +117,7 @@ def _number(value: object, key: KeySchema, where: str) -> float | int:
         raise UsageError(f"{where} must be a number, without quotes")
     if key.kind == "whole" and not isinstance(value, int):
         raise UsageError(f"{where} must be a whole number")
-    if abs(value) >= _MOST_NUMBER or not math.isfinite(value):
+    if abs(value) >= bounds.TOML_NUMBER or not math.isfinite(value):
         raise UsageError(f"{where} must be a finite number")
     if value < (key.least or 0) or (value == 0 and key.least is None):
         raise UsageError(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from ncclprobe import bounds
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
@@ -18,7 +19,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 _UNLIMITED = 1 << 60  # version 1 writes the greatest multiple of a page for "no limit"
-_DEEPEST = 16
 
 
 class Throttling(NamedTuple):
@@ -138,7 +138,7 @@ def _below(root: str, group: str) -> str:
 
 def _upwards(point: str, group: str) -> Iterator[str]:
     folder = PurePosixPath(point) / group
-    for level in (folder, *folder.parents)[:_DEEPEST]:
+    for level in (folder, *folder.parents)[: bounds.CGROUP_LEVELS]:
         yield str(level)
         if str(level) == point:
             return

@@ -3,6 +3,7 @@
 import json
 import re
 
+from ncclprobe import bounds
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -55,6 +56,8 @@ def cpu_list(text: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ParseError(f"CPU list: {text[:80]!r}: {part} runs backwards")
+        if len(cpus) + last - first >= bounds.LISTED_NUMBERS:
+            raise ParseError(f"CPU list: {text[:80]!r}: more than {bounds.LISTED_NUMBERS} processors")
         cpus += range(first, last + 1)
     return tuple(cpus)
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from ncclprobe import bounds
 from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -32,7 +33,6 @@ _BOND = re.compile(
     r"(?:^|\s)([^\s:]+): (?:\(slave ([^\s)]+)\): )?link status (?:definitely )?(up|down)\b"
     r"(?: for interface ([^\s,]+))?(.*)"
 )
-_LONGEST = 1000  # characters of a line that are looked at
 
 _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, cmd.c, en_main.c; and mlx5_ib's ports
     "link-down": re.compile(r"(?i)\blink down\b"),
@@ -103,7 +103,7 @@ def uptime(text: str) -> float:
 def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
     """Yield what these lines, each with its time, mean; a line that means nothing to us gives nothing."""
     for at, text in lines:
-        event = _driver(at, text[:_LONGEST]) or _network(at, text[:_LONGEST])
+        event = _driver(at, text[: bounds.KERNEL_LINE]) or _network(at, text[: bounds.KERNEL_LINE])
         if event:
             yield event
 

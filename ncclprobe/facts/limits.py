@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Missing
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.process import Process, namespace
@@ -17,9 +18,8 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 SHM = "/dev/shm"
+_IMEX = "/dev/nvidia-caps-imex-channels"
 _FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
-_MOST_SEGMENTS = 64
-_MOST_CHANNELS = 16  # an IMEX domain may have 2048 of them
 
 
 class Memlock(Struct, frozen=True):
@@ -93,7 +93,7 @@ def shared_memory(host: Host) -> SharedMemory:
 
 
 def _segments(host: Host) -> tuple[Segment, ...]:
-    names = json.loads(host.ask("list", SHM, "nccl-*"))[:_MOST_SEGMENTS]
+    names = json.loads(host.ask("list", SHM, "nccl-*"))[: bounds.SHM_SEGMENTS]
     if not names:
         return ()
     mapped = json.loads(host.ask("mapped", f"{SHM}/nccl-"))
@@ -122,8 +122,8 @@ def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bo
 def devices(host: Host) -> Devices:
     """Read names in three folders and access(2) to each, for every user. None is opened: that may wake a GPU."""
     return Devices(
-        nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", "nvidia-caps-imex-channels"))),
-        imex_channels=attempt(lambda: _nodes(host, "/dev/nvidia-caps-imex-channels", "channel*", most=_MOST_CHANNELS)),
+        nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", _IMEX.rpartition("/")[2]))),
+        imex_channels=attempt(lambda: _nodes(host, _IMEX, "channel*", most=bounds.IMEX_CHANNELS)),
         infiniband=attempt(lambda: _nodes(host, "/dev/infiniband", "*", but=("by-path", "by-ibdev"))),
     )
 

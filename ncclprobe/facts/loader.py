@@ -52,11 +52,16 @@ class Loader(Struct, frozen=True):
 
 
 class Elf(NamedTuple):
-    """What a library says of itself: what it needs, and where it says to look for that (elf(5))."""
+    """What a library says of itself: what it needs, and where it says to look for that (elf(5)).
+
+    `needs_versions`: which versions of symbols it asks of each library; `versions`: those it defines.
+    """
 
     needed: tuple[str, ...]
     rpath: tuple[str, ...]
     runpath: tuple[str, ...]
+    needs_versions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    versions: tuple[str, ...] = ()
 
 
 class Step(NamedTuple):
@@ -86,7 +91,9 @@ def elf(text: str, path: str) -> Elf:
     try:
         seen = json.loads(text)
         paths = [tuple(_origin(folder, path) for folder in filter(None, seen[key].split(":"))) for key in _PATHS]
-        return Elf(tuple(map(str, seen["needed"])), *paths)
+        asked = {str(name): tuple(map(str, versions)) for name, versions in seen.get("needs_versions", {}).items()}
+        own = tuple(map(str, seen.get("versions", ())))  # which captures of older tools lack
+        return Elf(tuple(map(str, seen["needed"])), paths[0], paths[1], tuple(asked.items()), own)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ParseError(f"{path}: no dynamic section: {text[:80]!r}") from None
 

@@ -8,6 +8,7 @@ replaced is asked: functions, and a field for each of links 0 to 11, which are a
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from ncclprobe import bounds
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import NOT_ASKED, listed, number, several, text, unsupported
 from ncclprobe.host import Host
@@ -42,7 +43,6 @@ _LANES = {  # the same without scope: the numbers of links 0 and 6, each followe
 _MOST_LANES = 12
 _FUNCTIONS = {"state": "nvmlDeviceGetNvLinkState", "version": "nvmlDeviceGetNvLinkVersion"}
 _FIELD_VALUES = "nvmlDeviceGetFieldValues"
-_MOST_LINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 so far
 
 
 class NvLink(Struct, frozen=True):
@@ -104,8 +104,8 @@ def _links(host: Host, gpu: Gpu) -> tuple[NvLink, ...] | Absent:
 
 
 def _count(value: Any) -> int:
-    if number(value) > _MOST_LINKS:
-        raise ValueError(f"more than {_MOST_LINKS} links")
+    if number(value) > bounds.NVLINKS:
+        raise ValueError(f"more than {bounds.NVLINKS} links")
     return number(value)
 
 

@@ -1,17 +1,25 @@
 """GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
 
+Where NVML cannot be asked (nvidia-ml-py that does not fit, a library that is not found) nvidia-smi is the second
+witness.
+
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
-from ncclprobe.errors import Failed, Missing
+from ncclprobe import bounds
+from ncclprobe.errors import Denied, Failed, Missing, ParseError
+from ncclprobe.facts import nvidia_smi
+from ncclprobe.facts.field import attempt
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
+T = TypeVar("T")
 ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
 FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]
 _COMPUTE_MODES: tuple[ComputeMode, ...] = ("default", "exclusive-thread", "prohibited", "exclusive-process")
@@ -27,6 +35,7 @@ _TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says
     6: "access-timeout-recovery",
 }
 _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
+_UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
@@ -48,8 +57,10 @@ class GpuFabric(Struct, frozen=True):
 class Gpu(Struct, frozen=True):
     """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
 
-    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `ecc_pending` is what the
-    next reboot will bring. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
+    The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `mig_pending` and
+    `ecc_pending` are what the next reset or reboot will bring. `ecc_since_reset` and `ecc_ever` count uncorrectable
+    errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
+    than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
     `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
     the machine that are nearest. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
     """
@@ -68,9 +79,13 @@ class Gpu(Struct, frozen=True):
     pcie_max_width: int | Absent = NOT_ASKED
     compute_mode: ComputeMode | Absent = NOT_ASKED
     mig: bool | Absent = NOT_ASKED
+    mig_pending: bool | Absent = NOT_ASKED
     persistence: bool | Absent = NOT_ASKED
     ecc: bool | Absent = NOT_ASKED
     ecc_pending: bool | Absent = NOT_ASKED
+    ecc_since_reset: int | Absent = NOT_ASKED
+    ecc_ever: int | Absent = NOT_ASKED
+    sram_worn: bool | Absent = NOT_ASKED
     remap_pending: bool | Absent = NOT_ASKED
     remap_failed: bool | Absent = NOT_ASKED
     throttle: tuple[str, ...] | Absent = NOT_ASKED
@@ -84,21 +99,32 @@ class Gpu(Struct, frozen=True):
 class Gpus(Struct, frozen=True):
     """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4)).
 
-    `nvml` is the version of the library; in a container it may be another than the driver's.
+    `nvml` is the version of the library; in a container it may be another than the driver's. `instead_of_nvml`: all
+    this is nvidia-smi's word, and why.
     """
 
     all: tuple[Gpu, ...]
     driver: str
     cuda: tuple[int, int]
     nvml: str | Absent = NOT_ASKED
+    instead_of_nvml: str = ""
 
 
 @collector
 def nvml(host: Host) -> Gpus:
     """Read every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
-    count = ask(host, number, "nvmlDeviceGetCount")
+    try:
+        count = ask(host, number, "nvmlDeviceGetCount")
+    except (Missing, Denied, Failed) as refusal:
+        why = str(refusal)
+        told = attempt(lambda: _by_nvidia_smi(host, why))
+        if isinstance(told, Absent):
+            raise
+        return told
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
+    if count > bounds.NVML_DEVICES:
+        raise ParseError(f"NVML counts {count} GPUs: no node has so many")
     code = ask(host, number, "nvmlSystemGetCudaDriverVersion")
     return Gpus(
         all=tuple(_gpu(host, index) for index in range(count)),
@@ -106,6 +132,64 @@ def nvml(host: Host) -> Gpus:
         cuda=(code // 1000, code % 1000 // 10),
         nvml=learn(host, text, "nvmlSystemGetNVMLVersion"),
     )
+
+
+def _by_nvidia_smi(host: Host, refusal: str) -> Gpus:
+    rows = nvidia_smi.query(host)
+    return Gpus(
+        all=tuple(map(_of_row, rows)),
+        driver=rows[0]["driver_version"],
+        cuda=nvidia_smi.cuda_version(host.ask("run", "nvidia-smi", "--version")),
+        nvml=Absent(refusal, Missing.__name__),
+        instead_of_nvml=refusal,
+    )
+
+
+def _of_row(row: Mapping[str, str]) -> Gpu:
+    def read(name: str, parse: Callable[[str], T]) -> T | Absent:
+        text = nvidia_smi.cell(row, name)
+        return text if isinstance(text, Absent) else attempt(lambda: _understood(parse, name, text))
+
+    gpu = Gpu(
+        index=_understood(int, "index", row["index"]),
+        name=row["name"],
+        uuid=row["uuid"],
+        pci=row["pci.bus_id"],
+        memory_bytes=read("memory.total", _mebibytes),
+        memory_used_bytes=read("memory.used", _mebibytes),
+        pcie_generation=read("pcie.link.gen.current", int),
+        pcie_width=read("pcie.link.width.current", int),
+        pcie_max_generation=read("pcie.link.gen.max", int),
+        pcie_max_width=read("pcie.link.width.max", int),
+        compute_mode=read("compute_mode", lambda text: _MODE_WORDS[text]),
+        mig=read("mig.mode.current", _enabled),
+        mig_pending=read("mig.mode.pending", _enabled),
+        persistence=read("persistence_mode", _enabled),
+        ecc=read("ecc.mode.current", _enabled),
+        ecc_pending=read("ecc.mode.pending", _enabled),
+        ecc_since_reset=read("ecc.errors.uncorrected.volatile.total", int),
+        ecc_ever=read("ecc.errors.uncorrected.aggregate.total", int),
+        compute=read("compute_cap", lambda text: _capability([int(part) for part in text.split(".")])),
+    )
+    return replace(gpu, lost=_why_lost(gpu))
+
+
+_MODE_WORDS = dict(zip(("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"), _COMPUTE_MODES, strict=True))
+
+
+def _understood(parse: Callable[[str], T], name: str, text: str) -> T:
+    try:
+        return parse(text)
+    except (ValueError, LookupError, TypeError):
+        raise ParseError(f"nvidia-smi {name}: {text[:40]!r}") from None
+
+
+def _mebibytes(text: str) -> int:
+    return int(text) << 20
+
+
+def _enabled(text: str) -> bool:
+    return {"Enabled": True, "Disabled": False}[text]
 
 
 def _gpu(host: Host, index: int) -> Gpu:
@@ -129,6 +213,9 @@ def _memory(host: Host, index: int) -> dict[str, Any]:
         **_both(("memory_bytes", "memory_used_bytes"), size),
         **_both(("remap_pending", "remap_failed"), learn(host, _remaps, "nvmlDeviceGetRemappedRows", index)),
         **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
+        "ecc_since_reset": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _VOLATILE),
+        "ecc_ever": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _AGGREGATE),
+        "sram_worn": learn(host, _worn, "nvmlDeviceGetSramEccErrorStatus", index),
         "bar1_bytes": learn(host, _bar1, "nvmlDeviceGetBAR1MemoryInfo", index),
     }
 
@@ -145,7 +232,7 @@ def _pcie(host: Host, index: int) -> dict[str, Any]:
 def _modes(host: Host, index: int) -> dict[str, Any]:
     return {
         "compute_mode": learn(host, _compute_mode, "nvmlDeviceGetComputeMode", index),
-        "mig": learn(host, _now, "nvmlDeviceGetMigMode", index),
+        **_both(("mig", "mig_pending"), learn(host, _now_and_next, "nvmlDeviceGetMigMode", index)),
         "persistence": learn(host, _on, "nvmlDeviceGetPersistenceMode", index),
         "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
         "compute": learn(host, _capability, "nvmlDeviceGetCudaComputeCapability", index),
@@ -191,10 +278,6 @@ def _on(mode: Any) -> bool:
     return bool(number(mode))
 
 
-def _now(modes: list[int]) -> bool:
-    return _now_and_next(modes)[0]
-
-
 def _capability(version: list[int]) -> tuple[int, int]:
     major, minor = map(number, version)
     return major, minor
@@ -203,6 +286,10 @@ def _capability(version: list[int]) -> tuple[int, int]:
 def _now_and_next(modes: list[int]) -> tuple[bool, bool]:
     current, pending = map(number, modes)
     return bool(current), bool(pending)
+
+
+def _worn(status: dict[str, Any]) -> bool:
+    return bool(number(status["bThresholdExceeded"]))
 
 
 def _remaps(counts: list[int]) -> tuple[bool, bool]:

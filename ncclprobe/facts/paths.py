@@ -9,7 +9,7 @@ from ncclprobe.model.values import Struct, field
 
 
 class MeshListener(NamedTuple):
-    """A listener of a node. `role` is ``nccl0`` for the first interface that NCCL would use, … or ``default``."""
+    """A listener of a node. `role`: ``nccl0`` is the first interface that NCCL would use; ``gloo0`` …; ``default``."""
 
     role: str
     interface: str

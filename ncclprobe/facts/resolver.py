@@ -1,10 +1,11 @@
-"""What MASTER_ADDR resolves to on this node."""
+"""What MASTER_ADDR and this node's own name resolve to on this node."""
 
 import json
 from ipaddress import ip_address
 
 from ncclprobe.errors import Failed, TimedOut
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.system import System
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
@@ -34,3 +35,29 @@ def resolver(host: Host, launch: Launch) -> Master:
     except (Failed, TimedOut) as error:
         return Master(launch.master_addr, failure=str(error))
     return Master(launch.master_addr, tuple(seen["addresses"]), seen["seconds"])
+
+
+class OwnName(Struct, frozen=True):
+    """What getaddrinfo(3) answers for this host's own name, in its order. `failure`: why it answers nothing.
+
+    `name` is empty where it was not asked, in jobs of one node.
+    """
+
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    failure: str = ""
+
+
+@collector
+def own_name(host: Host, launch: Launch, system: System) -> OwnName:
+    """Resolve the host's own name, as gloo does (and torchrun on rank 0), in jobs of several nodes."""
+    return resolve_own(host, system.hostname) if launch.several_nodes else OwnName()
+
+
+def resolve_own(host: Host, name: str) -> OwnName:
+    """Ask for `name`. Not resolving is knowledge: gloo then listens on 127.0.0.1. Raises TimedOut."""
+    try:
+        seen = json.loads(host.ask("resolve", name))
+    except Failed as error:
+        return OwnName(name, failure=str(error))
+    return OwnName(name, tuple(seen["addresses"]))

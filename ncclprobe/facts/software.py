@@ -15,7 +15,7 @@ from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 
 Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""
@@ -23,6 +23,7 @@ Version = tuple[int, int, int]
 NCCL = "libnccl.so.2"
 _TORCH_CUDA = "libtorch_cuda.so"
 _WRITTEN = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[-+].*)?")
+_NAMED_INSIDE, _WRITTEN_INSIDE = "NCCL version ", "NCCL version 2."
 _FIRST_LONG_CODE = 10_000  # 2.9.0 is 20900; 2.8.4, the last of the old form, is 2804
 _VERSIONED = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
 _FURTHER_FOLDERS = ("/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/nccl/lib", "/usr/local/nvidia/lib64")
@@ -32,7 +33,8 @@ _WHEEL_FOLDER = "nvidia/nccl/lib"
 class NcclLibrary(Struct, frozen=True):
     """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
-    `version` is None where neither a wheel nor the name of the file tells it. `path` is the file, where it is known.
+    `version` is None where neither a wheel, the name of the file nor its constants tell it. `path` is the file, where
+    it is known.
     """
 
     version: Version | None
@@ -91,14 +93,35 @@ def software(host: Host, loader: Loader | Absent) -> Software:
     files = list(
         _files(host, [*(needer.rpath if isinstance(needer, Elf) else ()), *known.folders(), *_FURTHER_FOLDERS])
     )
+    first, *others = (*_in_order(packages, files, mapped), None)
     return Software(
         packages=packages,
-        nccl=tuple(_in_order(packages, files, mapped)),
+        nccl=tuple(each for each in (_read(host, first), *others) if each),
         mapped=mapped,
         torch=torch,
         toolkit="" if isinstance(built, Absent) else built,
         cudnn=_cudnn(host, known),
     )
+
+
+def _read(host: Host, library: NcclLibrary | None) -> NcclLibrary | None:
+    """Return the library that would be mapped with the version among its constants, where nothing else tells it."""
+    if library is None or library.version or not library.path:
+        return library
+    found = learn(host, version_text, "elf_texts", library.path, _WRITTEN_INSIDE)
+    return library if isinstance(found, Absent) else replace(library, version=found)
+
+
+def version_text(text: str) -> Version:
+    """Return the version in texts such as "NCCL version 2.30.7+cuda13.3" of a host's answer. Raises ParseError."""
+    try:
+        texts = [str(each).removeprefix(_NAMED_INSIDE) for each in json.loads(text)]
+    except (ValueError, TypeError, RecursionError):
+        raise ParseError(f"texts of a library: {text[:80]!r}") from None
+    match = next(filter(None, map(_WRITTEN.fullmatch, texts)), None)
+    if match is None:
+        raise ParseError(f"none of {len(texts)} texts of the library is a version of NCCL")
+    return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
 def _torch(host: Host) -> Torch | None:

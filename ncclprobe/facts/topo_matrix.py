@@ -23,7 +23,8 @@ class Matrix(Struct, frozen=True):
     `nics` and the keys of `links` are named as the NIC Legend says, else as the header does. The affinities have one
     text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we have;
     of the latter, `incomplete` says what is missing, as of everything else that the text stops before or leaves out.
-    A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing.
+    A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing. `capability`: what a table of
+    kind p2p is of, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty where none says.
     """
 
     kind: MatrixKind
@@ -34,6 +35,7 @@ class Matrix(Struct, frozen=True):
     numa_affinity: Affinity
     gpu_numa_id: Affinity
     incomplete: tuple[str, ...] = ()
+    capability: str = ""
 
 
 @collector
@@ -73,8 +75,9 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     incomplete += [*_without_nics(header, present), *cut_legend(table), *called.incomplete]
     name = called.names.__getitem__
     gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
+    kind = _kind(table, {cell for row in present for cell in row.cells})
     return Matrix(
-        kind=_kind(table, {cell for row in present for cell in row.cells}),
+        kind=kind,
         gpus=gpus,
         nics=tuple(name(label) for label in header.devices if not label.startswith("GPU")),
         links={name(one): {name(two): link for two, link in cells.items()} for one, cells in links.items()},
@@ -82,6 +85,7 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
         numa_affinity=numa,
         gpu_numa_id=gpu_numa_id,
         incomplete=tuple(incomplete),
+        capability=_capability(table) if kind == "p2p" else "",
     )
 
 
@@ -168,6 +172,12 @@ def _kind(table: Table, cells: set[str]) -> MatrixKind:
         return "topo-m"
     whole = max(legend.values(), default=0) < table.size  # NV# stands last, so a text that ends here may lack it
     return "topo-mp" if whole and legend.keys() >= {"SYS", "PIX"} and "NV#" not in legend else "topo-m"
+
+
+def _capability(table: Table) -> str:
+    command = _command(table)
+    letters = command[command.index("-p2p") + 1] if "-p2p" in command[:-1] else ""
+    return letters if set(letters) <= set("rwnap") else ""
 
 
 def _command(table: Table) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__
+from ncclprobe import __version__, bounds
 from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageError
 from ncclprobe.host import SAMPLE, Host, Question, files
 
@@ -20,8 +20,6 @@ Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
-MAX_CAPTURE_BYTES = 256 << 20
-_MAX_LIKES = 8
 _MOST_ROWS = 8192
 """Rows that are remembered: of a node's thousand, all but some dozens are the same on every node of a fleet."""
 
@@ -117,7 +115,7 @@ def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
 def load(path: Path) -> Replay:
     """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
-    return _replay(header, answers, str(header.get("node") or path.stem))
+    return _replay(header, answers, str(header.get("node") or path.stem), str(path))
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:
@@ -129,14 +127,17 @@ def parse(text: str, name: str, node: str = "") -> Replay:
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
         answers.update(_recorded_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
-    return _replay(header, answers, node or str(header.get("node") or name))
+    return _replay(header, answers, node or str(header.get("node") or name), name)
 
 
-def _replay(header: dict[str, Any], recorded: _Recorded, node: str) -> Replay:
+def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str) -> Replay:
+    """Return what a capture called `name` holds, by the rank that asked. Raises UsageError."""
     ranks: dict[int, dict[Question, str | HostError]] = {}
     answers: dict[Question, str | HostError] = {}
     for (rank, question), answer in recorded.items():
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
+        if len(ranks) > bounds.CAPTURE_RANKS:
+            raise UsageError(f"{name}: rows of more than {bounds.CAPTURE_RANKS} ranks: no node runs so many")
     return Replay(answers, node, _is_older(header.get("tool")), ranks)
 
 
@@ -152,9 +153,9 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
     """
     if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
-    if len(above) > _MAX_LIKES:
-        raise UsageError(f"{path}: more than {_MAX_LIKES} captures in a chain of 'like' rows; shorten it")
-    header, lines = _lines(files.read(path, limit=MAX_CAPTURE_BYTES), str(path))
+    if len(above) > bounds.LIKES:
+        raise UsageError(f"{path}: more than {bounds.LIKES} captures in a chain of 'like' rows; shorten it")
+    header, lines = _lines(files.read(path, limit=bounds.CAPTURE_BYTES), str(path))
     answers: _Recorded = {}
     likes = 0
     for number, line in enumerate(lines, start=2):
@@ -179,8 +180,8 @@ def _near(path: Path, like: object, where: str, number: int) -> Path:
     name = str(like).removeprefix("../")
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise UsageError(f"{where}: 'like' names a capture in the same folder or the one above, not {str(like)[:80]!r}")
-    if number > _MAX_LIKES:
-        raise UsageError(f"{path}: more than {_MAX_LIKES} 'like' rows; keep the ones that matter")
+    if number > bounds.LIKES:
+        raise UsageError(f"{path}: more than {bounds.LIKES} 'like' rows; keep the ones that matter")
     return path.parent / str(like)
 
 

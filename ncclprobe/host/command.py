@@ -12,11 +12,13 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from ncclprobe import bounds, interrupt
 from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
 
-MAX_OUTPUT_BYTES = 16 << 20
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
+RUNNING: "set[subprocess.Popen[bytes]]" = set()
+"""Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves."""
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
@@ -33,13 +35,14 @@ def run(argv: Sequence[str], patience_s: float) -> str:
         )
     except OSError as error:
         raise as_host_error(error, argv[0]) from None
+    RUNNING.add(process)
     try:
         out, err = _gathered(process, time.monotonic() + patience_s)
         code = process.poll()
     finally:
         abandon(process)
-    if len(out) + len(err) > MAX_OUTPUT_BYTES:
-        raise Failed(f"{what}: printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+    if len(out) + len(err) > bounds.ANSWER_BYTES:
+        raise Failed(f"{what}: printed more than {bounds.ANSWER_BYTES >> 20} MiB")
     if code is None:
         raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s")
     if code:
@@ -64,7 +67,7 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
                 texts[key.fileobj] += chunk  # type: ignore[index]
                 if not chunk:
                     selector.unregister(key.fileobj)
-            if sum(map(len, texts.values())) > MAX_OUTPUT_BYTES:
+            if sum(map(len, texts.values())) > bounds.ANSWER_BYTES:
                 break
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,14 +77,28 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
 
 def abandon(process: "subprocess.Popen[bytes]") -> None:
     """Kill `process` with its whole group, close its pipes, and wait no longer than dying normally takes."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)
+    RUNNING.discard(process)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
             with contextlib.suppress(OSError):  # unsent input of a broken pipe
                 pipe.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_DYING_S)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kill_all() -> None:
+    for process in list(RUNNING):
+        if process.returncode is None:  # else its number may be another's by now
+            _kill(process)
+
+
+interrupt.LAST.append(_kill_all)
 
 
 def as_host_error(error: BaseException, what: str) -> HostError:
@@ -92,4 +109,6 @@ def as_host_error(error: BaseException, what: str) -> HostError:
         return Missing(f"{what}: not there")
     if isinstance(error, PermissionError):
         return Denied(f"{what}: permission denied")
+    if isinstance(error, MemoryError):
+        return TimedOut(f"{what}: not asked, for {interrupt.NO_MEMORY}")  # it says nothing of what was asked
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

@@ -1,33 +1,43 @@
 """What the dynamic loader reads of a shared library and of its own cache: elf(5) and /etc/ld.so.cache.
 
-Read without running or mapping anything, so that it works for libraries of which the rest is missing.
+Besides, the texts among a library's constants, where NCCL keeps its version. Read without running or mapping anything,
+so that it works for libraries of which the rest is missing.
 """
 
+import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed
 
 CACHE = "/etc/ld.so.cache"
-MAX_CACHE_BYTES = 64 << 20
 _MAGIC = b"\x7fELF"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"  # struct cache_file_new, glibc sysdeps/generic/dl-cache.h
 _OLD_CACHE_MAGIC = b"ld.so-1.7.0"  # glibc before 2.32 puts its old format first, and the new one behind it
 _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
-_LONGEST_STRING = 1 << 14
-_LARGEST_TABLE = 1 << 20
+_DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+_WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
+_DYNSYM = 11  # sh_type
+_SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
 class Dynamic(NamedTuple):
-    """The dynamic section of a library: its name, what it needs, and where it says to look for that."""
+    """The dynamic section of a library: its name, what it needs, and where it says to look for that.
+
+    `needs_versions`: which versions of symbols (``GLIBC_2.34``) it asks of each library, `versions` those it defines.
+    """
 
     soname: str
     needed: tuple[str, ...]
     rpath: str
     runpath: str
+    needs_versions: dict[str, tuple[str, ...]]
+    versions: tuple[str, ...]
 
 
 class _Segment(NamedTuple):
@@ -58,20 +68,137 @@ def _dynamic(file: BinaryIO) -> Dynamic:
     tags: dict[int, list[int]] = {}
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
-            tags = _tags(_at(file, segment.offset, min(segment.size, _LARGEST_TABLE)), order)
+            tags = _tags(_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
     if _DT_STRTAB not in tags:  # an executable without a loader
-        return Dynamic("", (), "", "")
+        return Dynamic("", (), "", "", {}, ())
     strings = _offset(segments, tags[_DT_STRTAB][0])
 
     def texts(tag: int) -> list[str]:
-        return [_string(_at(file, strings + at, _LONGEST_STRING), 0) for at in tags.get(tag, [])]
+        return [_string(_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
 
+    wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), f"{order}HHIII")
+    gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), f"{order}HHHHIII")
+    aux, own = f"{order}IHHII", f"{order}II"
     return Dynamic(
         soname="".join(texts(_DT_SONAME)[:1]),
         needed=tuple(texts(_DT_NEEDED)),
         rpath="".join(texts(_DT_RPATH)[:1]),
         runpath="".join(texts(_DT_RUNPATH)[:1]),
+        needs_versions={
+            _string(_at(file, strings + of_file, bounds.ELF_STRING), 0): tuple(
+                _string(_at(file, strings + name, bounds.ELF_STRING), 0)
+                for _hash, flags, _other, name, _next in _chain(file, at + first, count, aux)
+                if not flags & _WEAK
+            )
+            for at, (_version, count, of_file, first, _next) in wants
+        },
+        versions=tuple(
+            _string(_at(file, strings + name, bounds.ELF_STRING), 0)
+            for at, (_version, _flags, _index, _count, _hash, first, _next) in gives
+            for name, _next in _chain(file, at + first, 1, own)
+        ),
     )
+
+
+Records = list[tuple[int, tuple[int, ...]]]
+
+
+def _version_records(
+    file: BinaryIO, segments: list[_Segment], tags: dict[int, list[int]], where: tuple[int, int], layout: str
+) -> Records:
+    """Return the records of a table of versions, each with its offset; empty where there is no such table."""
+    if where[0] not in tags or where[1] not in tags:
+        return []
+    at, found = _offset(segments, tags[where[0]][0]), []
+    for _ in range(min(tags[where[1]][0], bounds.ELF_VERSIONS)):
+        record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
+        found.append((at, record))
+        at += record[-1]
+    return found
+
+
+def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
+    """Yield `count` records from `at` on, each of which says last how far the next one is."""
+    for _ in range(min(count, bounds.ELF_VERSIONS)):
+        record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
+        yield record
+        at += record[-1]
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
+    """Return the byte order and the sections. Raises ValueError for what is no 64-bit ELF file."""
+    header = file.read(64)
+    if header[:5] != _MAGIC + b"\x02":
+        raise ValueError
+    order = "<" if header[5] == 1 else ">"
+    (start,) = struct.unpack_from(f"{order}Q", header, 40)
+    size, count = struct.unpack_from(f"{order}HH", header, 58)
+    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
+    rows = [struct.unpack_from(f"{order}IIQQQQI", table, number * size) for number in range(count)]
+    return order, [_Section(name, kind, offset, nbytes, link) for name, kind, _, _, offset, nbytes, link in rows]
+
+
+def texts(path: str, beginning: str) -> tuple[str, ...]:
+    """Return the texts among a library's constants that begin so, at most 16 of 64 characters each.
+
+    Raises OSError; Failed where the file is no whole 64-bit ELF file.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            _, sections = _sections(file)
+            (names,) = struct.unpack("<H", _at(file, 62, 2))
+            table = _at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
+            constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
+            data = [_at(file, each.offset, min(each.size, bounds.ELF_CONTENT_BYTES)) for each in constants]
+            return tuple(dict.fromkeys(text for each in data for text in _texts(each, beginning)))
+        except (struct.error, ValueError, OverflowError, IndexError):
+            raise Failed(f"{path}: not a whole 64-bit ELF file") from None
+
+
+def _texts(data: bytes, beginning: str) -> Iterator[str]:
+    mark, at = beginning.encode(), -1
+    for _ in range(bounds.ELF_TEXTS):
+        at = data.find(mark, at + 1)
+        if at < 0:
+            return
+        end = data.find(b"\0", at, at + bounds.ELF_TEXT)
+        yield data[at : end if end >= 0 else at + bounds.ELF_TEXT].decode(errors="replace")
+
+
+class Symbols(NamedTuple):
+    """Symbols that begin alike: those that a library offers, and those that it looks for in others."""
+
+    defined: tuple[str, ...]
+    undefined: tuple[str, ...]
+
+
+def symbols(path: str, beginning: str) -> Symbols:
+    """Return a library's dynamic symbols whose names begin so. Raises OSError, and Failed as `texts`.
+
+    A weak one that it looks for is not among them: the loader goes on without.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            order, sections = _sections(file)
+            defined, undefined = set[str](), set[str]()
+            for table in (each for each in sections if each.kind == _DYNSYM):
+                names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
+                rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
+                mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
+                for name, info, _, section, _, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
+                    if names.startswith(mark, name) and (section or info >> 4 == 1):
+                        (defined if section else undefined).add(_string(names, name))
+            return Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
+        except (struct.error, ValueError, OverflowError, IndexError):
+            raise Failed(f"{path}: not a whole 64-bit ELF file") from None
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:
@@ -82,7 +209,7 @@ def _at(file: BinaryIO, offset: int, size: int) -> bytes:
 def _segments(file: BinaryIO, header: bytes, order: str) -> list[_Segment]:
     (start,) = struct.unpack_from(f"{order}Q", header, 32)
     size, count = struct.unpack_from(f"{order}HH", header, 54)
-    table = _at(file, start, min(size * count, _LARGEST_TABLE))
+    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
     found = []
     for number in range(count):
         kind, _flags, offset, address, _physical, nbytes = struct.unpack_from(f"{order}IIQQQQ", table, number * size)
@@ -108,7 +235,7 @@ def _offset(segments: list[_Segment], address: int) -> int:
 
 
 def _string(data: bytes, start: int) -> str:
-    end = data.find(b"\0", start, start + _LONGEST_STRING)
+    end = data.find(b"\0", start, start + bounds.ELF_STRING)
     if end < 0:
         raise ValueError
     return data[start:end].decode(errors="replace")
@@ -120,8 +247,7 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
 
     Raises OSError; Failed where the file is not what glibc writes.
     """
-    with Path(path).open("rb") as file:
-        data = file.read(MAX_CACHE_BYTES)
+    data = _whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0
     if start < 0 or not data.startswith(_CACHE_MAGIC, start):
         raise Failed(f"{path}: not the cache of glibc's loader")
@@ -129,6 +255,16 @@ def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
         return _entries(data[start:], [prefix.encode() for prefix in prefixes])
     except (struct.error, ValueError):
         raise Failed(f"{path}: truncated") from None
+
+
+def _whole(path: str) -> bytes:
+    """Return the whole of a small file; room is made for what it holds, not for what it may. Raises OSError, Failed."""
+    with Path(path).open("rb") as file:
+        nbytes = min(os.fstat(file.fileno()).st_size, bounds.LD_CACHE_BYTES)
+        try:
+            return file.read(nbytes)
+        except MemoryError:
+            raise Failed(f"{path}: this process may take no {nbytes >> 10} KiB of memory (ulimit -v)") from None
 
 
 def _entries(cache: bytes, prefixes: list[bytes]) -> list[tuple[str, str]]:

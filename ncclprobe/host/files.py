@@ -67,12 +67,11 @@ def _replace(target: Path, text: str, mode: int) -> None:
     """Write beside `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
     partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(partial, flags, mode)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:
             file.write(text)
         partial.replace(target)
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         with contextlib.suppress(OSError):
             partial.unlink()
         raise

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Denied, HostError, Missing
 from ncclprobe.host.command import as_host_error, run
 
 RING = "/dev/kmsg"
 JOURNAL = ("journalctl", "-k", "-o", "short-monotonic", "--no-pager", "-q")
-MAX_LINES = 2000
 _JOURNAL_PATIENCE_S = 10.0
 _RECORD_BYTES = 64 << 10  # more than any record: the kernel's own limit is 8 KiB (PRINTK_MESSAGE_MAX)
 _NAME = re.compile(r"\bname=[^,]*")
@@ -24,7 +24,7 @@ Line = tuple[float, str]
 
 
 def matching(pattern: str) -> dict[str, Any]:
-    """Return the newest MAX_LINES lines that match `pattern`, of this boot.
+    """Return the newest bounds.KERNEL_LINES lines that match `pattern`, of this boot.
 
     `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
     that is kept at all: a full ring buffer has lost what came before. Raises Denied where both logs are closed to this
@@ -38,8 +38,8 @@ def matching(pattern: str) -> dict[str, Any]:
     found = [(at, _NAME.sub("name=-", text)) for at, text in lines if wanted.search(text)]
     return {
         "source": source,
-        "lines": found[-MAX_LINES:],
-        "dropped": max(0, len(found) - MAX_LINES),
+        "lines": found[-bounds.KERNEL_LINES :],
+        "dropped": max(0, len(found) - bounds.KERNEL_LINES),
         "oldest_s": lines[0][0] if lines else 0.0,
     }
 
@@ -65,7 +65,7 @@ def _line(record: bytes) -> Line | None:
     """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
     head, _, body = record.decode(errors="replace").partition(";")
     fields = head.split(",", 3)
-    if len(fields) < 3 or not fields[2].isdigit():
+    if len(fields) < 3 or not re.fullmatch(r"[0-9]{1,18}", fields[2]):
         return None
     return int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
 

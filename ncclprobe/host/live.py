@@ -4,7 +4,6 @@ Nothing here may hang: files and names are asked for on a thread that is abandon
 NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
-import contextlib
 import fnmatch
 import importlib.util
 import json
@@ -13,25 +12,23 @@ import pwd
 import re
 import resource
 import socket
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
+from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
+from ncclprobe.host.settings import encodable, recorded
 
-MAX_ANSWER_BYTES = 16 << 20
-MOST_OF_A_VALUE, MOST_OF_A_PATH = 4096, 65536
-"""Characters kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
-_WORDS = re.compile(r"([\s,]+)")
+_MOST_PARENTS = 4
 _CHUNK_BYTES = 64 << 10
-_METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
     "torch",
     *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
@@ -88,7 +85,7 @@ class LiveHost:
             return run(rest, patience_s)
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
-        return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
+        return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
 
     def close(self) -> None:
         """Let go of the NVML child."""
@@ -116,51 +113,45 @@ class LiveHost:
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
 
 
-def encodable(text: str) -> str:
-    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def sanitised(value: str) -> str:
-    """Return a setting without what may be secret in it: user information before an @, and a URL's query.
-
-    In one pass over the text: who sets a variable chooses its length.
+def _looked(kind: str, rest: Sequence[str]) -> str:
+    """Return what a source of this process's own says. Raises Failed where the kernel's files are hidden: what cannot
+    be seen is not known to be missing.
     """
-    return "".join(map(_without_secrets, _WORDS.split(encodable(value))))
+    try:
+        answer = _SOURCES[kind](*rest)
+    except (FileNotFoundError, NotADirectoryError):
+        if rest and (why := hidden(rest[0])):
+            raise Failed(f"{kind} {rest[0]}: {why}") from None
+        raise
+    if kind == "list" and answer == "[]" and (why := hidden(rest[0])):
+        raise Failed(f"list {rest[0]}: {why}")
+    return answer
 
 
-def recorded(name: str, value: str) -> str:
-    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
-    return sanitised(value[: MOST_OF_A_PATH if name.endswith("PATH") else MOST_OF_A_VALUE])
+def hidden(path: str) -> str:
+    """Return why the kernel does not show `path` here, and what would help; empty where it shows what there is.
 
-
-def _without_secrets(word: str) -> str:
-    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
-    scheme, slashes, rest = word.partition("://")
-    rest = rest.rpartition("@")[2] if slashes else ""
-    address, query, _ = rest.partition("?")
-    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
-
-
-def _without_user(word: str) -> str:
-    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
-    head, at, tail = word.rpartition("@")
-    start = 0
-    for place, character in enumerate(head):
-        if character in "/=":
-            start = place + 1
-        elif character == ":" and place > start:
-            return head[:start] + tail
-    return word if at else tail
+    A container may have no /proc or /sys, or an empty file system mounted over a part of it.
+    """
+    for root, always, parts in _KERNEL_TREES:
+        if path.startswith(f"{root}/"):
+            shown = f"start the container with the machine's {root} (docker run -v {root}:{root}:ro)"
+            if not Path(always).exists():
+                return f"{root} is hidden from this process; {shown}"
+            seen = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+            if path.startswith(parts) and seen.stat().st_dev != Path(root).stat().st_dev:
+                return f"something else is mounted over {seen}; {shown}"
+    return ""
 
 
 def _read(path: str) -> str:
-    """Return the file's text, at most MAX_ANSWER_BYTES of it. The kernel allocates what is asked of /proc/sys
-    at once.
+    """Return the file's text, at most bounds.ANSWER_BYTES of it.
+
+    The kernel allocates what is asked of /proc/sys at once.
     """
     text = bytearray()
     with FileIO(path) as file:
-        while len(text) < MAX_ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        while len(text) < bounds.ANSWER_BYTES and (chunk := file.read(_CHUNK_BYTES)):
             text += chunk
     return text.decode(errors="replace")
 
@@ -215,6 +206,12 @@ def _list(path: str, pattern: str = "*") -> str:
 def _names(path: str) -> list[str]:
     with os.scandir(path) as entries:
         return [entry.name for entry in entries]
+
+
+def _among(path: str, *names: str) -> str:
+    """Return those of `names` that are in a folder, in their order. No such folder is an error."""
+    here = {*_names(path)}
+    return json.dumps([name for name in names if name in here])
 
 
 def _link(path: str) -> str:
@@ -288,22 +285,27 @@ def _psutil(function: str) -> str:
     return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
 
 
+def _launched_with(option: str) -> str:
+    """Return the number, or range of them, that a parent of this process was given for `option`; nothing else of it."""
+    pid = os.getppid()
+    for _ in range(_MOST_PARENTS):
+        arguments = _read(f"/proc/{pid}/cmdline").split("\0")
+        given = [after for before, after in pairwise(arguments) if before == option]
+        given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
+        if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
+            return given[0]
+        parent = re.search(r"^PPid:\t([0-9]{1,9})$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+        if pid <= 1:
+            break
+    raise Missing(f"no parent of this process was given {option}")
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
-
-
-def _packages() -> str:
-    """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
-    versions: dict[str, str] = {}
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            for match in map(_METADATA.fullmatch, _names(folder or ".")):
-                if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
-                    versions.setdefault(name, match[2])  # the first on the path is the one that imports
-    return json.dumps(dict(sorted(versions.items())))
 
 
 def _module(name: str) -> str:
@@ -312,6 +314,12 @@ def _module(name: str) -> str:
         raise Missing(f"Python module {name}: not installed")
     return found.origin
 
+
+_KERNEL_TREES = (
+    ("/proc", "/proc/self/stat", ("/proc/net", "/proc/sys")),
+    ("/sys", "/sys/class", ("/sys/class", "/sys/bus", "/sys/devices", "/sys/module")),
+)
+"""A tree of the kernel's, what it always has, and those of its parts that no other file system is mounted over."""
 
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
@@ -324,7 +332,11 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "stat": _stat,
     "mapped": _mapped,
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
+    "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
+    "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
+    "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
+    "launched_with": _launched_with,
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,
@@ -333,7 +345,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
-    "packages": _packages,
+    "packages": lambda: json.dumps(code.distributions(_PACKAGES)),
+    "interpreter": lambda: json.dumps(code.interpreter()),
+    "tree": lambda folder: json.dumps(code.tree(folder)),
     "module": _module,
 }
 _PATIENCE_S = {
@@ -342,7 +356,11 @@ _PATIENCE_S = {
     "nvml": 60.0,
     "resolve": 5.0,
     "packages": 10.0,
+    "interpreter": 10.0,
+    "tree": 20.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
+    "elf_texts": 10.0,
+    "elf_symbols": 10.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

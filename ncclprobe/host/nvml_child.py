@@ -19,10 +19,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
-from ncclprobe.host.command import abandon
+from ncclprobe.host.command import RUNNING, abandon
 
-MAX_ANSWER_BYTES = 1 << 20  # a hundred times the longest there is: every field of 36 links, all refused
 _LIBRARY = "libnvidia-ml.so.1"
 # The path by hand: `-m` would put the working directory first, and with it any `json.py` that lies there.
 _SERVE = "import sys; sys.path[:] = sys.argv[1:]; from ncclprobe.host.nvml_server import serve; serve()"
@@ -79,7 +79,7 @@ def _start() -> "subprocess.Popen[bytes]":
     """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing."""
     try:
         ctypes.CDLL(_LIBRARY)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,6 +89,8 @@ def _start() -> "subprocess.Popen[bytes]":
     except OSError as error:
         why = "there is none: no NVIDIA driver here, or a container started without GPUs"
         raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
+    RUNNING.add(process)
+    return process
 
 
 def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:
@@ -111,8 +113,8 @@ def _receive(process: "subprocess.Popen[bytes]", what: str, patience_s: float) -
         if not chunk:
             raise TimedOut(f"{what}: the process that asked died ({_end(process)}); the driver may be broken")
         line += chunk
-        if len(line) > MAX_ANSWER_BYTES:
-            raise TimedOut(f"{what}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB was not waited for")
+        if len(line) > bounds.NVML_ANSWER_BYTES:
+            raise TimedOut(f"{what}: an answer of more than {bounds.NVML_ANSWER_BYTES >> 20} MiB was not waited for")
     return line
 
 
@@ -129,6 +131,6 @@ def _understand(line: bytes) -> dict[str, Any]:
         answer = json.loads(line)
         if isinstance(answer, dict) and ("said" in answer or answer["refused"] in REFUSALS):
             return answer
-    except (ValueError, LookupError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         pass
     raise TimedOut(f"NVML: the process that asks it talks nonsense: {line[:80]!r}")

@@ -128,6 +128,12 @@ def _fabric(library: Library, handle: Any) -> Any:
     return structure
 
 
+def _sram_errors(library: Library, handle: Any) -> Any:
+    structure = library.nvml.c_nvmlEccSramErrorStatus_v1_t()
+    library.nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(structure))
+    return structure
+
+
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetComputeRunningProcesses": _processes,
     "nvmlDeviceGetFieldValues": _field_values,
@@ -135,6 +141,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetGpuFabricInfoV": _fabric_v,
     "nvmlDeviceGetNvLinkRemotePciInfo": _remote_pci,
     "nvmlDeviceGetP2PStatus": _p2p_status,
+    "nvmlDeviceGetSramEccErrorStatus": _sram_errors,
 }
 """Functions whose arguments or answers are not plain numbers and structures."""
 

@@ -1,7 +1,9 @@
 """Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
 
+import _thread
+import math
 import os
-import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -19,7 +21,7 @@ class _Worker:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True).start()
+        _thread.start_new_thread(self._serve, ())  # threading waits for ever for one that has no memory to begin with
 
     def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
         """Return what `work` returned, or what it raised. Raises Empty where it takes longer."""
@@ -69,15 +71,42 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     return cast(T, answer)
 
 
+def until(deadline: float, work: Callable[[], T]) -> T:
+    """Return what `work` returns, or raise what it raises; TimeoutError at `deadline` (time.monotonic()), where it is
+    left behind.
+    """
+    if deadline == math.inf:
+        return work()
+    outcome: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+    def attempt() -> None:
+        try:
+            outcome.put((True, work()))
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting thread
+            outcome.put((False, error))
+
+    try:
+        _thread.start_new_thread(attempt, ())
+    except RuntimeError:  # no thread is left to this process, and so no way to leave the work behind
+        return work()
+    try:
+        returned, value = outcome.get(timeout=max(0.0, deadline - time.monotonic()))
+    except Empty:
+        raise TimeoutError from None
+    if not returned:
+        raise value
+    return cast(T, value)
+
+
 def _hired(what: str) -> _Worker:
     try:
         return _Worker()
-    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
-        raise Failed(f"{what}: {error}") from None
+    except RuntimeError as error:
+        raise TimedOut(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
-    except (OSError, HostError, ValueError) as error:
+    except (OSError, HostError, ValueError, MemoryError) as error:
         return None, error

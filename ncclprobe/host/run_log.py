@@ -14,12 +14,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__
+from ncclprobe import __version__, bounds
 from ncclprobe.errors import NotCaptured, UsageError
 from ncclprobe.host import SAMPLE, files
 
 FILE = "run.jsonl"
-MAX_LOG_BYTES = 256 << 20
 _END, _FORESEEN = "end", "foreseen"
 CUT_SHORT = "the run log has no end: the run was cut short"
 
@@ -101,11 +100,11 @@ class RunLog:
         """The run log in `path`. Raises UsageError naming file and line."""
         found = cls()
         found._lines = []
-        for number, row in _rows(files.read(path, limit=MAX_LOG_BYTES), str(path)):
+        for number, row in _rows(files.read(path, limit=bounds.RUN_LOG_BYTES), str(path)):
             sample, end = row.get(SAMPLE), row.get(_END)
             if isinstance(sample, dict):
                 for name, value in sample.items():
-                    found.add(name, value)
+                    _take(found, name, value, f"{path}:{number}")
                 found._foreseen = str(sample.get(_FORESEEN, found._foreseen))
             elif isinstance(end, dict) and isinstance(end.get("why"), str):
                 found.end = end["why"]
@@ -117,7 +116,7 @@ class RunLog:
     def resume(cls, path: Path) -> "RunLog":
         """The run log in `path`, whose further lines are appended to it. Raises UsageError."""
         found = cls.read(path)
-        text = files.read(path, limit=MAX_LOG_BYTES)
+        text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
             found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), path
             whole, _, half = text.rpartition("\n")
@@ -128,6 +127,14 @@ class RunLog:
         except OSError:
             found._file = None
         return found
+
+
+def _take(log: RunLog, name: str, value: Any, where: str) -> None:
+    """Add a sample that was read. Raises UsageError for a number that is none."""
+    try:
+        log.add(name, value)
+    except ValueError:
+        raise UsageError(f"{where}: sample {name[:40]!r} holds a number that is infinite, or none") from None
 
 
 def ends(path: Path) -> bool:

@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice, product
 
-MAX_NAMES = 65_536
+from ncclprobe import bounds
+
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
 
 
 def expand(text: str) -> tuple[str, ...]:
     """Return the names in `text`, in its order. Raises ValueError for what is no list of names, or more than
-    MAX_NAMES.
+    bounds.HOST_NAMES.
     """
     pieces = _NAME.findall(text)
     if ",".join(pieces) != text:
@@ -26,15 +27,15 @@ def expand(text: str) -> tuple[str, ...]:
         total = len(names) + 1
         for part in parts:
             total *= max(1, len(part))
-        if total > MAX_NAMES:
-            raise ValueError(f"more than {MAX_NAMES} host names: {text[:80]!r}")
+        if total > bounds.HOST_NAMES:
+            raise ValueError(f"more than {bounds.HOST_NAMES} host names: {text[:80]!r}")
         names += map("".join, product(*parts))
     return tuple(names)
 
 
 def _choices(inside: str, plain: str) -> list[str]:
     """Return what may stand at one place of a name; one more than too many is enough to refuse it."""
-    return list(islice(_numbers(inside), MAX_NAMES + 1)) if inside or not plain else [plain]
+    return list(islice(_numbers(inside), bounds.HOST_NAMES + 1)) if inside or not plain else [plain]
 
 
 def _numbers(inside: str) -> Iterator[str]:
@@ -44,7 +45,7 @@ def _numbers(inside: str) -> Iterator[str]:
         if not match:
             raise ValueError(f"not a range of numbers: [{inside[:80]}]")
         first, last = match[1], match[2] or match[1]
-        if int(last) - int(first) not in range(MAX_NAMES):
+        if int(last) - int(first) not in range(bounds.HOST_NAMES):
             raise ValueError(f"not a range of numbers: [{inside[:80]}]")
         yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 

@@ -60,6 +60,31 @@ class NodeEnvironment(Struct, frozen=True):
     settings: tuple[Setting, ...] = ()
 
 
+class Area(Struct, frozen=True):
+    """One part of the machines in a line: ``GPUs``, ``8 × H100 80GB HBM3 · driver 550.127 · NVLink 18/18``.
+
+    `status` is the worst of its checks, ``skip`` where none had anything to judge; `ids` are those that make it so.
+    `unseen`: how many advisory checks could not look.
+    """
+
+    name: str
+    values: str
+    status: Status
+    ids: tuple[str, ...] = ()
+    unseen: int = 0
+
+
+class Scope(Struct, frozen=True):
+    """What a report speaks for: jobs with this library, and on how many GPUs; null: their number is not known.
+
+    `driver`: whether any node has NVIDIA's driver, as far as one could look.
+    """
+
+    backend: str = "nccl"
+    gpus: int | None = None
+    driver: bool = True
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
 
@@ -78,6 +103,8 @@ class Report(Struct, frozen=True, kw_only=True):
     launch: LaunchRow = LaunchRow()
     nodes: tuple[NodeRow, ...] = ()
     missing_nodes: tuple[str, ...] = ()
+    scope: Scope = Scope()
+    areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     coverage: dict[str, int] = field(default_factory=dict)

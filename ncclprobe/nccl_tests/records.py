@@ -7,9 +7,10 @@ import math
 
 import msgspec
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
-from ncclprobe.nccl_tests.rows import MOST_ROWS, Line, Run, Setup, measurement, op_name, refused, version, wrong_data
+from ncclprobe.nccl_tests.rows import Line, Run, Setup, measurement, op_name, refused, version, wrong_data
 from ncclprobe.nccl_tests.texts import fingerprint
 
 VERSION = 3
@@ -94,8 +95,8 @@ def parse_json(text: str, path: str) -> Run:
         raise UsageError(f"{path}: not a whole JSON file of nccl-tests: {error}") from None
     if not 1 <= document.version <= VERSION:
         raise UsageError(f"{path}: version {document.version} of nccl-tests' JSON; this reads up to {VERSION}")
-    if len(document.results) > MOST_ROWS:
-        raise UsageError(f"{path}: more than {MOST_ROWS} results")
+    if len(document.results) > bounds.NCCL_TESTS_ROWS:
+        raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} results")
     setup, found = _setup(document, path), list[Measurement]()
     for number, result in enumerate(document.results, start=1):
         try:

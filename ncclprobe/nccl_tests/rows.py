@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
 from ncclprobe.model.values import Struct
@@ -29,14 +30,9 @@ DTYPES = {
 _OURS = {"alltoall": "all_to_all"}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
-MOST_ROWS = 100_000
-"""Rows of one file: a thousand runs of a hundred lines."""
 _APART = 0.05
 """How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
 _SURE_GBps = 1.0  # below this two decimals say too little to compare with
-_MOST = 1 << 62
-"""Bytes, elements or ranks beyond which a number is no measurement, and beyond which arithmetic would fail."""
-_MOST_GBps = 1e6
 
 
 class Run(Struct, frozen=True):
@@ -110,15 +106,20 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     numbers = (line.time_us, line.algbw, line.busbw)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time or bandwidth is negative or no number")
-    if not (0 <= line.nbytes <= _MOST and 0 <= line.count <= _MOST and 0 < setup.ranks <= _MOST):
+    if not (
+        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.JOB_RANKS
+    ):
         raise ValueError("a size, a count or the number of ranks is out of range")
     if line.wrong is not None and line.wrong < 0:
         raise ValueError("the number of wrong elements is negative")
     if not line.nbytes or not line.time_us:
         return None
     dtype, _ = DTYPES[line.dtype]
+    if line.time_us < bounds.LEAST_TIME_US:
+        raise ValueError(f"{line.time_us:g} us is no time that was measured")
     mean_us, algbw, busbw = _speeds(line, setup)
-    if not (mean_us < math.inf and algbw < _MOST_GBps and busbw < _MOST_GBps):
+    fine = bounds.LEAST_TIME_US <= mean_us <= bounds.MOST_TIME_US
+    if not (fine and algbw <= bounds.MOST_GBPS and busbw <= bounds.MOST_GBPS):
         raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is nothing that a machine can do")
     return Measurement(
         op=setup.op,

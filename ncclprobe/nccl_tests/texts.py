@@ -9,11 +9,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl_tests.rows import (
-    MOST_ROWS,
     Line,
     Run,
     Setup,
@@ -25,8 +25,6 @@ from ncclprobe.nccl_tests.rows import (
     wrong_data,
 )
 
-_MOST_PER_LINE = 1024
-"""Characters of a line that can be a row or a header: anything longer is another program's."""
 _MARK = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d+: |[\w.-]+: (?=[ #]))")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
@@ -64,7 +62,7 @@ def parse_text(text: str, path: str) -> tuple[Run, ...]:
     runs: list[Run] = []
     section, read = _Section(), 0
     for number, raw in enumerate(text.splitlines(), start=1):
-        if len(raw) > _MOST_PER_LINE:
+        if len(raw) > bounds.NCCL_TESTS_LINE:
             continue
         line = _MARK.sub("", _ANSI.sub("", raw), count=1).rstrip()
         if _begins(line, section):
@@ -74,8 +72,8 @@ def parse_text(text: str, path: str) -> tuple[Run, ...]:
             read += _take(line, section)
         except ValueError as error:
             raise refused(path, f"line {number}", error) from None
-        if read > MOST_ROWS:
-            raise UsageError(f"{path}: more than {MOST_ROWS} rows of nccl-tests: split the log")
+        if read > bounds.NCCL_TESTS_ROWS:
+            raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
     runs += _run(section, path)
     if not runs:
         raise UsageError(f"{path}: holds no table of nccl-tests (a header with size, count, type … and rows below it)")
@@ -114,12 +112,12 @@ def _columns(line: str) -> tuple[str, ...]:
 
 
 def _about(line: str, section: _Section) -> None:
-    device, bounds, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
-    if device and len(section.ranks) < MOST_ROWS:
+    device, wrong, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
+    if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
         _listed(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3], device[4]))
-    if bounds:
-        section.wrong, section.ended = int(bounds[1]), True
+    if wrong:
+        section.wrong, section.ended = int(wrong[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
     if _BROKEN.search(line):

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+from ncclprobe import bounds
+from ncclprobe.host.settings import SECRET
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
 IDENTIFIER = re.compile(
@@ -17,7 +19,10 @@ IDENTIFIER = re.compile(
     r"(?![0-9A-Fa-f])"
     r"|(?<![^\W_])(?:GPU|MIG)-(?P<short>[0-9A-Fa-f]{4,8}(?:-[0-9A-Fa-f]{1,12}){0,4})(?![\w-])"
     r"|(?i:guid)(?P<gap>:?\s{0,16}(?:0[xX])?)(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
-    r"|(?<!\w)(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?\s{0,40}[:=]\s{0,8})(?P<serial>[^\s,;\"']+)"
+    r"|(?<![^\W_])(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?(?:\s{0,40}[:=]\s{0,8}|\s{1,4}is\s{1,4}))"
+    r"(?P<serial>[^\s,;\"']+)"
+    r"|(?<!\w)(?i:board|s/n)(?P<board>[ :=]{1,4})(?P<number>[0-9A-Z]{0,8}\d{8,16})(?!\w)"
+    rf"|(?P<secret>{SECRET.pattern})"
     r"|(?<!\w)(?<!(?<!/)/)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
@@ -26,7 +31,6 @@ _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
 _ROUTE6 = re.compile(r"([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32})\b")
 _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every machine's there: how a cloud is known
-_DEEPEST = 64
 
 
 class Identifiers:
@@ -51,6 +55,10 @@ class Identifiers:
             return value[:4] + self._new.uuid(match["short"])
         if kind == "guid":
             return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
+        if kind == "secret":
+            return SECRET.sub(r"\1…", value)
+        if kind == "number":
+            return value[: -len(match["number"])] + self.serial(match["number"])
         if kind == "serial":
             return value[: -len(match["serial"])] + self.serial(match["serial"])
         if kind == "colons":
@@ -177,7 +185,7 @@ def structure(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(bounds.JSON_LEVELS):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v if isinstance(v, list) else ())]
         if not level:
             return value

@@ -54,6 +54,10 @@ class Pseudonyms:
         """Return the pseudonym of a user's name."""
         return f"user-{self._hex('user', name, _NAME_CHARS)}"
 
+    def name(self, text: str) -> str:
+        """Return the pseudonym of a project, a plugin or a run."""
+        return f"name-{self._hex('name', text.lower(), _NAME_CHARS)}"
+
     def serial(self, text: str) -> str:
         """Return the pseudonym of a serial number or asset tag."""
         return f"serial-{self._hex('serial', text, _SERIAL_CHARS)}"

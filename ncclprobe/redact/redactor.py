@@ -20,6 +20,7 @@ from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure
+from ncclprobe.redact.paths import PATH, renamed, strange
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
 T = TypeVar("T")
@@ -49,7 +50,11 @@ _HOST_VARIABLE = re.compile(
     r"|\w*(?:NODELIST|NODENAME|HOST|HOSTNAME|IPADDR|CLUSTER_NAME)"
 )
 _USER_VARIABLE = re.compile(r"USER|LOGNAME|\w*_USER")
+_PLUGIN_VARIABLE = re.compile(r"NCCL_\w{0,40}_PLUGIN")
+_RUN_VARIABLE = re.compile(r"TORCHELASTIC_RUN_ID|PET_RDZV_ID|PBS_JOBID|LSB_JOBID|OMPI_MCA_ess_base_jobid")
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
+_SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
+_PERSON = re.compile(r"(?:\buid=\d{1,10}\(|\b(?i:(?:for|of|by) user|user(?:name)?[:=]) {0,2}'?)([A-Za-z_][\w.-]{0,31})")
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
 _OURS = "schema tool started status severity id title blame action place mode op dtype redop backend library kind basis"
 _WORDS_OF_OURS = frozenset((*_OURS.split(), "level", "unit", "versions", "coverage", "transport"))
@@ -69,7 +74,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
-        return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._free)
+        return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
         """Redact a capture's text; keep its rows. Never raises: a line that is no row is free text."""
@@ -122,6 +127,8 @@ class Redactor:
             self._learn_variables(seen)
         elif ask == ("home",):
             self._learn_variables({"HOME": value})
+        elif ask[:1] == ("kernel_log",):
+            self._learn_kernel_text(value)
         elif ask[:1] == ("conf",):
             lines = (line.partition("=") for line in value.split("\n"))
             self._learn_variables({name.strip(): value.strip() for name, _, value in lines})
@@ -140,6 +147,18 @@ class Redactor:
             for name in _NFS.findall(value):
                 self._learn_host(name)
 
+    def _learn_kernel_text(self, text: str) -> None:
+        for name in _SERVER.findall(text):
+            self._learn_host(name.strip("."))
+        for name in _PERSON.findall(text):
+            self._learn(name, self._new.user)
+
+    def _learn_plugins(self, value: str) -> None:
+        """Learn what a site calls its own plugins: the words of a file's name that are not NCCL's."""
+        for entry in value.split(","):
+            for own in strange(entry.strip().rpartition("/")[2]):
+                self._learn(own, self._new.name)
+
     def _learn_variables(self, variables: dict[str, Any]) -> None:
         for name, value in variables.items():
             if not isinstance(value, str):
@@ -148,8 +167,20 @@ class Redactor:
                 for match in _NAME.finditer(IDENTIFIER.sub(" ", value)):
                     for host in _nodes(match["nodes"]) if match["nodes"] else (match[0],):
                         self._learn_host(host)
+            elif _PLUGIN_VARIABLE.fullmatch(name):
+                self._learn_plugins(value)
+            elif _RUN_VARIABLE.fullmatch(name):
+                self._learn_run(value)
             elif _USER_VARIABLE.fullmatch(name) or name == "HOME":
                 self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
+
+    def _learn_run(self, value: str) -> None:
+        """Learn a run's id where it is a name; after a number comes the server of its queue. Numbers alone stay."""
+        number, _, server = value.partition(".")
+        if number.isdigit():
+            self._learn_host(server)
+        elif _WORDS.fullmatch(value) and not IDENTIFIER.fullmatch(value):
+            self._learn(value, self._new.name)
 
     def _learn_host(self, name: object) -> None:
         """Learn a host's name, short or with its domain. No name: an address, a phrase."""
@@ -193,12 +224,14 @@ class Redactor:
 
     def _answer(self, ask: tuple[Any, ...], value: str) -> str:
         kind, what = ask[0], str(ask[1]) if len(ask) > 1 else ""
-        if kind == "packages" or (kind == "nvml" and what.endswith("Version")):
+        if kind in ("packages", "interpreter") or (kind == "nvml" and what.endswith("Version")):
             return value  # of versions some look like addresses
         if kind == "bytes":
             return self._forms.config_space(value)
         if kind in ("list", "link") and _KERNEL_PATH.match(what):
             return self._walk(value, self._forms.text)
+        if kind in ("list", "ld_cache", "elf"):
+            return self._walk(value, self._file)
         if what in ("/proc/net/route", "/proc/net/ipv6_route"):
             return "\n".join(map(self._forms.route, value.split("\n")))
         if what.startswith("/proc/net/tcp"):
@@ -236,6 +269,21 @@ class Redactor:
         elif isinstance(value, Struct):
             new = replace(value, **{name: self._tree(getattr(value, name), name) for name in value.__struct_fields__})
         return new  # type: ignore[no-any-return]
+
+    def _paths(self, text: str) -> str:
+        return _split(PATH, text, lambda path: self._path(path[0]), self._free)
+
+    def _path(self, text: str) -> str:
+        """Replace the parts of a path that are not on machines everywhere; what follows /home is a user."""
+        parts = text.split("/")
+        users = [at for at in range(2, len(parts)) if parts[at - 1] in ("home", "Users")][:1]
+        return "/".join(self._user(part) if at in users else self._file(part) for at, part in enumerate(parts))
+
+    def _file(self, text: str) -> str:
+        """Replace in the name of a file or folder what is known, what identifies, and what no other site has."""
+        if "/" in text:
+            return self.text(text)
+        return renamed(self._free(text), self._new.name)
 
     def _free(self, text: str) -> str:
         return _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))

@@ -12,6 +12,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.report import Report
 from ncclprobe.report import text as as_text
+from ncclprobe.report.lines import Style, unstyled
 from ncclprobe.units import printable
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -118,42 +119,42 @@ def _write_lists(report: Report, folder: Path) -> None:
         print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
 
 
-def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, rows: bool = True) -> None:
-    """Print `report` to standard output; without `rows`, its measurements were shown as they came."""
+def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, measured: bool = True) -> None:
+    """Print `report` to standard output; without `measured`, its rows were shown as they came."""
     if report.files:
         text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
     elif quiet:
-        text = as_text.quiet(report)
+        line = as_text.quiet(report)
+        text = as_text.shortened(line, width()) if sys.stdout.isatty() else line
     else:
-        import shutil  # it brings three compressors along
-
-        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-        text = as_text.render(report, rows=rows, verbose=verbose, width=width, style=_style(no_color))
+        text = as_text.render(report, measured=measured, verbose=verbose, width=width(), style=style(no_color))
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> str:
-    import shutil
-
     from ncclprobe.report import causes
 
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    return causes.quiet(report) if quiet else causes.render(
-        report, width=width, verbose=verbose, style=_style(no_color)
-    )  # fmt: skip
+    if quiet:
+        return causes.quiet(report)
+    return causes.render(report, width=width(), verbose=verbose, style=style(no_color))
 
 
-def _style(no_color: bool) -> as_text.Style:
-    """Return colour on a terminal that wants it and where the extra `terminal` is installed."""
+def width() -> int:
+    """Return how many columns standard output has, 160 at most; 100 where it is no terminal."""
+    import shutil  # it brings three compressors along
+
+    return min(shutil.get_terminal_size((100, 24)).columns, 160)
+
+
+def style(no_color: bool) -> Style:
+    """Return colour on a terminal that wants it."""
     if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _on_terminal()):
-        return as_text.unstyled
-    try:
-        from rich.style import Style
-    except ImportError:
-        return as_text.unstyled
-    colours = {"fail": "bold red", "warn": "bold yellow", "unknown": "bold magenta", "pass": "bold green"}
-    return lambda text, status: Style.parse(colours.get(status, "bold")).render(text)
+        return unstyled
+    from rich.style import Style as Rich  # at a terminal alone
+
+    colours = {"fail": "bold red", "warn": "bold yellow", "unknown": "bold magenta", "pass": "green", "ok": "green"}
+    return lambda text, status: Rich.parse(colours.get(status, "bold")).render(text)
 
 
 def _on_terminal() -> bool:

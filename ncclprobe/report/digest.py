@@ -1,39 +1,55 @@
-"""A report's findings and gaps gathered over nodes: equal ones are one entry with the names of its nodes."""
+"""A report in few words: its headline and its last sentence; findings and gaps gathered over nodes and subjects."""
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
+from ncclprobe.units import plural
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
+_MOST_NAMED = 3
 _WHOSE: Mapping[Blame, str] = {
-    "node": "this node",
-    "link": "a link of this node",
-    "fabric": "the network between the nodes",
-    "image": "the image or system settings of this node",
-    "job": "the job's settings",
-    "unknown": "not known",
+    "node": "{node} {is_} at fault",
+    "link": "A link of {node} is at fault",
+    "fabric": "The network between the nodes is at fault",
+    "image": "The image or the system's settings on {node} are at fault",
+    "job": "The job's settings are at fault",
+    "unknown": "What is at fault is not known",
 }
 _NEXT: Mapping[Action, str] = {
-    "fix-job": "; correct them",
-    "fix-image": "; correct the image or system settings",
+    "fix-job": "; correct the job",
+    "fix-image": "; correct the image or the system",
     "retest": "; test again before you act",
     "repair": "; repair it",
     "restart": "; restart it",
     "none": "",
 }
+_VERBS = ("is", "are", "has", "have")
+_COMMAND = re.compile(r"`([^`]{4,200})`")
+_SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
 
 
 class Problem(NamedTuple):
-    """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself."""
+    """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself.
+
+    `subjects`: all of which the same was found; the finding is the first one's.
+    """
 
     id: str
     finding: Finding
     nodes: tuple[str, ...]
+    subjects: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        """Return the subjects on one line: ``GPU[4-7]``."""
+        return folded(self.subjects) if len(self.subjects) > 1 else self.subjects[0]
 
 
 class Gap(NamedTuple):
@@ -45,33 +61,157 @@ class Gap(NamedTuple):
     why: str
 
 
-def blamed(finding: Finding, nodes: Collection[str] = ()) -> str:
-    """Say whose fault it is, how sure that is and what to do: ``this node (seen once); test again before you act``.
+def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
+    """Say whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
 
     `nodes`: where it was found; a finding that names nodes itself is about these.
     """
-    whose = _WHOSE[finding.blame]
-    if len(finding.nodes or nodes) > 1:
-        whose = whose.replace("this node", "these nodes")
-    return f"{whose} ({finding.confidence.how}){_NEXT[finding.action]}"
+    names = finding.nodes or nodes
+    whose = _WHOSE[finding.blame].format(node=folded(names) or "this node", is_="are" if len(names) > 1 else "is")
+    whose = whose if names else f"{whose[0].upper()}{whose[1:]}"  # names keep their spelling
+    return f"{whose} ({finding.confidence.how}){_NEXT[finding.action]}."
 
 
 def problems(report: Report) -> list[Problem]:
-    """Return every finding once, the worst first."""
+    """Return every finding once, what costs most first: what stops a job, then what slows it by how much, then risks.
+
+    What several subjects have in common is one problem, if it was found on the same nodes.
+    """
     where: dict[tuple[str, Finding], list[str]] = {}
     for verdict in report.checks:
         for finding in verdict.findings:
             where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    found = [Problem(name, finding, tuple(nodes)) for (name, finding), nodes in where.items()]
-    return sorted(found, key=lambda problem: _LOUDEST_FIRST.index(problem.finding.severity))
+    alike: dict[tuple[object, ...], Problem] = {}
+    for (name, finding), nodes in where.items():
+        f = finding
+        key = (
+            name,
+            f.severity,
+            f.message,
+            f.blame,
+            f.action,
+            f.confidence,
+            f.remedy,
+            f.nodes,
+            f.related,
+            f.loss,
+            *nodes,
+        )
+        before = alike.get(key)
+        subjects = dict.fromkeys((*(before.subjects if before else ()), finding.subject))
+        alike[key] = Problem(name, before.finding if before else finding, tuple(nodes), tuple(subjects))
+    return sorted(alike.values(), key=lambda problem: _cost(problem.finding))
+
+
+def _cost(finding: Finding) -> tuple[int, bool, float]:
+    """Sort what stops a job before what slows it, and that by the share that is lost; among warnings speed first."""
+    stops = finding.severity is Severity.FAIL
+    return _LOUDEST_FIRST.index(finding.severity), (finding.loss is None) is not stops, -(finding.loss or 0.0)
+
+
+def copyable(remedy: str) -> list[str]:
+    """Return the commands and settings of a remedy, each as it can be typed."""
+    commands = [each for each in _COMMAND.findall(remedy) if " " in each]
+    return list(dict.fromkeys((*commands, *(each.rstrip(".,:") for each in _SETTING.findall(remedy)))))
+
+
+def headline(report: Report, width: int = 0) -> str:
+    """Return the answer in a line: what is wrong, on what, the costliest first; empty `width`: as long as it is."""
+    text = _headline(report)
+    return textwrap.shorten(text, width, placeholder=" …") if width and len(text) > width else text
+
+
+def _headline(report: Report) -> str:
+    wrong = [problem for problem in problems(report) if problem.finding.severity is not Severity.NOTE]
+    blind = [gap for gap in gaps(report) if gap.required]
+    missing = [f"{folded(report.missing_nodes)} not heard of"] if report.missing_nodes else []
+    if report.status in (Status.FAIL, Status.WARN) and wrong:
+        worst = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
+        more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
+        return "; ".join(named) + more
+    if report.status is Status.UNKNOWN and report.scope.backend == "nccl" and not report.scope.driver:
+        return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
+    if report.status is Status.UNKNOWN and (missing or blind):
+        first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
+        return "; ".join((*missing, *first))
+    if unjudged := none_judged(report):
+        return unjudged
+    return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
+
+
+def _briefly(problem: Problem, report: Report) -> str:
+    """Return a problem as far as its first clause: ``n5: no connection on 7 of 7 paths into n5 (eth0)``."""
+    where, subject = on(problem.nodes, report), problem.subject
+    clause = re.split(r"(?:;|: |\. |,? \()", problem.finding.message, maxsplit=1)[0]
+    joint = " " if clause.split(" ")[0] in _VERBS else ": "
+    told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
+    return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
+
+
+def when(started: str) -> str:
+    """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
+    return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))
+
+
+def conclusion(report: Report) -> str:
+    """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
+    of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
+    number = report.coverage.get("warn", 0)
+    said = {
+        Status.PASS: f"Ready for {of}.",
+        Status.WARN: f"Ready for {of}, with {plural(number, 'warning')} above.",
+        Status.FAIL: f"Not ready for {of}: what FAILs above comes first.",
+        Status.UNKNOWN: f"Not known to be ready for {of}: what is required and unknown stands above.",
+    }.get(report.status, "Nothing was judged.")
+    if report.status is Status.PASS and (unjudged := none_judged(report)):
+        said = f"{unjudged[0].upper()}{unjudged[1:]}."
+    return f"{said} (exit {report.exit_code})"
+
+
+def _extent(report: Report) -> str:
+    nodes = f" of {len(report.nodes):,} nodes" if len(report.nodes) > 1 else ""
+    if report.scope.backend == "nccl" and report.scope.gpus:
+        return f" on {plural(report.scope.gpus, 'GPU')}{nodes}"
+    return f" on {plural(len(report.nodes), 'node')}" if report.nodes else ""
+
+
+def counts(report: Report) -> str:
+    """Return how many checks said what, and how many rows were judged."""
+    order = ("fail", "warn", "unknown", "pass", "skip")
+    said = ", ".join(f"{report.coverage[s]} {s}" for s in order if report.coverage.get(s)) or "nothing checked"
+    judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
+    rows = f"; {plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
+    return f"{said}{rows}"
+
+
+def none_judged(report: Report) -> str:
+    """Return how many rows were measured where none of them was judged; empty where one was, or none was measured."""
+    rows = report.measurements
+    none = rows and all(row.status == "unjudged" for row in rows)
+    return f"{plural(len(rows), 'row')} measured, none judged" if none else ""
+
+
+def verdict_line(report: Report) -> str:
+    """Return the run in one line of at most 80 characters: status, the counts, exit code.
+
+    Numbers that nothing judged come first: a PASS in front of them would be taken for theirs.
+    """
+    if unjudged := none_judged(report):
+        lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
+        loud = ", ".join(
+            f"{report.coverage[s]} {s}" for s in ("fail", "warn", "unknown", "pass") if report.coverage.get(s)
+        )
+        return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
+    return f"{report.status.value.upper()}  {counts(report)}  (exit {report.exit_code})"
 
 
 def gaps(report: Report) -> list[Gap]:
-    """Return what is unknown, by reason and nodes; what is required first."""
+    """Return what is unknown, by its first reason and by nodes; what is required first."""
     where: dict[tuple[str, str, bool], list[str]] = {}
     for verdict in report.checks:
         if verdict.status is Status.UNKNOWN:
-            key = (verdict.why, verdict.id, verdict.required)
+            key = (verdict.why.split("; ")[0], verdict.id, verdict.required)
             where.setdefault(key, []).extend([verdict.node] if verdict.node else [])
     groups: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
     for (why, name, required), nodes in where.items():
@@ -98,3 +238,9 @@ def folded(nodes: Sequence[str]) -> str:
     """Return the names on one line of bounded length."""
     text = fold(nodes)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(nodes)} nodes)"
+
+
+def folded_rows(names: Sequence[str]) -> str:
+    """Return the names of rows on one line: the first few, and how many more."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -9,15 +9,12 @@ from typing import Any
 
 import msgspec
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.report import SCHEMA, Report
 
-_MOST_PARTS = 5_000_000
-"""Lists and objects: to look at one takes 60 bytes and more. Ours have one in 120 bytes of a report, or fewer."""
-MAX_REPORT_BYTES = 256 << 20
-_MOST_DIGITS, _MOST_DECIMAL, _MOST_RANKS = 20, 1e60, 1 << 20
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 """The JSON Schema as it is shipped. ``ncclprobe report --schema`` prints what it must be."""
 
@@ -31,7 +28,20 @@ _CODES = {
 
 def render(report: Report) -> str:
     """Return `report` as indented JSON text with real types and a final newline."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    try:
+        text = msgspec.json.encode(report)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+    return msgspec.json.format(text, indent=2).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
+    """Return `value` with halves of surrogate pairs escaped: an answer in a capture may hold them, and UTF-8 not."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def schema() -> dict[str, Any]:
@@ -92,9 +102,10 @@ def _bounded(path: Path) -> str:
         nbytes = path.stat().st_size
     except (OSError, ValueError):
         nbytes = 0  # files.read says what is wrong
-    if nbytes > MAX_REPORT_BYTES:
-        raise UsageError(f"{path}: {nbytes >> 20} MiB, and no more than {MAX_REPORT_BYTES >> 20} are read of a report")
-    return files.read(path, limit=MAX_REPORT_BYTES)
+    if nbytes > bounds.REPORT_BYTES:
+        most = bounds.REPORT_BYTES >> 20
+        raise UsageError(f"{path}: {nbytes >> 20} MiB, and no more than {most} are read of a report")
+    return files.read(path, limit=bounds.REPORT_BYTES)
 
 
 def _refuse_duplicates(text: str, path: str) -> None:
@@ -106,14 +117,14 @@ def _refuse_duplicates(text: str, path: str) -> None:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise UsageError(f"{path}: the key {_shown(twice)} stands twice in one object: not ours")
 
-    if text.count("[") + text.count("{") > _MOST_PARTS:
-        raise UsageError(f"{path}: more than {_MOST_PARTS} lists and objects: not ours")
+    if text.count("[") + text.count("{") > bounds.REPORT_PARTS:
+        raise UsageError(f"{path}: more than {bounds.REPORT_PARTS} lists and objects: not ours")
     json.loads(text, object_pairs_hook=looked_at, parse_int=_whole, parse_float=_decimal)
 
 
 def _whole(text: str) -> int:
     """Return a whole number of ours. Raises ValueError beyond 64 bits, where arithmetic with decimals would fail."""
-    if len(text) > _MOST_DIGITS or abs(int(text)) >= 1 << 63:
+    if len(text) > bounds.REPORT_DIGITS or abs(int(text)) >= 1 << 63:
         raise ValueError(f"{text[:20]}… is out of range")
     return int(text)
 
@@ -121,7 +132,7 @@ def _whole(text: str) -> int:
 def _decimal(text: str) -> float:
     """Return a decimal number of ours. Raises ValueError for one so large that products of it have no end."""
     number = float(text)
-    if not abs(number) <= _MOST_DECIMAL:
+    if not abs(number) <= bounds.REPORT_DECIMAL:
         raise ValueError(f"{text[:20]} is out of range")
     return number
 
@@ -129,9 +140,11 @@ def _decimal(text: str) -> float:
 def _refuse_impossible(report: Report, path: str) -> None:
     """Raises UsageError for a row that cannot have been measured: what is computed of rows divides by these."""
     for number, row in enumerate(report.measurements, start=1):
-        times = (row.time_us.mean, *(row.interval_us or ()))
-        fine = 1 <= row.nodes <= row.ranks <= _MOST_RANKS and row.nbytes >= 0
-        if not fine or min(times) <= 0 or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
+        times = (row.time_us.mean, row.time_us.typical, *(row.interval_us or ()))
+        fine = 1 <= row.nodes <= row.ranks <= bounds.JOB_RANKS and 0 <= row.nbytes <= bounds.BYTES
+        fine &= all(bounds.LEAST_TIME_US <= time <= bounds.MOST_TIME_US for time in times)
+        fine &= min(row.algbw_GBps, row.busbw_GBps) >= 0 and max(row.algbw_GBps, row.busbw_GBps) <= bounds.MOST_GBPS
+        if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
             raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
 
 

@@ -18,7 +18,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.report import digest
-from ncclprobe.report.text import verdict_line
+from ncclprobe.report.digest import verdict_line
 from ncclprobe.units import printable, size
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def render(report: Report) -> str:
     """`report` as XML text with a final newline. Needs junitparser (the extra `report`)."""
     from junitparser import JUnitXml
 
-    xml = JUnitXml(report.tool.name)
+    xml = JUnitXml(printable(report.tool.name))
     headline = [("headline", verdict_line(report))]
     suites = [_suite(report, "run", [_run(report)], properties=headline), *_suites(report), *_row_suites(report)]
     if report.copies:
@@ -221,5 +221,5 @@ def _story(verdict: Verdict) -> str:
         lines += [f"  seen: {finding.seen}"] if finding.evidence else []
         lines += [f"  see also: {finding.see_also}"] if finding.related else []
         lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
-        lines += [f"  blame: {digest.blamed(finding)}"] if finding.severity is not Severity.NOTE else []
+        lines += [f"  {digest.blamed(finding)}"] if finding.severity is not Severity.NOTE else []
     return "\n".join(map(printable, lines))

@@ -53,8 +53,11 @@ def _gauge(name: str, about: str, series: _Series, labels: Sequence[str] = (), u
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(f"ncclprobe_{name}", about, labels=labels, unit=unit)
+    shown: dict[tuple[str, ...], float] = {}  # what differs beyond the cut is one series: two of a name spoil the file
     for values, number in series:
-        family.add_metric([printable(value)[:_MOST_CHARACTERS] for value in values], number)
+        shown.setdefault(tuple(printable(value)[:_MOST_CHARACTERS] for value in values), number)
+    for labelled, number in shown.items():
+        family.add_metric(labelled, number)
     return family
 
 

@@ -1,11 +1,12 @@
 """Transports, NIC traffic, copies and affinity as text: a line per transport of the rows, and a table each."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
+from ncclprobe.report.rows import ROOM_FOR_ALL
 from ncclprobe.units import size
 
 
@@ -16,7 +17,8 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if report.nic_traffic:
         yield _table(_NICS, [_nic(row, nic) for row in report.nic_traffic for nic in row.nics])
     if report.copies:
-        yield _table(_COPIES, [_copy(row) for row in report.copies])
+        columns = _COPIES if width >= ROOM_FOR_ALL else _NARROW_COPIES
+        yield _table(columns, [[_copy(row)[name] for name in columns] for row in report.copies])
     if report.affinity:
         yield _table(_AFFINITY, [_affinity(row) for row in report.affinity])
         ways = dict.fromkeys(row.words for row in report.affinity if row.words)
@@ -70,6 +72,7 @@ def _nic(row: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
 
 
 _COPIES = ("copy", "device", "memory", "concurrent", "size", "GB/s", "min", "max", "threshold", "verdict")
+_NARROW_COPIES = ("copy", "device", "memory", "concurrent", "size", "GB/s", "verdict")
 _KINDS = {
     "h2d": "host to GPU",
     "d2h": "GPU to host",
@@ -79,21 +82,22 @@ _KINDS = {
 }
 
 
-def _copy(row: CopyRow) -> tuple[str, ...]:
+def _copy(row: CopyRow) -> Mapping[str, str]:
+    """Return what is shown of a row, by column."""
     numa = "-" if row.numa is None else f"node {row.numa}"
     near = {None: "", True: ", near", False: ", far"}[row.near]
-    return (
-        _KINDS[row.kind],
-        f"{row.device} to {row.peer}" if row.peer else row.device,
-        numa + near,
-        "yes" if row.concurrent else "no",
-        size(row.nbytes),
-        f"{row.GBps:#.3g}",
-        f"{row.min_GBps:#.3g}",
-        f"{row.max_GBps:#.3g}",
-        "-" if row.threshold_GBps is None else f"{row.threshold_GBps:#.3g}",
-        row.status,
-    )
+    return {
+        "copy": _KINDS[row.kind],
+        "device": f"{row.device} to {row.peer}" if row.peer else row.device,
+        "memory": numa + near,
+        "concurrent": "yes" if row.concurrent else "no",
+        "size": size(row.nbytes),
+        "GB/s": f"{row.GBps:#.3g}",
+        "min": f"{row.min_GBps:#.3g}",
+        "max": f"{row.max_GBps:#.3g}",
+        "threshold": "-" if row.threshold_GBps is None else f"{row.threshold_GBps:#.3g}",
+        "verdict": row.status,
+    }
 
 
 _AFFINITY = ("rank", "node", "cpus", "better", "as is us", "better us", "ratio", "interval")

@@ -10,6 +10,7 @@ from itertools import product
 from math import prod
 from typing import Literal, get_args
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.values import Struct
 
@@ -20,8 +21,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 OPERATION: Mapping[Kind, str] = {"tp": "all_reduce", "cp": "all_gather", "dp": "all_reduce", "pp": "sendrecv"}
 """What a group of each kind mostly does: activations summed, keys and values gathered, gradients summed, activations
 handed to the next stage."""
-
-_MOST_RANKS = 1 << 20
 
 
 class Grid(Struct, frozen=True):
@@ -77,7 +76,7 @@ def parse(text: str) -> Grid:
             raise UsageError(f"--groups {text}: {kind}={number} must be a whole number above zero, such as {kind}=2")
         sizes[kind] = int(number)
     grid = Grid(**sizes)
-    if grid.ranks > _MOST_RANKS:
+    if grid.ranks > bounds.JOB_RANKS:
         raise UsageError(f"--groups {text}: {grid.ranks} ranks are more than any job has")
     return grid
 

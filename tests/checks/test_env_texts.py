@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.env.fixtures import having, nccl, setting
+from ncclprobe.checks.env.fixtures import TWO_NODES, bare, gpus, having, linked, nccl, setting
+from ncclprobe.checks.env.job import visible
 from ncclprobe.checks.env.names import retired_var, unknown_var
-from ncclprobe.checks.env.numbers import bool_word, number_text, range
+from ncclprobe.checks.env.numbers import bool_word, number_text, overruled, range
 from ncclprobe.checks.env.texts import debugging, unknown_text
+from ncclprobe.checks.env.tuning import forced_algo
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Severity
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import Parameter, table
 
@@ -27,6 +31,8 @@ def findings(settings: Settings) -> list[Any]:
         *range.run(settings),
         *unknown_text.run(settings),
         *debugging.run(settings),
+        *overruled.run(settings, LOADED),
+        *forced_algo.run(settings, gpus(8), linked(8), TWO_NODES, LOADED),
     ]
 
 
@@ -119,3 +125,41 @@ def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
     software = replace(LOADED, packages={"torch": torch} if torch else {})
     found = list(retired_var.run(setting("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"), software))
     assert [finding.severity for finding in found] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("NCCL_ALGO", "Ring,Tree", "excludes CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT from every"),
+        ("NCCL_ALGO", "^PAT", "excludes PAT from every"),
+        ("NCCL_PROTO", "^LL128", "excludes LL128 from every"),
+        ("NCCL_PROTO", "LL128,Simple;allreduce:LL,Simple", "leaves each collective its own list"),
+    ],
+)
+def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value: str, said: str) -> None:
+    first, *_ = forced_algo.run(setting(name, value), gpus(8), bare(8), TWO_NODES, LOADED)
+    assert first.severity is Severity.NOTE
+    assert said in first.message
+    assert "forces one" not in first.message
+
+
+def test_excluding_nvls_costs_something_only_where_there_is_nvls() -> None:
+    without, with_it = (
+        list(forced_algo.run(setting("NCCL_ALGO", "Ring,Tree"), gpus(8), links, TWO_NODES, LOADED))
+        for links in (bare(8), linked(8))
+    )
+    assert [f.severity for f in (*without, *with_it)] == [Severity.NOTE, Severity.WARN]
+
+
+@pytest.mark.parametrize("text", ["", " ", "-1", "NoDevFiles", "-1,0"])
+def test_a_list_that_shows_no_gpu_fails_a_job_on_gpus_and_no_other(text: str) -> None:
+    environment = Environment({"CUDA_VISIBLE_DEVICES": text})
+    (finding,) = visible.run(environment, Absent("no launcher"), Absent("no driver"), Job())
+    assert finding.severity is Severity.FAIL
+    assert not list(visible.run(environment, Absent("no launcher"), gpus(8), Job("gloo")))
+
+
+def test_a_buffer_too_small_for_its_steps_fails() -> None:
+    (finding,) = range.run(setting("NCCL_LL128_BUFFSIZE", "7"))
+    assert finding.severity is Severity.FAIL
+    assert not list(range.run(setting("NCCL_BUFFSIZE", "8388608")))

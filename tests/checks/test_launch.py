@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, names, ports, variables
-from ncclprobe.checks.launch.names import ALONE, CNI0, ETH0, FAR, IB0, NO_SOFTWARE, ROUTED, UNROUTED
+from ncclprobe.checks.launch.names import ALONE, CNI0, ETH0, FAR, HERE, IB0, NO_SOFTWARE, ROUTED, UNASKED, UNROUTED
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
@@ -178,12 +178,12 @@ def test_a_master_that_does_not_resolve_is_the_business_of_another_check() -> No
 
 def test_a_name_that_dns_may_know_better_is_a_note() -> None:
     said = Names((HostsEntry("127.0.1.1", ("NODE0",), 2),), sources=("dns", "files"))
-    assert say(names.fqdn, names.NODE0, said, Environment({}), Job("gloo")) == [("note", "node0")]
+    assert say(names.fqdn, names.NODE0, said, UNASKED, HERE, Environment({}), Job("gloo")) == [("note", "node0")]
 
 
 def test_a_name_beside_a_real_address_is_no_loopback() -> None:
     hosts = (HostsEntry("127.0.1.1", ("node0",), 2), HostsEntry("10.0.0.5", ("node0",), 3))
-    assert say(names.fqdn, names.NODE0, Names(hosts), Environment({}), Job("gloo")) == []
+    assert say(names.fqdn, names.NODE0, Names(hosts), UNASKED, HERE, Environment({}), Job("gloo")) == []
 
 
 def test_two_families_on_one_socket_are_one_listener() -> None:

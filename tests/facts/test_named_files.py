@@ -6,6 +6,7 @@ import pytest
 
 from ncclprobe.errors import Denied, HostError, Missing
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.named_files import log_folder, named_files, topology_file
 from ncclprobe.facts.nccl_conf import Settings, nccl_conf
 from ncclprobe.host import Question
@@ -25,13 +26,33 @@ def settings(**values: str) -> Settings:
 
 
 def test_nothing_is_asked_where_nothing_is_named() -> None:
-    found = named_files.run(Replay({}), Settings())
+    found = named_files.run(Replay({}), Settings(), Loader())
     assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
 
 
 def test_a_topology_names_its_gpus_and_nics() -> None:
     found = topology_file("/t.xml", XML)
     assert (found.whole, found.version, found.addresses) == (True, "1", ("0001:00:00.0", "0101:00:00.0"))
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "addresses"),
+    [
+        ('<system\tversion=\'1\'><pci class="0x030200" busid="0001:00:00.0"/></system>', "", ("0001:00:00.0",)),
+        (
+            '<system version="x"><pcix busid="1:0:0.0" class="0x0302"/><pci busid="a b" class="0x0302"/></system>',
+            "",
+            (),
+        ),
+        ('<pci busid="1:0:0.0" class="0x0604"><pci busid="2:0:0.0"', "", ()),
+        ("<pci " * 200_000, "", ()),
+        ('<pci busid="' * 100_000, "", ()),
+    ],
+    ids=["tabs", "others", "cut", "many", "open"],
+)
+def test_a_topology_is_read_in_one_pass_whatever_it_holds(text: str, version: str, addresses: tuple[str, ...]) -> None:
+    found = topology_file("/t.xml", text)
+    assert (found.version, found.addresses) == (version, addresses)
 
 
 @pytest.mark.parametrize("text", ["", "not found", XML[:100]])
@@ -62,7 +83,7 @@ def test_what_is_named_is_looked_at() -> None:
         ("stat", "/opt/c.so"): Denied("permission denied"),
     }
     named = settings(NCCL_DEBUG_FILE="/logs/%p", NCCL_NET_PLUGIN="/opt/a.so,/opt/b.so", NCCL_TUNER_PLUGIN="/opt/c.so")
-    found = named_files.run(Replay(answers), named)
+    found = named_files.run(Replay(answers), named, Loader())
     assert found.log_writable is False
     assert (found.libraries["/opt/a.so"], found.libraries["/opt/b.so"]) == (True, False)
     assert isinstance(found.libraries["/opt/c.so"], Absent)
@@ -80,3 +101,22 @@ def test_the_settings_say_which_files_could_not_be_read() -> None:
         ("/etc/nccl.conf", None),
     ]
     assert found.get("NCCL_DEBUG") == "WARN"
+
+
+def test_a_plugin_named_without_its_folder_is_looked_for_where_the_loader_looks() -> None:
+    answers: dict[Question, str | HostError] = {
+        ("stat", "/opt/ours/libours.so"): "{}",
+        **{("stat", f"{folder}/libours.so"): Missing("no such file") for folder in DEFAULT_FOLDERS},
+        **{("stat", f"{folder}/libnope.so"): Missing("no such file") for folder in ("/opt/ours", *DEFAULT_FOLDERS)},
+        ("ld_cache", "libnope.so"): "[]",
+        ("ld_cache", "libours.so"): "[]",
+    }
+    named = settings(NCCL_NET_PLUGIN="libours.so,libnccl-net-x.so,none", NCCL_TUNER_PLUGIN="libnope.so")
+    found = named_files.run(Replay(answers), named, Loader(library_path=("/opt/ours",)))
+    assert found.libraries == {"libours.so": True, "libnope.so": False}
+
+
+def test_a_library_that_only_the_loaders_cache_knows_is_there() -> None:
+    answers: dict[Question, str | HostError] = {("ld_cache", "libours.so"): '[["libours.so", "/opt/x/libours.so"]]'}
+    found = named_files.run(Replay(answers), settings(NCCL_TUNER_PLUGIN="libours.so"), Loader())
+    assert found.libraries == {"libours.so": True}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from ncclprobe.host.capture import MAX_CAPTURE_BYTES
+from ncclprobe import bounds
 from ncclprobe.host.files import read
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b)")
@@ -26,7 +26,7 @@ _COUNTED: dict[str, Callable[[str, int], str]] = {
 
 @cache
 def _rows(path: Path) -> tuple[str, ...]:
-    return tuple(read(path, limit=MAX_CAPTURE_BYTES).splitlines())
+    return tuple(read(path, limit=bounds.CAPTURE_BYTES).splitlines())
 
 
 def capture(path: Path, number: int) -> str:

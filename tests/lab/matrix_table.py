@@ -12,13 +12,14 @@ from pathlib import Path
 from . import faults, matrix_torch
 from .hosts import Lab
 from .matrix import Outcome, Row, Setup
+from .matrix_gloo import GLOO
 from .matrix_healthy import HAND_COUNTS, HEALTHY
 from .matrix_meeting import MEETING
 from .matrix_nodes import NODES, new_connections
 from .matrix_torch import Native
 from .run import TOKEN, by_hand, ended, files_opened, give_gpus, machine, play
 
-ROWS = (*MEETING, *NODES)
+ROWS = (*MEETING, *NODES, *GLOO)
 AT_ONCE = 2
 Runs = list[tuple[Row, int]]
 

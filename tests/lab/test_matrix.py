@@ -9,6 +9,7 @@ from ncclprobe.model.values import replace
 
 from . import Completed, Lab, launchers, why_not
 from .matrix import Outcome, Row, Said, Setup, score
+from .matrix_gloo import GLOO
 from .matrix_healthy import HEALTHY
 from .matrix_meeting import MEETING
 from .matrix_nodes import NODES
@@ -18,7 +19,7 @@ from .run import play
 need_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 
 PATIENCE_S = 5.0
-ALL = {row.name: row for row in (*MEETING, *NODES, *HEALTHY)}
+ALL = {row.name: row for row in (*MEETING, *NODES, *GLOO, *HEALTHY)}
 SUBSET = {
     "MASTER_ADDR resolves nowhere": 2,
     "MASTER_ADDR is a loopback address on one node": 3,
@@ -34,6 +35,11 @@ SUBSET = {
     "packets above 1400 bytes vanish on their way out of one node": 3,
     "two nodes have one address on their second card": 3,
     "one node has NCCL_ALGO": 3,
+    "every node's own name is 127.0.1.1, as Debian writes it": 2,
+    "one node's own name is ::1, where the others have IPv4": 3,
+    "GLOO_SOCKET_IFNAME names no interface on one node": 3,
+    "every node's own name is 127.0.1.1, under NCCL": 2,
+    "gloo's card is closed on one node, under NCCL": 3,
     "one node has a GPU less": 2,
     "one node's clock is three minutes ahead": 3,
 }
@@ -111,4 +117,4 @@ def test_what_else_is_said_and_other_exit_codes_count_against_a_run() -> None:
 
 
 def test_rows_have_names_of_their_own() -> None:
-    assert len(ALL) == len((*MEETING, *NODES, *HEALTHY))
+    assert len(ALL) == len((*MEETING, *NODES, *GLOO, *HEALTHY))

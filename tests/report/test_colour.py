@@ -1,7 +1,6 @@
 """Colour is for a person at a terminal: not for a file, and not for the pseudo-terminal that mpirun gives its ranks."""
 
 import fcntl
-import importlib.util
 import os
 import pty
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="needs rich")
 DOCTOR = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.bool-word", "--local"]
 SLURM_PTY = {"SLURM_PROCID": "0", "PMI_RANK": "0"}
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}

@@ -7,7 +7,8 @@ import pytest
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import replace
-from ncclprobe.report.text import render, verdict_line
+from ncclprobe.report.digest import headline, verdict_line
+from ncclprobe.report.text import render
 from report import samples
 
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
@@ -23,7 +24,9 @@ def test_rows_that_nothing_judged_stand_in_place_of_the_pass() -> None:
     assert text.startswith("2 rows measured, none judged; ")
     assert text.endswith("(exit 0)")
     assert "PASS" not in text
-    assert render(replace(samples.HEALTHY, measurements=(UNJUDGED,))).splitlines()[-1].startswith("1 row measured")
+    report = replace(samples.HEALTHY, measurements=(UNJUDGED,))
+    assert headline(report) == "1 row measured, none judged"
+    assert render(report).splitlines()[-1] == "1 row measured, none judged. (exit 0)"
 
 
 def test_a_run_that_fails_or_had_to_be_judged_says_so_first() -> None:

@@ -52,7 +52,7 @@ def test_each_check_of_each_node_is_a_test_and_says_what_became_of_it_as_pytest_
 def test_a_failure_carries_evidence_and_remedy_in_its_text() -> None:
     (case,) = read(SICK)["n0"]
     assert (
-        "  seen: /sys\n  fix: reseat it\n  blame: a link of this node (read from this machine); repair it"
+        "  seen: /sys\n  fix: reseat it\n  A link of this node is at fault (read from this machine); repair it."
         in case.result[0].text
     )
 

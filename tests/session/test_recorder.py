@@ -1,8 +1,6 @@
 """From samples to a report and an exit code: every way in which a run can end, without processes."""
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,56 +10,15 @@ from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import from_toml
 from ncclprobe.facts.run import asked as facts
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
+from ncclprobe.facts.run.ranks import Arrivals, Attendance
 from ncclprobe.host.run_log import FILE, RunLog
-from ncclprobe.model.measurement import Band, FirstCall, Skew, SkippedRow
-from ncclprobe.model.report import Report
+from ncclprobe.model.measurement import FirstCall, Skew, SkippedRow
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.ending import Ending
-
-ROW_OK = replace(ROW, wrong=0)
-LOST = Ending(attendance=Attendance(2, (LostRank(1, "h1", "timing", "its heartbeat stopped"),)))
-
-
-def bands(low: float) -> tuple[Band, ...]:
-    entry = f'op = "all_reduce"\nnbytes = "1M"\nbusbw_GBps = 1000\nthreshold_GBps = {low}\nsource = "s"\nwhy = "w"\n'
-    return from_toml("[[expect]]\n" + entry, "b")
-
-
-def recorder(path: Path | str, expected: tuple[Band, ...] = (), met: bool = True, **options: Any) -> Recorder:
-    """The record of two ranks that were to measure all_reduce of 1 MiB."""
-    given = {"json": str(path), "quiet": True, "transport": False, **options}
-    asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), **given)
-    question = ask(asked, ("bandwidth",), Job("gloo"), MEASURED)
-    found = Recorder(asked, question, Participants("environment", 2, ("h0", "h1"), "gloo"), expected)
-    if met:
-        found.meet()
-    return found
-
-
-def closed(record: Recorder, path: Path, ending: Ending | None = None) -> Report:
-    code = record.close(ending)
-    report = as_json.read(str(path))
-    assert report.exit_code == code
-    return report
-
-
-def of_run(report: Report) -> dict[str, str]:
-    """The status of each check that judges the run and applied to it."""
-    own = [v for v in report.checks if v.id.startswith("run.")]
-    assert {v.node for v in own} == {None}
-    return {v.id: v.status.value for v in own if v.status.value != "skip"}
-
-
-def why(report: Report, name: str) -> str:
-    (verdict,) = [v for v in report.checks if v.id == name]
-    return verdict.why
+from session.records import LOST, ROW_OK, bands, closed, of_run, recorder, why
 
 
 @pytest.fixture
@@ -191,24 +148,6 @@ def test_the_record_is_closed_once_and_takes_no_more_rows(path: Path) -> None:
     assert len(as_json.read(str(path)).measurements) == 1
 
 
-def test_a_report_that_cannot_be_written_is_wrong_usage_before_anything_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written"):
-        recorder(tmp_path / "file" / "report.json").open()
-
-
-def test_a_report_that_cannot_be_written_is_said_and_is_no_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    record = recorder(tmp_path / "file" / "report.json", bands(1.0))
-    record.add(ROW_OK)
-    assert record.close() == 2
-    said = capsys.readouterr()
-    assert "cannot be written" in said.err
-    assert said.out.startswith("PASS")
-
-
 def test_a_file_that_covers_no_row_says_what_it_speaks_for(path: Path) -> None:
     record = recorder(path, bands(1.0), expect="bands.toml", sizes=(8,))
     record.add(replace(ROW_OK, nbytes=8))
@@ -237,52 +176,6 @@ def test_how_the_sizes_were_understood_is_in_the_report(path: Path) -> None:
     record = recorder(path, bands(1.0), notes=("sizes end at 512 KiB",))
     record.add(ROW_OK)
     assert closed(record, path).notes == ("sizes end at 512 KiB",)
-
-
-class Unwritable(io.StringIO):
-    """A standard output that fails as a closed pipe, a full disk, a closed stream or a narrow encoding does."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def write(self, text: str) -> int:
-        raise self._error
-
-
-@pytest.mark.parametrize(
-    ("error", "lines"),
-    [
-        (BrokenPipeError(32, "Broken pipe"), 0),
-        (OSError(28, "No space left on device"), 1),
-        (ValueError("I/O operation on closed file"), 1),
-        (UnicodeEncodeError("ascii", "·", 0, 1, "ordinal not in range"), 1),
-    ],
-)
-def test_an_output_that_cannot_be_written_costs_neither_rows_nor_the_verdict(
-    path: Path, error: Exception, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", Unwritable(error))
-    record = recorder(path, quiet=False)
-    for _ in range(2):
-        record.add(ROW_OK)
-    report = closed(record, path)
-    assert (report.exit_code, len(report.measurements)) == (0, 2)
-    assert capsys.readouterr().err.count("\n") == lines
-
-
-def test_a_window_too_narrow_for_any_text_changes_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "1")
-    record = recorder(path, quiet=False)
-    record.add(ROW_OK)
-    assert closed(record, path).exit_code == 0
-
-
-def test_json_that_nobody_can_read_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", Unwritable(BrokenPipeError(32, "Broken pipe")))
-    record = recorder("-")
-    record.add(ROW_OK)
-    assert record.close() == 1
 
 
 def test_why_a_signal_may_cut_the_run_short_is_kept_before_it_is_understood(path: Path, tmp_path: Path) -> None:

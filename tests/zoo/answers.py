@@ -16,6 +16,7 @@ KNOWN = (
     "/.dockerenv/",
     "/dev/",
     "/etc/nccl.conf/",
+    "/etc/nvidia-imex/",
     "/home/user/.nccl.conf/",
     "/opt/",
     "/proc/device-tree/",
@@ -39,7 +40,7 @@ KNOWN = (
     "/usr/lib64/",
     "/usr/local/",
 )
-NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager")  # unless the description says so
+NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager", "nvidia-imex-ctl")  # unless the description says so
 _ROW_BYTES = 16
 
 
@@ -102,6 +103,8 @@ class Answers:
             return self._program(str(kind), rest)
         if kind == "run" and rest[0] in NOT_INSTALLED:
             raise Missing(f"{rest[0]}: not there")
+        if kind == "launched_with":
+            raise Missing(f"no parent of this process was given {rest[0]}")
         if kind not in _ASKING:
             raise UndescribedError(f"the zoo was never told: {' '.join(map(str, question))}")
         return self._file(str(kind), [str(part) for part in rest])
@@ -136,6 +139,9 @@ class Answers:
     def _names(self, path: str, pattern: str = "*") -> str:
         return json.dumps(sorted(name for name in self._folders[path] if fnmatch.fnmatchcase(name, pattern)))
 
+    def _among(self, path: str, *names: str) -> str:
+        return json.dumps([name for name in names if name in self._folders[path]])
+
     def _texts(self, path: str, but: str = "") -> str:
         texts = {name: self._read(f"{path}/{name}").strip() for name in sorted(self._folders[path])}
         return json.dumps({name: text for name, text in texts.items() if not but or text != but})
@@ -164,5 +170,6 @@ _ASKING: dict[str, Callable[..., str]] = {
     "access": Answers._access,
     "stat": lambda self, path: self._read(path),
     "elf": Answers._read,
+    "among": Answers._among,
     "module": Answers._read,
 }

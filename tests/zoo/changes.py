@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ncclprobe.errors import Failed, HostError, Missing
+from zoo import software
 from zoo.answers import Answers
 from zoo.description import Machine
 from zoo.pci import DEVICES, functions
@@ -28,9 +29,9 @@ def variables(**values: str) -> Change:
     return change
 
 
-def torchrun(nodes: int, **values: str) -> Change:
-    """Rank 0 of torchrun on so many nodes with eight ranks each."""
-    counts = {"WORLD_SIZE": str(8 * nodes), "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": str(nodes)}
+def torchrun(nodes: int, ranks: int = 8, **values: str) -> Change:
+    """Rank 0 of torchrun on so many nodes with `ranks` ranks each."""
+    counts = {"WORLD_SIZE": str(ranks * nodes), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_WORLD_SIZE": str(nodes)}
     zeros = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
     return variables(TORCHELASTIC_RUN_ID="4711", **counts, **zeros, **values)
 
@@ -67,6 +68,36 @@ def gone(*paths: str) -> Change:
     def change(here: Answers) -> None:
         for path in paths:
             here.said["read", path] = Missing(f"read {path}: not there")
+
+    return change
+
+
+def no_library(path: str) -> Change:
+    """A library that is not there."""
+    return says(Missing(f"elf {path}: not there"), "elf", path)
+
+
+def shared_library(path: str, *functions: str, version: str) -> Change:
+    """A libnccl with these functions, and its version among its constants."""
+
+    def change(here: Answers) -> None:
+        software.library(here, path, "libc.so.6")
+        here.said["elf_texts", path, "NCCL version 2."] = json.dumps([f"NCCL version {version}+cuda12.3"])
+        here.said["elf_symbols", path, "nccl"] = json.dumps({"defined": functions, "undefined": []})
+
+    return change
+
+
+def calls(path: str, *functions: str) -> Change:
+    """The functions of NCCL that a library calls."""
+    return says(json.dumps({"defined": [], "undefined": functions}), "elf_symbols", path, "nccl")
+
+
+def dynamic(path: str, **told: Any) -> Change:
+    """Some of what a library says of itself."""
+
+    def change(here: Answers) -> None:
+        here.said["elf", path] = json.dumps(json.loads(here.ask("elf", path)) | told)
 
     return change
 
@@ -162,6 +193,18 @@ def acs(machine: Machine) -> Change:
                 config = bytearray(_bytes(json.loads(here.ask("bytes", path))))
                 config[_ACS_CONTROL] = 0x1D  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd
                 here.write(path, bytes(config))
+
+    return change
+
+
+def config(machine: Machine, name: str, offset: int, value: int) -> Change:
+    """A register of 16 bits in the config space of a device."""
+
+    def change(here: Answers) -> None:
+        path = f"{DEVICES}/{functions(machine)[name].address}/config"
+        space = bytearray(_bytes(json.loads(here.ask("bytes", path))))
+        space[offset : offset + 2] = value.to_bytes(2, "little")
+        here.write(path, bytes(space))
 
     return change
 

@@ -132,6 +132,15 @@ class Box:
     def _nvmlDeviceGetEccMode(self, index: int) -> list[int]:
         return [1, 1] if self.gpu.ecc else _refuse(_NO)
 
+    def _nvmlDeviceGetTotalEccErrors(self, index: int, kind: int, since: int) -> int:
+        return 0 if self.gpu.ecc else _refuse(_NO)
+
+    def _nvmlDeviceGetSramEccErrorStatus(self, index: int) -> dict[str, int]:
+        """From Ampere on, by libraries that came later; no source tells the first driver that has it."""
+        if int(self.machine.software.driver.partition(".")[0]) < 535:
+            raise Refusal(_OLD)
+        return {"bThresholdExceeded": 0} if self.gpu.ecc and self.gpu.capability >= (8, 0) else _refuse(_NO)
+
     def _nvmlDeviceGetRemappedRows(self, index: int) -> list[int]:
         return [0, 0, 0, 0] if self.gpu.ecc and self.gpu.pcie != 3 else _refuse(_NO)
 

@@ -78,6 +78,40 @@ ENVIRONMENT = (
     ),
     _plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")),
     _plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
+    _plant(
+        "torch-cpu",
+        "torch without CUDA on a machine with GPUs",
+        "fail env.nccl torch",
+        so.file(f"{_HGX.software.python}/torch/version.py", "__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n"),
+        so.no_library(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so"),
+    ),
+    replace(
+        _plant(
+            "nccl-shadowed",
+            "an older libnccl.so.2 without its version in its name, by LD_LIBRARY_PATH",
+            "warn env.nccl /opt/site/lib/libnccl.so.2",
+            so.variables(LD_LIBRARY_PATH="/opt/site/lib"),
+            so.shared_library("/opt/site/lib/libnccl.so.2", "ncclAllReduce", version="2.19.3"),
+            so.calls(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so", "ncclAllReduce", "ncclCommSplit"),
+            so.dynamic(
+                f"{_HGX.software.python}/torch/lib/libtorch_cuda.so",
+                rpath="",
+                runpath="$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN/../../nvidia/nccl/lib",
+            ),
+        ),
+        also=("fail env.libraries libnccl.so.2",),
+    ),
+    replace(
+        _plant(
+            "plugin-glibc",
+            "a network plugin that was built for a newer system",
+            "warn env.libraries libc.so.6",
+            so.dynamic(
+                "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so", needs_versions={"libc.so.6": ["GLIBC_2.38"]}
+            ),
+        ),
+        like="aws-p4d",
+    ),
     _plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
     replace(
         _plant(
@@ -116,7 +150,7 @@ ENVIRONMENT = (
             "gid-link-local",
             "NCCL_IB_GID_INDEX of a link-local GID, on two nodes",
             "fail env.gid-index mlx5_0:1",
-            so.torchrun(2),
+            so.torchrun(2, ranks=4),
             so.variables(NCCL_IB_GID_INDEX="1"),
         ),
         like="a100-bridged",
@@ -245,6 +279,24 @@ GPUS = (
         "warn gpu.throttle GPU2",
         so.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x49),
     ),
+    _plant(
+        "gpu-ecc",
+        "two uncorrectable errors of a GPU's memory since its reset",
+        "fail gpu.ecc GPU1",
+        so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 0),
+        so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 1),
+    ),
+    _plant(
+        "gpu-sram",
+        "a GPU whose SRAM NVIDIA replaces",
+        "fail gpu.ecc GPU1",
+        so.gpu(1, "nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}),
+    ),
+    _plant("gpu-ecc-off", "ECC off on one GPU", "warn gpu.ecc-mode GPU6", so.gpu(6, "nvmlDeviceGetEccMode", [0, 0])),
+    _plant(
+        "gpu-other", "an H200 among H100s", "warn gpu.model GPU2", so.gpu(2, "nvmlDeviceGetName", "NVIDIA H200 NVL")
+    ),
+    _plant("gpu-mig-next", "MIG after the next reset", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [0, 1])),
     _plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
     _plant(
         "gpu-prohibited",
@@ -263,6 +315,26 @@ BUSES = (
         "fail pci.gpu-width GPU3",
         so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
         so.device(_HGX, "GPU3", "current_link_width", "8"),
+    ),
+    _plant(
+        "gpu-slot-x8",
+        "a GPU in a slot of 8 lanes",
+        "warn pci.gpu-width GPU3",
+        so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
+        so.gpu(3, "nvmlDeviceGetMaxPcieLinkWidth", 8),
+        so.device(_HGX, "GPU3", "current_link_width", "8"),
+    ),
+    _plant(
+        "gpu-slot-gen4",
+        "a GPU in a slot of generation 4",
+        "warn pci.gpu-gen GPU3",
+        so.gpu(3, "nvmlDeviceGetMaxPcieLinkGeneration", 4),
+    ),
+    _plant(
+        "nic-reads-small",
+        "a NIC with MaxReadReq 512 and no relaxed ordering",
+        "warn pci.settings mlx5_3",
+        so.config(_HGX, "mlx5_3", 0x68, 0x2920),
     ),
     _plant(
         "nic-x8",
@@ -308,7 +380,7 @@ BUSES = (
             "no-imex",
             "no IMEX channel, on two trays",
             "fail nvl.imex /dev/nvidia-caps-imex-channels",
-            so.torchrun(2),
+            so.torchrun(2, ranks=4),
             so.says("[]", "list", "/dev/nvidia-caps-imex-channels", "channel*"),
         ),
         like="gb200-tray",

@@ -2,17 +2,20 @@
 
 Shapes: torch's wheels from PyPI, whose metadata names the NCCL wheel that each version brings (2.4.0: 2.20.5, 2.6.0:
 2.21.5, 2.7.0: 2.26.2, 2.8.0: 2.27.3) and whose libtorch_cuda.so looks for it by an RPATH; NVIDIA's libnccl2 packages;
-folders of plugins as in ncclprobe/facts/plugins.py.
+folders of plugins as in ncclprobe/facts/plugins.py. What libnccl.so.2 needs: the wheels of 2.30.7 and 2.32.3.
+What a plugin needs is not told by any source here: libc alone.
 """
 
 import json
 from pathlib import PurePosixPath
+from typing import Any
 
 from ncclprobe.errors import Missing
 from zoo.answers import Answers
 from zoo.description import Machine
 
 _MULTIARCH = {"x86_64": "/usr/lib/x86_64-linux-gnu", "aarch64": "/usr/lib/aarch64-linux-gnu", "ppc64le": "/usr/lib64"}
+GLIBC = ("GLIBC_2.17", "GLIBC_2.28", "GLIBC_2.34")
 
 
 def describe(machine: Machine, here: Answers) -> None:
@@ -21,14 +24,15 @@ def describe(machine: Machine, here: Answers) -> None:
     libraries = _MULTIARCH[machine.processors.arch]
     for folder in (libraries, "/usr/lib", "/usr/local/lib"):
         here.folder(folder)
-    cached = [*software.cached]
+    cached = [*software.cached, f"{libraries}/libc.so.6"]
+    library(here, f"{libraries}/libc.so.6", versions=GLIBC)
     if software.system_nccl:
         cached.append(f"{libraries}/libnccl.so.2")
         for name in ("libnccl.so", "libnccl.so.2", f"libnccl.so.{software.system_nccl}"):
-            here.write(f"{libraries}/{name}", "")
+            here.write(f"{libraries}/{name}", _NCCL)
     for folder, names in software.plugins.items():
         for name in names:
-            here.write(f"{folder}/{name}", "")
+            library(here, f"{folder}/{name}", "libc.so.6", asks=GLIBC[:1])
 
     def cache(*prefixes: str) -> str:
         named = [(PurePosixPath(file).name, file) for file in cached]
@@ -38,6 +42,20 @@ def describe(machine: Machine, here: Answers) -> None:
     _wheels(machine, here)
 
 
+def library(here: Answers, path: str, *needed: str, asks: tuple[str, ...] = (), **told: Any) -> None:
+    """A shared library; `asks`: the versions that it asks of the first library that it needs."""
+    here.write(path, _dynamic(*needed, asks=asks, **told))
+
+
+def _dynamic(*needed: str, asks: tuple[str, ...] = (), **told: Any) -> str:
+    wants = {needed[0]: asks} if asks else {}
+    empty = {"soname": "", "rpath": "", "runpath": "", "versions": ()}
+    return json.dumps({**empty, "needed": needed, "needs_versions": wants, **told})
+
+
+_NCCL = _dynamic("libc.so.6", asks=GLIBC[:1])
+
+
 def _wheels(machine: Machine, here: Answers) -> None:
     software = machine.software
     packages = {"torch": software.torch} if software.torch else {}
@@ -45,7 +63,7 @@ def _wheels(machine: Machine, here: Answers) -> None:
     if software.nccl:
         packages[f"nvidia-nccl-cu{cuda}"] = software.nccl
         for name in ("libnccl.so.2", "libnccl_static.a"):
-            here.write(f"{software.python}/nvidia/nccl/lib/{name}", "")
+            here.write(f"{software.python}/nvidia/nccl/lib/{name}", _NCCL)
     here.said["packages",] = json.dumps(packages | {"nvidia-ml-py": "13.580.82"})
     here.said["module", "torch"] = Missing("Python module torch: not installed")
     if not software.torch:
@@ -54,11 +72,11 @@ def _wheels(machine: Machine, here: Answers) -> None:
     here.said["module", "torch"] = f"{folder}/__init__.py"
     value = repr(software.torch_cuda) if software.torch_cuda else "None"
     here.write(f"{folder}/version.py", f"__version__ = {software.torch!r}\ncuda: Optional[str] = {value}\n")
+    here.said["elf", f"{folder}/lib/libtorch_nvshmem.so"] = Missing("it came with torch 2.8, and not for every machine")
     if software.torch_cuda:
-        needs = {
-            "soname": "libtorch_cuda.so",
-            "needed": [f"libcudart.so.{cuda}", "libnccl.so.2"],
-            "rpath": "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN",
-            "runpath": "",
-        }
-        here.said["elf", f"{folder}/lib/libtorch_cuda.so"] = json.dumps(needs)
+        library(here, f"{software.python}/nvidia/cuda_runtime/lib/libcudart.so.{cuda}", "libc.so.6")
+        paths = (
+            "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
+        )
+        said = _dynamic(f"libcudart.so.{cuda}", "libnccl.so.2", soname="libtorch_cuda.so", rpath=paths)
+        here.said["elf", f"{folder}/lib/libtorch_cuda.so"] = said

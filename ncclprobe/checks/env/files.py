@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
-from ncclprobe.checks.env.fixtures import PLAIN, having, setting
+from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.facts.software import Mapped, Software
 from ncclprobe.model.findings import Finding, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.parameters import looks_like_ours
 
 _ETC = f"{SYSTEM_FILE}:1"
@@ -20,6 +21,8 @@ _GPU = Device(
     "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
 )
 _TREE = Pci({_GPU.address: _GPU})
+_IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", "DT_RPATH"))
+_IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
 _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
 
@@ -166,11 +169,13 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         ),
         (setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
         (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
+        (setting("NCCL_NET_PLUGIN", "libnope.so"), NamedFiles(libraries={"libnope.so": False}), Plugins(), Loader()),
     ],
     good=lambda: [
         (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
         (setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
+        (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
         (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
         (PLAIN, NamedFiles(), Plugins(), Loader()),
     ],
@@ -188,21 +193,70 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
     for path, there in named_files.libraries.items():
         if isinstance(there, Absent):
             yield note(path, f"whether it is there is not known: {there.why}", evidence=path)
-        elif not there:
+        elif not there and path.startswith("/"):
             yield jobs_fail(path, "is named as a plugin, and the file does not exist", evidence(settings, *_VARIABLES))
+        elif not there:
+            message = f"is named as a plugin, and is in none of the loader's folders: {', '.join(loader.folders())}"
+            yield jobs_warn(path, message, evidence(settings, *_VARIABLES))
     for variable, kind in _VARIABLES.items():
         for name in (settings.get(variable) or "").split(","):
-            if not name or name.startswith("/") or name.lower() in ("none", "static_plugin", "internal"):
+            if not name or "/" in name or name in named_files.libraries or name.lower() in _NO_FILE:
                 continue
-            tried = {name, f"libnccl-{kind}-{name}.so"}
-            if not tried & known and not _elsewhere(name):
+            if not {name, f"libnccl-{kind}-{name}.so"} & known:
                 shown = evidence(settings, variable)
                 yield jobs_warn(variable, f"{name!r} matches no plugin in the loader's folders", shown)
 
 
 _VARIABLES = {"NCCL_NET_PLUGIN": "net", "NCCL_TUNER_PLUGIN": "tuner", "NCCL_PROFILER_PLUGIN": "profiler"}
+_NO_FILE = ("none", "static_plugin", "internal")
 
 
-def _elsewhere(name: str) -> bool:
-    """Return a library that is not called as plugins usually are, which we did not look for, or a relative path."""
-    return "/" in name or (name.endswith(".so") and not name.startswith("libnccl"))
+@applies
+def of_a_plugin(settings: Settings, job: Job) -> bool:
+    """to jobs on GPUs where NCCL_NET names a network that is not NCCL's own."""
+    return job.backend == "nccl" and (settings.get("NCCL_NET") or "").lower() not in ("", "ib", "socket")
+
+
+@check(
+    bad=lambda: [
+        (setting("NCCL_NET", "ofi"), Plugins(), Loader(), _IN_WHEEL),
+        (having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"), Plugins((_PLUGIN,)), Loader(), NO_NCCL),
+        (having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"), Plugins((_PLUGIN,)), Loader(), _IN_CONDA),
+    ],
+    good=lambda: [
+        (setting("NCCL_NET", "AWS Libfabric"), Plugins((_PLUGIN,)), Loader(), _IN_WHEEL),
+        (having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), _IN_WHEEL),
+        (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), _IN_WHEEL),
+    ],
+    applies=of_a_plugin,
+)
+def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL_NET names a network of a plugin, and NCCL can load no plugin.
+
+    Right: NCCL can load a plugin for the network that NCCL_NET names.
+    Why: NCCL itself has IB and Socket. Of every other name it takes the network of a plugin, and where none is so
+    called each communicator ends with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), on one node too.
+    Fix: install the plugin where the loader finds it (LD_LIBRARY_PATH), or unset NCCL_NET.
+    """
+    text = settings.get("NCCL_NET_PLUGIN")
+    listed = ["libnccl-net.so"] if text is None else [n for n in text.split(",") if n and n.lower() != "none"]
+    known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
+    usual = all("/" not in n and (n.startswith("libnccl") or not n.endswith(".so")) for n in listed)
+    tried = {name for each in listed for name in (each, f"libnccl-net-{each}.so")}
+    if not usual or tried & known or "static_plugin" in map(str.lower, listed):
+        return
+    why = f"no {' or '.join(listed)} is where the loader looks" if listed else f"NCCL_NET_PLUGIN={text} loads no plugin"
+    tell = jobs_fail if not listed or _looks_only_there(software, loader) else jobs_warn
+    message = f"is {settings.get('NCCL_NET')!r}, which is no network of NCCL's own, and {why}: no communicator starts"
+    yield tell("NCCL_NET", message, evidence(settings, "NCCL_NET", "NCCL_NET_PLUGIN"))
+
+
+def _looks_only_there(software: Software | Absent, loader: Loader) -> bool:
+    """Return whether libnccl opens plugins in the loader's folders alone.
+
+    One in a folder of its own, as conda's, may say by its DT_RUNPATH that its neighbours are found, too; the wheel has
+    none.
+    """
+    mapped = software.mapped if isinstance(software, Software) else None
+    path = mapped.path if isinstance(mapped, Mapped) else ""
+    return "/nvidia/nccl/lib/" in path or path.rpartition("/")[0] in loader.folders()

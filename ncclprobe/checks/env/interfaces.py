@@ -35,6 +35,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.nccl.gloo import Device, named, of_interface
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
@@ -162,6 +163,8 @@ def comm_id(settings: Settings, interfaces: Interfaces, software: Software | Abs
         (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
         (setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, hcas(8), NO_NCCL),
         (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, hcas(8), NO_NCCL),
+        (PLAIN, Interfaces((LO,)), hcas(8), NO_NCCL),
     ],
     good=lambda: [
         (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
@@ -182,12 +185,16 @@ def ifname_virtual(
     Right: NCCL uses no virtual interface for its sockets.
     Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
-    pytorch-operator#332).
+    pytorch-operator#332). A list of one's own replaces NCCL's: ^docker0 lets lo in, which comes first
+    (src/os/linux.cc:411 leaves out ::1 alone).
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
     every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
+    if names and interfaces.by_name[names[0]].loopback:
+        others = " before every other" if len(names) > 1 else ": no other is up with an address"
+        yield jobs_fail(names[0], f"is the interface of NCCL's bootstrap{others}, and it leads to no other node", shown)
     made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
     for position, name in enumerate(names):
         if name not in made:
@@ -310,20 +317,20 @@ def gloo_mismatch(
     Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
-    names = (environment.get("GLOO_SOCKET_IFNAME") or "").split(",")
-    usable = {i.name for i in interfaces.all if "up" in i.flags and i.addresses}
-    unknown = [name for name in names if name not in usable]
-    if unknown:
-        tell = jobs_fail if job.backend == "gloo" else jobs_warn
-        wrong = ", ".join(repr(name) for name in unknown)
-        message = (
-            f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(sorted(usable))}"
-        )
-        yield tell("GLOO_SOCKET_IFNAME", message, shown)
+    names = named(environment.get("GLOO_SOCKET_IFNAME") or "")
+    chosen_by_name = {name: of_interface(interfaces, name) for name in names}
+    unusable = [name for name, found in chosen_by_name.items() if not isinstance(found, Device)]
+    tell, whose = (jobs_fail, "a gloo group") if job.backend == "gloo" else (jobs_warn, "gloo groups of this job")
+    if unusable:
+        usable = sorted({a.name for a in interfaces.addresses if "up" in interfaces.by_name[a.name].flags})
+        wrong = ", ".join(repr(name) for name in unusable)
+        message = f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(usable)}"
+        yield tell("GLOO_SOCKET_IFNAME", f"{message}: {whose} cannot come up", shown)
     several = isinstance(launch, Launch) and launch.several_nodes
-    if several and all(name == "lo" for name in names):
-        yield jobs_fail("GLOO_SOCKET_IFNAME", "is only loopback, which reaches no other node", shown)
-    elif several and not unknown and settings.get("NCCL_SOCKET_IFNAME"):
+    if several and all(isinstance(found, Device) and found.loopback for found in chosen_by_name.values()):
+        message = "is only loopback, which no other node can reach (see launch.gloo-group)"
+        yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
+    elif several and not unusable and settings.get("NCCL_SOCKET_IFNAME"):
         ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
         if ours and not ours & set(names):
             message = f"selects {', '.join(names)}, where NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"

@@ -12,7 +12,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Finding, seen
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.values import read_int
 
 _LIST = "CUDA_VISIBLE_DEVICES"
@@ -28,27 +28,33 @@ def devices_restricted(environment: Environment) -> bool:
 
 @check(
     bad=lambda: [
-        (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8)),
-        (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8)),
-        (Environment({_LIST: "0,1,9"}), ALONE, gpus(8)),
-        (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8)),
-        (Environment({_LIST: ""}), ONE_NODE, gpus(8)),
+        (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8), Job()),
+        (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
+        (Environment({_LIST: ""}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
+        (Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
     ],
     good=lambda: [
-        (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8)),
-        (Environment({_LIST: "3"}), ONE_NODE, gpus(8)),
-        (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8)),
-        (Environment({_LIST: "0,1"}), ALONE, gpus(8)),
-        (Environment({_LIST: "0,1"}), ALONE, Absent("no driver")),
+        (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
+        (Environment({_LIST: "3"}), ONE_NODE, gpus(8), Job()),
+        (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "0,1"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
+        (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
     ],
     applies=devices_restricted,
 )
-def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES shows too few GPUs, or not those that it names.
+def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES shows too few GPUs, none at all, or not those that it names.
 
     Right: CUDA_VISIBLE_DEVICES shows every GPU that it names, and one for each rank.
     Why: CUDA reads the list up to the first entry that it does not know, without a message (CUDA programming guide,
-    environment variables), and two ranks cannot have the same GPU; those without one fail.
+    environment variables), and two ranks cannot have the same GPU; those without one fail. An empty list, -1 and
+    Slurm's NoDevFiles show none, and NVML and nvidia-smi still list all.
     Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
     """
     text = environment.get(_LIST)
@@ -57,6 +63,10 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     shown = seen("environment", f"{_LIST}={text}")
     entries = [word.strip() for word in text.split(",")] if text.strip() else []
     total = len(gpus.all) if isinstance(gpus, Gpus) else None
+    if not text.strip() or not _may_name(entries[0]):
+        if job.backend == "nccl":
+            yield jobs_fail(_LIST, f"is {text!r}: CUDA sees no GPU at all", shown)
+        return
     repeated = [word for word, times in Counter(entries).items() if times > 1]
     if repeated:
         yield jobs_fail(_LIST, f"names {', '.join(repeated)} more than once", shown)
@@ -69,6 +79,11 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     # One GPU per process is how Slurm and Ray hand them out.
     if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
         yield jobs_fail(_LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
+
+
+def _may_name(word: str) -> bool:
+    """Return whether CUDA may take `word` for a GPU: a number, or the beginning of a UUID."""
+    return word.isdecimal() or word.upper().startswith(("GPU-", "MIG-"))
 
 
 @check(

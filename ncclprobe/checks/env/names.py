@@ -88,7 +88,7 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     Fix: use the name that took its place, or unset it.
     """
     versions = {"nccl": loaded(software), "torch": _torch(software)}
-    for entry in settings.named("NCCL_", "TORCH_NCCL_"):
+    for entry in settings.effective.values():
         known = table().get(entry.name)
         if not known or known.owner not in versions:
             continue

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import as_evidence, jobs_note, jobs_warn, loaded, written
-from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
+from ncclprobe.checks.env import as_evidence, evidence, jobs_note, jobs_warn, loaded, written
+from ncclprobe.checks.env.fixtures import NO_NCCL, having, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
 from ncclprobe.model.findings import Finding, fail, note, warn
@@ -12,9 +12,11 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import Parameter, table
-from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int
+from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int, read_setting
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
+_BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
+_STEPS = 8  # NCCL_STEPS: the parts of a buffer that are in flight at a time
 _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
 
 
@@ -90,11 +92,19 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 
 @check(
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_TIMEOUT", "32"),), (setting("NCCL_IB_RETRY_CNT", "10"),)],
+    bad=lambda: [
+        (setting("NCCL_IB_TIMEOUT", "32"),),
+        (setting("NCCL_IB_RETRY_CNT", "10"),),
+        (setting("NCCL_BUFFSIZE", "-1"),),
+        (setting("NCCL_BUFFSIZE", "4M"),),
+        (setting("NCCL_P2P_NET_CHUNKSIZE", "-1"),),
+    ],
     good=lambda: [
         (setting("NCCL_IB_TIMEOUT", "22"),),
         (setting("NCCL_IB_TC", "-1"),),
         (setting("NCCL_IB_RETRY_CNT", "abc"),),
+        (setting("NCCL_BUFFSIZE", "-2"),),
+        (setting("NCCL_SOCKET_RCVBUF", "-1"),),
     ],
     required=True,
 )
@@ -103,18 +113,32 @@ def range(settings: Settings) -> Iterator[Finding]:
 
     Right: Every number is within the range of its variable.
     Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
-    does not fit, and NCCL does not look first. The others NCCL cuts down or ignores, at most with an INFO line.
+    does not fit, and NCCL does not look first. It takes the sizes of its buffers as they stand, too, and divides them
+    into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which is 4 bytes to it, holds nothing. The others NCCL
+    cuts down or ignores, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
         low, high = parameter.low, parameter.high
         if reading.note in ("word", "overflow", "empty"):
             continue
-        if (low is not None and reading.value < low) or (high is not None and reading.value > high):
+        if problem := _no_size(parameter, reading.value):
+            tell = fail if entry.name in _BUFFERS else warn
+            yield tell(entry.name, problem, blame="job", action="fix-job", evidence=as_evidence(entry))
+        elif (low is not None and reading.value < low) or (high is not None and reading.value > high):
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
             tell = fail if entry.name in _BIT_FIELDS else warn
             yield tell(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+
+
+def _no_size(parameter: Parameter, value: int) -> str:
+    """Return why `value` is no size; empty where it is one, or a code of the variable such as -2 for its default."""
+    if value in (parameter.low, -2) or parameter.type != "size":
+        return ""
+    if parameter.name in _BUFFERS and value < _STEPS:
+        return f"is {value}: NCCL makes buffers of {value} bytes, less than one for each of their {_STEPS} steps"
+    return f"is {value}, a size below zero ({parameter.source})" if value < 0 <= (parameter.low or 0) else ""
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
@@ -164,3 +188,68 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
             yield jobs_warn(entry.name, message, as_evidence(entry))
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (having(NCCL_MIN_CTAS="16", NCCL_MAX_CTAS="8"), nccl(2, 30, 7)),
+        (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="8"), NO_NCCL),
+        (setting("NCCL_NTHREADS", "100"), NO_NCCL),
+        (setting("NCCL_NTHREADS", "32"), NO_NCCL),
+        (having(NCCL_SOCKET_NTHREADS="16", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
+    ],
+    good=lambda: [
+        (having(NCCL_MIN_CTAS="8", NCCL_MAX_CTAS="8"), nccl(2, 30, 7)),
+        (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="-2"), NO_NCCL),
+        (setting("NCCL_MIN_NCHANNELS", "16"), NO_NCCL),
+        (setting("NCCL_NTHREADS", "256"), NO_NCCL),
+        (setting("NCCL_NTHREADS", "-2"), NO_NCCL),
+        (having(NCCL_SOCKET_NTHREADS="8", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
+    ],
+)
+def overruled(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL runs with another number than was set, because two settings, or the hardware, contradict it.
+
+    Right: NCCL runs with the numbers that were set.
+    Why: with a minimum of CTAs above the maximum NCCL takes the maximum for both (src/init.cc:2190); of channels it
+    takes the minimum, and repeats those that the maximum left (src/graph/connect.cc:493); threads that are no multiple
+    of a warp become the most there can be (src/graph/tuning.cc:17), and of sockets there are 64 at most
+    (src/transport/net_socket.cc:391). All of it says at most an INFO line.
+    Fix: make the minimum no more than the maximum, threads a multiple of 32, threads times sockets 64 or less.
+    """
+    version = loaded(software)
+    yield from _contradictions(settings, version)
+    for name, least in (("NCCL_NTHREADS", 64), ("NCCL_LL128_NTHREADS", 160)):
+        threads = read_setting(settings, name, -2, version)
+        most = table()[name].high
+        if threads > 0 and threads % _WARP:
+            message = f"is {threads}, which is no multiple of {_WARP}: NCCL runs {most} threads"
+            yield jobs_warn(name, message, evidence(settings, name))
+        elif 0 < threads < least:
+            yield jobs_warn(
+                name, f"is {threads}: NCCL runs {least} threads, the least it can", evidence(settings, name)
+            )
+    threads, sockets = (read_setting(settings, name, -2, version) for name in _SOCKETS)
+    if threads > 0 and sockets > 0 and min(threads, 16) * sockets > _MOST_SOCKETS:
+        used = _MOST_SOCKETS // min(threads, 16)
+        message = f"is {sockets}: with {min(threads, 16)} threads NCCL opens {used} sockets for each"
+        yield jobs_warn(_SOCKETS[1], message, evidence(settings, *_SOCKETS))
+
+
+_WARP, _MOST_SOCKETS = 32, 64
+_SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
+_PAIRS = (
+    ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "the maximum counts for both"),
+    ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "the minimum counts, with the channels of the maximum repeated"),
+    ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "the minimum counts"),
+)
+
+
+def _contradictions(settings: Settings, version: Version | None) -> Iterator[Finding]:
+    """Yield each minimum above its maximum; a number that NCCL takes for none, such as -2, contradicts nothing."""
+    for least, most, outcome in _PAIRS:
+        low, high = (read_setting(settings, name, -2, version) for name in (least, most))
+        if 0 < high < low:
+            message = f"is {low}, above {most}={high}: {outcome}"
+            yield jobs_warn(least, message, evidence(settings, least, most))

@@ -21,6 +21,9 @@ _OF_LAUNCHERS = frozenset({"launch", "slurm", "mpi", "none"})
 _REFUSED = frozenset({"torch", "gloo"})
 """Owners that end the process where they cannot read a value (torch c10d/Utils.hpp; gloo's device factory)."""
 
+_REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO_DEVICE_TRANSPORT")
+"""What they read, in whole or by their beginning: an empty text is as bad as a wrong one (torch c10d/Utils.hpp)."""
+
 _NUMBER = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})")
 _NO_NUMBER = "no number"
 _SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib", "g", "gb", "gi", "gib"})
@@ -34,11 +37,16 @@ _SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib",
         (setting("NCCL_DEBUG_SUBSYS", "INIT,NETWORK"),),
         (setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe"),),
         (setting("CUDA_DEVICE_MAX_CONNECTIONS", "33"),),
+        (setting("GLOO_DEVICE_TRANSPORT", "tcp"),),
+        (setting("TORCH_DISTRIBUTED_DEBUG", ""),),
     ],
     good=lambda: [
         (setting("NCCL_P2P_LEVEL", "NVL"),),
         (setting("NCCL_NET_GDR_LEVEL", "3"),),
         (setting("NCCL_DEBUG", "info"),),
+        (setting("NCCL_DEBUG", ""),),
+        (setting("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", ""),),
+        (setting("GLOO_DEVICE_TRANSPORT", "TCP"),),
         (setting("NCCL_DEBUG_SUBSYS", "^init,Net"),),
         (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
         (setting("FI_EFA_USE_DEVICE_RDMA", "yes"),),
@@ -52,12 +60,15 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
 
     Right: Every variable has a value that its reader knows.
     Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is no level; from 2.30.7
-    one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead.
+    one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, at an empty
+    text, too.
     Fix: use one of the values that the message names.
     """
     for entry in settings.effective.values():
         parameter = table().get(entry.name)
-        if parameter is None or not parameter.is_read or not entry.value or parameter.owner in _OF_LAUNCHERS:
+        if parameter is None or not parameter.is_read or parameter.owner in _OF_LAUNCHERS:
+            continue
+        if not entry.value and (entry.value is None or not entry.name.startswith(_REFUSED_EMPTY)):
             continue
         problem = unknown(entry.value, parameter)
         if problem:

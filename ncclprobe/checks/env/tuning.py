@@ -1,6 +1,6 @@
-"""Algorithms and protocols pinned by hand, and knobs that are not safe to turn."""
+"""Algorithms and protocols chosen by hand, and knobs that are not safe to turn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job
 from ncclprobe.checks.env.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, bare, gpus, having, linked, nccl, setting
@@ -8,7 +8,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.software import Software
+from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -28,11 +28,16 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
         (setting("NCCL_ALGO", "Rng"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
+        (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", "^NVLS,NVLSTree"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
     ],
     good=lambda: [
         (PLAIN, gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_PROTO", "allreduce:Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_PROTO", "^LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_PROTO", "LL,Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+        (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), bare(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
     ],
     applies=nccl_job,
@@ -47,9 +52,10 @@ def forced_algo(
     """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without any algorithm.
 
     Right: NCCL is free to choose algorithm and protocol.
-    Why: NCCL chooses by size, and what is pinned for one size is slow at others. Since 2.24 a collective without an
+    Why: NCCL chooses by size, and what is forced for one size is slow at others; of a list it chooses still, but never
+    what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an
     algorithm fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter.
-    LL128 pinned by hand, also by excluding others, is used where NCCL does not consider it safe, and may corrupt data
+    LL128 allowed by hand, also by excluding others, is used where NCCL does not consider it safe, and may corrupt data
     (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
@@ -60,11 +66,7 @@ def forced_algo(
         if pins[name].error:
             yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name))
         elif pins[name].every_function:
-            yield jobs_warn(
-                name,
-                f"{settings.get(name)!r} forces one choice on every collective at every size",
-                evidence(settings, name),
-            )
+            yield _said(name, pins[name], choices, settings, gpus, nvlinks, version)
         if pins[name].ignored:
             yield jobs_warn(name, f"ignores {', '.join(pins[name].ignored)}", evidence(settings, name))
     if any(pin.error for pin in pins.values()):
@@ -77,6 +79,28 @@ def forced_algo(
         name = "NCCL_ALGO" if pins["NCCL_ALGO"].kept else "NCCL_PROTO"
         message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
         yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"))
+
+
+def _said(
+    name: str,
+    pin: Pin,
+    choices: Sequence[str],
+    settings: Settings,
+    gpus: Gpus | Absent,
+    nvlinks: NvLinks | Absent,
+    version: Version | None,
+) -> Finding:
+    """Return what a list for every collective leaves to NCCL: one choice, or several without those that it excludes."""
+    shown, text = evidence(settings, name), settings.get(name)
+    if all(len(left) < 2 for left in pin.kept.values()):
+        return jobs_warn(name, f"{text!r} forces one choice on every collective at every size", shown)
+    out = [one for one in choices if not any(one in left for left in pin.kept.values())]
+    message = f"{text!r} excludes {', '.join(out)} from every collective; NCCL chooses among the others by size"
+    if not out:
+        message = f"{text!r} leaves each collective its own list; NCCL chooses from it by size"
+    if "NVLS" in out and isinstance(gpus, Gpus) and nvls(gpus, nvlinks, settings, version).available:
+        return jobs_warn(name, f"{message}: NVLink SHARP of this node is not used", shown)
+    return jobs_note(name, message, shown)
 
 
 def _lacking(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import normal
 from ncclprobe.model.findings import Finding, Sources, note
@@ -19,6 +20,14 @@ def gpu_job(job: Job) -> bool:
 def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:
     """Return the GPUs that are not lost, by the names that nvidia-smi's matrix gives them too."""
     return ((f"GPU{gpu.index}", gpu) for gpu in gpus.all if not gpu.lost)
+
+
+def shown(gpus: Gpus, environment: Environment | Absent) -> Iterator[tuple[str, Gpu]]:
+    """Return those of `named` that CUDA_VISIBLE_DEVICES shows to the job; all of them where it names none of them."""
+    text = None if isinstance(environment, Absent) else environment.get("CUDA_VISIBLE_DEVICES")
+    words = {word.strip() for word in (text or "").split(",")}
+    ours = [(name, gpu) for name, gpu in named(gpus) if str(gpu.index) in words or gpu.uuid in words]
+    yield from ours or named(gpus)
 
 
 def at(address: str, gpus: Gpus | Absent) -> str:

@@ -158,15 +158,16 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     bad=lambda: [
         (box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
+        (box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
     ],
     good=lambda: [(WELL, Launch()), (box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
 def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
-    """MIG splits a GPU.
+    """MIG splits a GPU, or will after its next reset.
 
-    Right: No GPU is split by MIG.
+    Right: No GPU is split by MIG, or will be.
     Why: instances have neither NVLink nor peer-to-peer access, so that ranks on them exchange data through the host
     (docs.nvidia.com/datacenter/tesla/mig-user-guide).
     Fix: for a job over several GPUs turn MIG off (`nvidia-smi -mig 0`, by the administrator) or take another node.
@@ -182,6 +183,10 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
             yield warn(", ".join(split), message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode")
         else:
             yield note(", ".join(split), message, evidence="nvmlDeviceGetMigMode")
+    changing = [n for n, g in named(gpus) if isinstance(g.mig_pending, bool) and g.mig_pending is (g.mig is False)]
+    for name in changing:
+        message = f"MIG will be turned {'off' if name in split else 'on'} by its next reset"
+        yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode (pending)")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetMigMode")
 
 

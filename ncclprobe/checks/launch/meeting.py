@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
+from ncclprobe import bounds
 from ncclprobe.checks import several
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
 from ncclprobe.checks.sync import describe
@@ -338,11 +339,12 @@ def rank_silent(
         raise Unlearned("one rank of each node reported, and it is not known whether the others run")
     for node, launch in launches.items():
         collected = processes.by_node.get(node, {})
-        silent = (launch.local_world_size or 0) - len(collected)
+        started = min(launch.local_world_size or 0, bounds.NODE_RANKS)
+        silent = started - len(collected)
         if silent <= 0 or (called and node not in called):
             continue
         here = {process.local_rank for process in collected.values() if isinstance(process, RankProcess)}
-        numbers = sorted(set(range(launch.local_world_size or 0)) - here)
+        numbers = sorted(set(range(started)) - here)
         which = fold(f"local rank {number}" for number in numbers) if len(numbers) == silent else f"{silent} ranks"
         message = f"{silent} of {launch.local_world_size} ranks did not report to local rank 0 of {node}"
         reported = ", ".join(map(str, sorted(n for n in here if n is not None)))

@@ -21,6 +21,7 @@ ByRole = dict[str, Suspect[str]]
 """One suspect, by the role of the interface that its paths use."""
 
 DEFAULT = "default"
+_NCCL, _GLOO = "nccl", "gloo"  # roles begin so
 _CONNECTED = ("ok", "stalled-out", "stalled-back")
 _UNTRIED = "late"
 _UNKNOWN = (_UNTRIED, "hung-up")
@@ -166,11 +167,12 @@ def healthy(role: str, me: int, to: int) -> Path:
 
 
 def _nic(role: str) -> str:
-    return "eth0" if role == DEFAULT else f"eth{int(role[-1]) + 1}"
+    return "eth0" if role == DEFAULT else f"eth{int(role[-1]) + (1 if role.startswith(_NCCL) else 5)}"
 
 
 def _address(role: str, rank: int) -> str:
-    return f"10.{0 if role == DEFAULT else int(role[-1]) + 1}.0.{rank + 1}"
+    net = 0 if role == DEFAULT else int(role[-1]) + (1 if role.startswith(_NCCL) else 5)
+    return f"10.{net}.0.{rank + 1}"
 
 
 HEALTHY = _example()
@@ -180,11 +182,18 @@ _DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 
 _ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
 _ONE_PAIR = _example((0, 1, "nccl0", "silent"), (1, 0, "nccl0", "silent"))
 _ONLY_DEFAULT = _example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
+_ONLY_GLOO = _example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
 _ONLY_NCCL = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
-    bad=lambda: [(_DEAD, _ALL_STAYED), (_ONE_WAY, _ALL_STAYED), (_ONE_PAIR, _ALL_STAYED), (_ONLY_NCCL, _ALL_STAYED)],
+    bad=lambda: [
+        (_DEAD, _ALL_STAYED),
+        (_ONE_WAY, _ALL_STAYED),
+        (_ONE_PAIR, _ALL_STAYED),
+        (_ONLY_NCCL, _ALL_STAYED),
+        (_ONLY_GLOO, _ALL_STAYED),
+    ],
     good=lambda: [
         (HEALTHY, _ALL_STAYED),
         (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
@@ -206,7 +215,7 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     on a node that fails with all, look at its link, address and firewall (ip addr, nft list ruleset).
     """
     found = _known(paths, gatherings)
-    needed = [each for each in found if each.path.role != DEFAULT] or found
+    needed = [each for each in found if each.path.role.startswith(_NCCL)] or found
     connected = _connected(each for each in found if each.path.role == DEFAULT)
     reported = list(_findings(needed, lambda each: each.pair not in connected))
     if not reported:
@@ -220,11 +229,20 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
                 f"{finding.message}; NCCL's own interfaces connect, so only traffic on the default route is affected"
             )
             yield replace(finding, severity=Severity.WARN, message=message)
+        of_gloo = [each for each in found if each.path.role.startswith(_GLOO)]
+        for finding in _findings(of_gloo, lambda each: each.pair in by_nccl):
+            message = f"{finding.message}; NCCL's own interfaces connect, gloo groups of this job cannot"
+            yield replace(finding, severity=Severity.WARN, message=message)
 
 
 @check(
     bad=lambda: [(_ONLY_DEFAULT, _ALL_STAYED)],
-    good=lambda: [(HEALTHY, _ALL_STAYED), (_DEAD, _ALL_STAYED), (_ONLY_NCCL, _ALL_STAYED)],
+    good=lambda: [
+        (HEALTHY, _ALL_STAYED),
+        (_DEAD, _ALL_STAYED),
+        (_ONLY_NCCL, _ALL_STAYED),
+        (_ONLY_GLOO, _ALL_STAYED),
+    ],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -240,7 +258,8 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     """
     found = _known(paths, gatherings)
     connected = _connected(each for each in found if each.path.role == DEFAULT)
-    yield from _findings([each for each in found if each.path.role != DEFAULT], lambda each: each.pair in connected)
+    ours = [each for each in found if each.path.role.startswith(_NCCL)]
+    yield from _findings(ours, lambda each: each.pair in connected)
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:

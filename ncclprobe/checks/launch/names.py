@@ -18,14 +18,15 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import HOSTS, HostsEntry, Names
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
-from ncclprobe.facts.resolver import Master
+from ncclprobe.facts.resolver import Master, OwnName
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
-from ncclprobe.model.findings import Finding, fail, note, seen, warn
+from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.gloo import Device, Refused, named, of_hostname
 from ncclprobe.nccl.interfaces import find_by
 
 _SLOW_S = 1.0
@@ -36,6 +37,8 @@ NODE0 = System("node0", "6.8.0", "x86_64", "Ubuntu 22.04", None)
 DEBIANS = Names((HostsEntry("127.0.0.1", ("localhost",), 1), HostsEntry("127.0.1.1", ("node0",), 2)))
 BY_DNS = Names((HostsEntry("127.0.0.1", ("localhost",), 1),))
 NO_SOFTWARE = Software({})
+UNASKED = Absent("not asked")
+_REAL_TOO = replace(DEBIANS, hosts=(*DEBIANS.hosts, HostsEntry("10.0.0.5", ("node0",), 3)))
 
 
 def interface(name: str, index: int, address: str, kind: str = "", virtual: bool = False) -> Interface:
@@ -44,9 +47,12 @@ def interface(name: str, index: int, address: str, kind: str = "", virtual: bool
     return Interface(name, index, frozenset({"up", "running"}), 1500, addresses=(own,), virtual=virtual, kind=kind)
 
 
+_LOCALHOST = Address("lo", "inet", "127.0.0.1", "255.0.0.0", running=True)
+LO = Interface("lo", 1, frozenset({"up", "running", "loopback"}), 65536, addresses=(_LOCALHOST,))
 ETH0, IB0 = interface("eth0", 3, "10.0.0.5"), interface("ib0", 4, "10.1.0.5")
 CNI0 = interface("cni0", 2, "10.244.1.1", kind="bridge", virtual=True)
 FAR = Master("node0", ("10.9.0.1",), 0.002)
+HERE = Interfaces((LO, ETH0))
 RULES: tuple[()] = ()
 ROUTED = Routes((Route("10.0.0.0/24", "eth0"), Route("0.0.0.0/0", "eth0", "10.0.0.1")), RULES)
 UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
@@ -98,44 +104,71 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(NODE0, DEBIANS, Environment({}), Job("gloo"))],
+    bad=lambda: [
+        (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job("gloo")),
+        (NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, OwnName("node0", failure="Name or service not known"), HERE, Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
+    ],
     good=lambda: [
-        (NODE0, BY_DNS, Environment({}), Job("gloo")),
-        (NODE0, DEBIANS, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo")),
-        (NODE0, DEBIANS, Environment({}), Job()),
-        (
-            NODE0,
-            replace(DEBIANS, hosts=(*DEBIANS.hosts, HostsEntry("10.0.0.5", ("node0",), 3))),
-            Environment({}),
-            Job(),
-        ),
-        (NODE0, replace(DEBIANS, sources=("dns", "files")), Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, UNASKED, HERE, Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, OwnName("node0", ("10.0.0.5",)), HERE, Environment({}), Job("gloo")),
+        (NODE0, BY_DNS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job()),
+        (NODE0, DEBIANS, UNASKED, HERE, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo")),
+        (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job()),
+        (NODE0, _REAL_TOO, UNASKED, HERE, Environment({}), Job()),
+        (NODE0, replace(DEBIANS, sources=("dns", "files")), UNASKED, HERE, Environment({}), Job("gloo")),
     ],
     requires="launch.master-loopback",
     applies=of_several_nodes,
 )
-def fqdn(system: System, names: Names, environment: Environment, job: Job) -> Iterator[Finding]:
-    """This node's own name resolves to a loopback address.
+def fqdn(
+    system: System, names: Names, own: OwnName | Absent, interfaces: Interfaces, environment: Environment, job: Job
+) -> Iterator[Finding]:
+    """This node's own name leads to no address that other nodes can reach.
 
-    Right: This node's own name resolves to an address that others can reach.
-    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and torchrun announces that name
-    for rank 0; where /etc/hosts gives it 127.0.1.1, the other nodes connect to themselves (pytorch#150532). torch makes
-    gloo groups in addition to NCCL's in many frameworks.
+    Right: This node's own name leads to an address that others can reach.
+    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 where the name
+    leads to no address of the host; torchrun announces that name for rank 0. Where it is 127.0.1.1, as Debian writes
+    into /etc/hosts, the other nodes connect to themselves (pytorch#150532). torch makes gloo groups in addition to
+    NCCL's in many frameworks.
     Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
     """
+    if named(environment.get("GLOO_SOCKET_IFNAME") or ""):
+        return
     entries = names.entries(system.hostname)
-    if not all(ip_address(entry.address).is_loopback for entry in entries):
-        return
-    if not entries or environment.get("GLOO_SOCKET_IFNAME"):
-        return
-    entry = entries[0]
-    message, evidence = f"is {entry.address} here, which no other node can reach", seen(HOSTS, line=entry.line)
-    if names.sources[:1] not in ((), ("files",)):
-        yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
-    elif job.backend == "gloo":
-        yield warn(system.hostname, message, blame="image", action="fix-image", evidence=evidence)
-    else:
-        yield note(system.hostname, f"{message}; that hurts gloo and torchrun, not NCCL", evidence=evidence)
+    evidence = seen(HOSTS, line=entries[0].line) if entries else f"getaddrinfo({system.hostname})"
+    if isinstance(own, OwnName) and own.name:
+        device = of_hostname(interfaces, own.name, own.addresses)
+        if isinstance(device, Refused):
+            tell, group = (fail, "a gloo group") if job.backend == "gloo" else (warn, "gloo groups of this job")
+            message = f"{device.why}: {group} cannot be made here"
+            yield tell(system.hostname, message, blame="image", action="fix-image", evidence=evidence)
+        elif isinstance(device, Device) and device.loopback:
+            yield _loopback(system.hostname, _leads(device, own), evidence, job)
+    elif entries and all(ip_address(entry.address).is_loopback for entry in entries):
+        message = f"is {entries[0].address} here, which no other node can reach"
+        if names.sources[:1] not in ((), ("files",)):
+            yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
+        else:
+            yield _loopback(system.hostname, message, evidence, job)
+
+
+def _leads(device: Device, own: OwnName) -> str:
+    if not device.fallback:
+        return f"is {device.address} here, which no other node can reach"
+    where = (
+        f"leads to {', '.join(own.addresses)}, no address of this node" if own.addresses else "does not resolve here"
+    )
+    return f"{where}: gloo listens on {device.address} instead, which no other node can reach"
+
+
+def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Finding:
+    """Return a warning to gloo; under NCCL a note: what it does to the job's gloo groups is launch.gloo-group's."""
+    if job.backend == "gloo":
+        return warn(hostname, message, blame="image", action="fix-image", evidence=evidence)
+    return note(hostname, f"{message}; that hurts gloo and torchrun, not NCCL", evidence=evidence)
 
 
 @check(

@@ -20,7 +20,7 @@ _FAULTS = (
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
 _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
-_HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
+HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
 """Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
 
 
@@ -57,7 +57,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
     for event in log.having(*_KERNEL):
         xid = _xid(event)
-        if xid and xid not in _HARMLESS_XIDS:
+        if xid and xid not in HARMLESS_XIDS:
             yield said(log, event, f"the driver reports Xid {xid}", **NODE)
         elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)

@@ -248,6 +248,7 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
 
 
+_TRIED_IN_VAIN = "The client socket has timed out after"
 _JOINED = ("clients joined", "store based barrier")
 _MISMATCH = (
     "mismatch in rank count from procs",
@@ -260,7 +261,7 @@ _MISMATCH = (
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError"),
+    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN),
     doctor="launch.world-agree",
     echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: [
@@ -289,9 +290,11 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MISMATCH):
         if not demoted(event):
             yield said(log, event, "ranks disagree about who is in the job", **JOB)
+    shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN))
+    codes = ("port-blocked", "master-unreachable", "world-size-mismatch") if shut_out else ()
     for event in log.having(*_JOINED):
         if found := waited(event.text):
-            yield said(log, event, _who_came(found.came, found.wanted), **JOB)
+            yield said(log, event, _who_came(found.came, found.wanted), codes=codes, **JOB)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)
 
 

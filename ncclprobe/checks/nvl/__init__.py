@@ -18,6 +18,7 @@ class Linked(Struct, frozen=True):
 
     `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
     `speeds` of those up in MB/s, None where it is not told. `switched`: one leads to an NVSwitch; None: not told.
+    `meshed`: they lead to several GPUs.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Linked(Struct, frozen=True):
     dozing: tuple[int, ...] = ()
     speeds: tuple[float | None, ...] = ()
     switched: bool | None = None
+    meshed: bool = False
 
 
 class Box(Struct, frozen=True):
@@ -79,6 +81,7 @@ def _read(gpu: Gpu, row: tuple[NvLink, ...]) -> Linked:
         dozing=tuple(link.link for link in up if link.state != "active"),
         speeds=tuple(None if isinstance(link.speed_MBps, Absent) else link.speed_MBps for link in up),
         switched=any(link.remote == "switch" for link in up) if up else None,
+        meshed=len({link.remote_pci for link in up if link.remote == "gpu" and isinstance(link.remote_pci, str)}) > 1,
     )
 
 

@@ -96,9 +96,10 @@ def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
 
 
 def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: Box) -> Finding:
-    """Bridges need not join every GPU, and a GPU that is not known may be bridged too."""
+    """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
-    if bridged and not gpu.up:
+    paired = product is not None or not any(other.meshed for other in seen.like(gpu))
+    if bridged and paired and not gpu.up:
         return note(gpu.name, f"{message}: it has no bridge", evidence=seen.evidence)
     tell = warn if bridged else fail
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)

@@ -40,6 +40,7 @@ def _as_nvml(device: Device) -> Gpu:
 
 
 CHIP_TO_CHIP = Absent("NVML nvmlDeviceGetMaxPcieLinkWidth: Not Supported", "Failed")
+HALF_SLOT = box(*(replace(HEALTHY, pcie_width=w, pcie_max_width=w) for w in (16, 8, 16, 16)))
 EQUAL, UNEQUAL = node(gpu_at(1), gpu_at(2), gpu_at(3)), node(gpu_at(1), gpu_at(2, 8), gpu_at(3))
 
 
@@ -52,7 +53,12 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 @check(
     slows=True,
-    bad=lambda: [(*UNEQUAL, METAL), (*node(gpu_at(1, 8)), METAL), (*node(gpu_at(1, 4), gpu_at(2)), GUEST)],
+    bad=lambda: [
+        (*UNEQUAL, METAL),
+        (*node(gpu_at(1, 8)), METAL),
+        (*node(gpu_at(1, 4), gpu_at(2)), GUEST),
+        (HALF_SLOT, Pci(), METAL),
+    ],
     good=lambda: [
         (*EQUAL, METAL),
         (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
@@ -63,7 +69,7 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
     applies=on_pcie,
 )
 def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Iterator[Finding]:
-    """A GPU has fewer PCIe lanes than it could.
+    """A GPU has fewer PCIe lanes than it could, or than its siblings.
 
     Right: Every GPU has all its PCIe lanes.
     Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
@@ -73,6 +79,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
     unknown, devices = {}, gpu_devices(pci, gpus)
     widths = {name: gpu.pcie_width for name, gpu in named(gpus) if isinstance(gpu.pcie_width, int)}
     for name, gpu in named(gpus):
+        like = [i.pcie_max_width for i in _like(gpu, gpus) if isinstance(i.pcie_max_width, int)]
         now, best = gpu.pcie_width, gpu.pcie_max_width
         if isinstance(now, Absent) or isinstance(best, Absent):
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
@@ -84,6 +91,11 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
                 yield fail(name, message, blame="node", action="repair", evidence=evidence)
+        elif best < (usual := _usual(like)):
+            message = f"x{best} at most, where {like.count(usual)} of {len(like)} reach x{usual}"
+            by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
+            tell = note if by_design else warn
+            yield tell(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkWidth")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
 
 

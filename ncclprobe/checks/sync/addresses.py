@@ -73,7 +73,7 @@ def address_twice(
     """
     holders: dict[str, list[_Holder]] = {}
     for node, found in interfaces.items():
-        stack = _stack(systems.by_node.get(node), processes.by_node.get(node))
+        stack = stack_of(systems.by_node.get(node), processes.by_node.get(node))
         used = _used(node, found, settings, software, fabrics)
         for each in filter(leads_out, found.all):
             for address in {a.address for a in each.addresses if not _anybodys(a.address)}:
@@ -98,7 +98,8 @@ class _Holder(Struct, frozen=True):
     used: bool
 
 
-def _stack(system: System | Absent | None, process: Process | Absent | None) -> Stack:
+def stack_of(system: System | Absent | None, process: Process | Absent | None) -> Stack:
+    """Return whose network a node has: its own, or that of another node that runs on the same machine."""
     namespace = process.namespaces.get("net") if isinstance(process, Process) else None
     return (
         system.boot_id if isinstance(system, System) else None,

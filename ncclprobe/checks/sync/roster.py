@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
+from ncclprobe import bounds
 from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.fleet import Every
-from ncclprobe.model.hostlist import MAX_NAMES, fold
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
@@ -43,7 +44,8 @@ def _names(launches: Every[Launch]) -> tuple[str, ...]:
     """What to call each node, by its rank."""
     expected = _usual(launch.nnodes for _, launch in launches.items()) or 0
     names = _usual(launch.names for _, launch in launches.items()) or ()
-    return names if len(names) == expected else tuple(f"node {rank}" for rank in range(min(expected, MAX_NAMES)))
+    expected = min(expected, bounds.HOST_NAMES)
+    return names if len(names) == expected else tuple(f"node {rank}" for rank in range(expected))
 
 
 def _usual(values: Iterable[T | None]) -> T | None:

@@ -10,19 +10,17 @@ as one of them ends.
 import asyncio
 import contextlib
 import re
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.cluster.gather.coordinator import run_coordinator
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
-from ncclprobe.cluster.rendezvous.messages import MAX_NAME, Leave
+from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over
 from ncclprobe.engine.observe import Heard, heard_by_rank, observed
@@ -31,6 +29,8 @@ from ncclprobe.facts.launcher import Launch, no_master
 from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import files
 from ncclprobe.host.capture import Replay, dump, parse
+from ncclprobe.host.scratch import scratch
+from ncclprobe.interrupt import ENDING, Interrupted
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.wire import WireError
@@ -42,30 +42,38 @@ _LOOKING_ON_S = 1.0  # each question has its own deadline; this is the grace for
 
 
 def assemble(part: Part) -> ExitCode:
-    """Run this process's role to its end; return its exit code. Raises KeyboardInterrupt at SIGINT and SIGTERM."""
+    """Run this process's role to its end; return its exit code. Raises Interrupted at a signal of ENDING."""
     role = _run_node if part.launch.speaks_for_node else _run_other_rank
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
-        code = asyncio.run(_interruptible(role(part)))
+        return asyncio.run(_interruptible(role(part), [each for each in ENDING if before[each] != signal.SIG_IGN]))
     except TimeoutError as error:
         say(f"{error or 'this run had no time left to look and to judge within --timeout'}; nothing was judged")
         return ExitCode.INCONCLUSIVE
-    if code is None:
-        raise KeyboardInterrupt
-    return code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-async def _interruptible(work: Coroutine[Any, Any, ExitCode]) -> ExitCode | None:
-    """Return what `work` returns; None after SIGINT or SIGTERM, once what was made for this run is gone.
+async def _interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[int]) -> ExitCode:
+    """Return what `work` returns. Raises Interrupted at a signal of `numbers`, once what was made for it is gone.
 
     An exception out of a signal handler could come anywhere, and be printed with a traceback where nothing catches it.
     """
-    task = asyncio.ensure_future(work)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    task, received = asyncio.ensure_future(work), []
+
+    def end(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:
-        return None
+        if not received:
+            raise
+        raise Interrupted(received[0]) from None
 
 
 async def _run_other_rank(part: Part) -> ExitCode:
@@ -122,7 +130,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:
         try:
-            spool = stack.enter_context(_spool())
+            spool = stack.enter_context(scratch())
             files.write(spool / files.named_after(local.name), local.text(), private=True)
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
@@ -134,7 +142,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
 
 def _name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
     """Return the scheduler's name of this node, or else its own."""
-    return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[:MAX_NAME]
+    return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[: bounds.NAME_CHARACTERS]
 
 
 def _parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
@@ -148,13 +156,3 @@ def _parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, H
         rank_name = re.fullmatch(r"rank ([0-9]{1,9})", replay.node)
         answers_by_rank[int(rank_name[1]) if rank_name else (launch.rank or 0) + local] = dict(replay.answers)
     return answers_by_rank
-
-
-@contextlib.contextmanager
-def _spool() -> Iterator[Path]:
-    """Make a private folder on this node for captures that must outlive a killed process."""
-    folder = Path(tempfile.mkdtemp(prefix="ncclprobe-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

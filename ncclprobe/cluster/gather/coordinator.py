@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from ncclprobe import bounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
@@ -27,7 +28,7 @@ from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
-from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
+from ncclprobe.host.capture import Answers, Replay, dump, parse
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import asdict, replace
@@ -204,7 +205,7 @@ def _replays(peers: Sequence[Peer], names: Mapping[str, str]) -> Iterator[Replay
     for peer in peers:
         name = names[peer.hello.id]
         try:
-            replay = parse(files.read(peer.capture, limit=MAX_CAPTURE_BYTES), f"the capture of {name}", name)
+            replay = parse(files.read(peer.capture, limit=bounds.CAPTURE_BYTES), f"the capture of {name}", name)
         except UsageError as error:
             peer.lost = peer.lost or f"garbled: {error}"
             replay = Replay({}, name, older=False)

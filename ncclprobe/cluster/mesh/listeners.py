@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from ncclprobe import wire
+from ncclprobe import bounds, wire
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.facts.paths import MeshListener
 from ncclprobe.facts.reach import Flood
@@ -22,7 +22,6 @@ CHUNK_BYTES = 256 << 10
 """Bytes of filler at a time: larger than the packets of any network, so that the path's largest packets are used."""
 
 FILLER = bytes(CHUNK_BYTES)
-MAX_STREAM_BYTES = 64 << 20
 STREAM_S = 3.0  # that one caller may keep the others waiting
 _MESSAGE_BYTES = 4096
 _CALLERS = 256
@@ -114,8 +113,8 @@ class Listeners(Struct):
         try:
             await connection.send({"go": True}, until)
             until = min(until, time.monotonic() + STREAM_S)
-            nbytes, began = 0, None
-            while (await connection.receive(until, _MESSAGE_BYTES)).get("do") == "take" and nbytes < MAX_STREAM_BYTES:
+            nbytes, began, most = 0, None, bounds.STREAM_BYTES
+            while (await connection.receive(until, _MESSAGE_BYTES)).get("do") == "take" and nbytes < most:
                 began = began or time.monotonic()
                 await connection.discard(CHUNK_BYTES, until)
                 nbytes += CHUNK_BYTES

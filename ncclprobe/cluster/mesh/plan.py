@@ -17,6 +17,10 @@ RATE_CANDIDATES = 4
 """Nodes ahead of each in the ring to which it may stream; the first two that answer are used."""
 
 
+NCCL = "nccl"
+"""How the roles begin of the interfaces that NCCL would use."""
+
+
 class Call(Struct, frozen=True):
     """One listener of node `to`, called from the caller's own interface of the same role."""
 
@@ -57,7 +61,8 @@ def plan_mesh(
 ) -> dict[int, NodePlan]:
     """Return the plan of each node, by rank. At the k-th position of their lists all call different nodes.
 
-    Two nodes call each other in a role only if both listen in it.
+    Two nodes call each other in a role only if both listen in it, but for NCCL's by one address family: where gloo
+    takes IPv4 here and IPv6 there, launch.gloo-group says so, and no call could tell more.
     """
     ranks = sorted(listeners_by_node)
     known = {rank: (names or {}).get(rank, f"node {rank}") for rank in ranks}
@@ -65,7 +70,7 @@ def plan_mesh(
     for place, me in enumerate(ranks):
         ahead = [ranks[(place + step) % len(ranks)] for step in steps(len(ranks), limit)]
         ring = [ranks[(place + step) % len(ranks)] for step in range(1, min(len(ranks), RATE_CANDIDATES + 1))]
-        mine = {listener.role for listener in listeners_by_node[me]}
+        mine = {listener.role: listener for listener in listeners_by_node[me]}
         calls = tuple(_calls(ahead, mine, listeners_by_node))
         plans[me] = NodePlan(me, known, calls, tuple(_calls(ring, mine, listeners_by_node)))
     return plans
@@ -91,8 +96,14 @@ def steps(nodes: int, limit: int) -> list[int]:
     return sorted({step for power in powers for step in (power, nodes - power)})
 
 
-def _calls(to: Sequence[int], roles: set[str], listeners: Mapping[int, Sequence[MeshListener]]) -> Iterator[Call]:
+def _calls(
+    to: Sequence[int], mine: Mapping[str, MeshListener], listeners: Mapping[int, Sequence[MeshListener]]
+) -> Iterator[Call]:
     for node in to:
         for listener in listeners[node]:
-            if listener.role in roles:
+            if listener.role in mine and _callable(mine[listener.role], listener):
                 yield Call(node, listener.role, listener.address, listener.port)
+
+
+def _callable(own: MeshListener, other: MeshListener) -> bool:
+    return own.role.startswith(NCCL) or (":" in own.address) == (":" in other.address)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
@@ -28,7 +29,6 @@ _TRANSFER_S = 20.0
 _TRANSFERS = 48
 _SPARE_CONNECTIONS = 256  # beyond those of the nodes
 _FROM_ONE_ADDRESS = 64  # that have not proved the key, beyond one for each node: they may come through one gateway
-_MAX_TROUBLES = 256
 _MOST_EXTRA = 16  # beyond one for each node rank
 _DUPLICATE_WAIT_S = 3.0
 _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
@@ -115,11 +115,11 @@ class Coordinator:
         every = (*self._troubles.values(), *self._unfinished_peers())
         troubles = [each for each in every if not (each.peer in came and each.kind in _TRANSIENT)]
         waited_s = round(time.monotonic() - started, 3)
-        return Gathering(self._nnodes - 1, waited_s, tuple(troubles[:_MAX_TROUBLES]), floods=floods)
+        return Gathering(self._nnodes - 1, waited_s, tuple(troubles[: bounds.TROUBLES]), floods=floods)
 
     def _unfinished_peers(self) -> Iterator[Trouble]:
         """Yield the peers that are connected and have not sent everything."""
-        for caller, hello in islice(self._unfinished.items(), _MAX_TROUBLES):
+        for caller, hello in islice(self._unfinished.items(), bounds.TROUBLES):
             what = "sent no whole capture" if hello else "said nothing that is ours"
             words = f"connected, and {what} in {time.monotonic() - caller.since:.0f} s"
             yield Trouble(caller.address, "silent", words, hello.node_rank if hello else None)
@@ -169,8 +169,8 @@ class Coordinator:
         try:
             wire = await accept(reader, writer, self._key, self._soon(_HELLO_S))
             self._admission.proved(caller)
-            hello = messages.parse(await wire.receive(self._soon(_HELLO_S), messages.MAX_HELLO_BYTES), "hello", Hello)
-            if len(hello.name) > messages.MAX_NAME:
+            hello = messages.parse(await wire.receive(self._soon(_HELLO_S), bounds.HELLO_BYTES), "hello", Hello)
+            if len(hello.name) > bounds.NAME_CHARACTERS:
                 raise WireError("garbled", f"calls itself by a name of {len(hello.name)} characters")
             self._unfinished[caller] = hello
             peer = await self._received(wire, hello, caller.address)
@@ -230,17 +230,17 @@ class Coordinator:
     async def _write(self, wire: Wire, write: Any, deadline: float) -> None:
         nchars, more = 0, True
         while more:
-            message = await wire.receive(deadline, messages.MAX_CHUNK_BYTES)
+            message = await wire.receive(deadline, messages.CHUNK_BYTES)
             text, more = messages.parse(message, "capture", str), messages.parse(message, "more", bool)
             nchars += len(text)
-            if nchars > messages.MAX_CAPTURE_CHARS:
-                raise WireError("too-big", f"sent a capture of more than {messages.MAX_CAPTURE_CHARS} characters")
+            if nchars > bounds.SENT_CAPTURE_CHARACTERS:
+                raise WireError("too-big", f"sent a capture of more than {bounds.SENT_CAPTURE_CHARACTERS} characters")
             write(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate is no UTF-8
 
     async def _serve(self, peer: Peer) -> None:
         """Answer a welcomed node's pings and receive its samples, until it hangs up."""
         while True:
-            message = await peer.wire.receive(self._deadline, messages.MAX_SAMPLES_BYTES)
+            message = await peer.wire.receive(self._deadline, bounds.SAMPLES_BYTES)
             if "ping" in message:
                 await peer.wire.send({"pong": message["ping"], "wall_s": time.time()}, self._soon(_HELLO_S))
             elif "ready" in message:
@@ -264,7 +264,7 @@ class Coordinator:
             peer.listening.set()
             peer.gone.set()
             self._settle(peer)
-        elif len(self._troubles) < _MAX_TROUBLES or (address, kind) in self._troubles:
+        elif len(self._troubles) < bounds.TROUBLES or (address, kind) in self._troubles:
             self._troubles[address, kind] = Trouble(address, kind, str(error), hello.node_rank if hello else None)
 
     def _soon(self, seconds: float) -> float:

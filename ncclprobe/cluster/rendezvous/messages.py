@@ -28,16 +28,8 @@ T = TypeVar("T")
 
 CHUNK_CHARS = 128 << 10
 """Characters of a capture in one message."""
-MAX_CHUNK_BYTES = 12 * CHUNK_CHARS + 100
+CHUNK_BYTES = 12 * CHUNK_CHARS + 100
 """The largest JSON of a chunk: a character outside the basic plane takes two escapes of six bytes."""
-MAX_CAPTURE_CHARS = 8 << 20
-"""A node with 8 GPUs, 8 NICs and as many ranks has less than one million."""
-MAX_HELLO_BYTES = 64 << 10
-MAX_NAME = 255
-"""Characters of a node's name: what DNS allows."""
-MAX_SAMPLES_BYTES = 4 << 20
-MAX_PLAN_BYTES = 4 << 20
-"""2,048 nodes with their names and 22 calls in each of two roles are below 100 KiB."""
 
 
 class Refused(NcclprobeError):

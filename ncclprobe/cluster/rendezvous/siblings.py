@@ -16,12 +16,12 @@ import time
 from collections.abc import Collection
 from types import TracebackType
 
-from ncclprobe.cluster.rendezvous.messages import MAX_HELLO_BYTES, Leave, parse
+from ncclprobe import bounds
+from ncclprobe.cluster.rendezvous.messages import Leave, parse
 from ncclprobe.model.values import asdict
 from ncclprobe.wire import Wire, WireError, accept, hail
 
 _HELLO_S = 5.0
-_MAX_TEXT_BYTES = 4 << 20
 _PAUSE_S = 0.05
 
 
@@ -64,7 +64,7 @@ class Siblings:
             _refuse_other_user(writer)
             soon = min(self._deadline, time.monotonic() + _HELLO_S)
             wire = await accept(reader, writer, self._token, soon)
-            message = await wire.receive(soon, _MAX_TEXT_BYTES)
+            message = await wire.receive(soon, bounds.SIBLING_BYTES)
             rank, text = parse(message, "local_rank", int), parse(message, "facts", str)
             if rank in self._expected and rank not in self._texts:
                 self._texts[rank], self._wires[rank] = text, wire
@@ -101,7 +101,7 @@ async def hand_over(token: bytes, node_rank: int, local_rank: int, facts: str, d
     wire = await _found(token, node_rank, deadline)
     try:
         await wire.send({"local_rank": local_rank, "facts": facts}, deadline)
-        return parse(await wire.receive(deadline, MAX_HELLO_BYTES), "leave", Leave)
+        return parse(await wire.receive(deadline, bounds.HELLO_BYTES), "leave", Leave)
     finally:
         wire.close()
 
@@ -112,7 +112,7 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_unix_connection(socket_name(token, node_rank), limit=1 << 14)
             _refuse_other_user(writer)
-            return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S))
+            return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S), _HELLO_S)
         if time.monotonic() + _PAUSE_S > deadline:
             raise WireError("refused", "local rank 0 of this node is not there")
         await asyncio.sleep(_PAUSE_S)

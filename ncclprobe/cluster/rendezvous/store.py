@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from ncclprobe import bounds
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import NcclprobeError
 
 T = TypeVar("T")
 _POLL_S = 0.1
-_MAX_NOTE_BYTES = 64 << 10
 _LEAST_S = 1.0  # a TCPStore with less may give up within its own greeting
 
 
@@ -41,7 +41,7 @@ async def look_up(address: str, port: int, attempt: str, deadline: float) -> dic
     """Return the note that rank 0 left; wait for it until `deadline`. Raises StoreError."""
     raw = await _served(address, port, deadline, lambda store: _polled(store, _key(attempt), deadline))
     with contextlib.suppress(ValueError, RecursionError):
-        if len(raw) <= _MAX_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
+        if len(raw) <= bounds.STORE_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
             return note
     raise StoreError("garbled", f"the store holds something else under {_key(attempt)}")
 

@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, MAX_HELLO_BYTES, MAX_PLAN_BYTES, Hello, Leave, parse
+from ncclprobe import bounds
+from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, Hello, Leave, parse
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.wire import Wire, WireError
 
@@ -44,7 +45,7 @@ class Worker:
 
     async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | Leave:
         """Return what this node is to do next: listen to who proves this key, probe by a plan, or leave."""
-        message = await self._wire.receive(deadline, MAX_PLAN_BYTES)
+        message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             return self._key(parse(message, "listen", str))
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
@@ -64,7 +65,7 @@ class Worker:
         await self._wire.send({"samples": dict(samples)}, deadline)
 
     async def _expect(self, key: str, kind: Any, deadline: float) -> Any:
-        return parse(await self._wire.receive(deadline, MAX_HELLO_BYTES), key, kind)
+        return parse(await self._wire.receive(deadline, bounds.HELLO_BYTES), key, kind)
 
     def close(self) -> None:
         """Hang up."""

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
@@ -84,9 +85,8 @@ def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tupl
 
     Rows with wrong data, and rows that the run itself called failed or inconclusive, are no baseline.
     """
-    usable = [
-        m for m in report.measurements if not m.wrong and m.status not in ("fail", "inconclusive") and m.busbw_GBps > 0
-    ]
+    right = [m for m in report.measurements if not m.wrong and m.busbw_GBps >= bounds.LEAST_GBPS]
+    usable = [m for m in right if m.status not in ("fail", "inconclusive")]
     if not usable:
         raise UsageError(f"{path}: holds no measurement that could be a baseline")
     why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
@@ -26,7 +27,6 @@ from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size
 
 SCHEMA = "ncclprobe.baseline/1"
-MAX_BYTES = 64 << 20
 NOISE_SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826
 _FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
@@ -154,7 +154,7 @@ def _unfit(row: Measurement) -> str:
         return f"{row.wrong} elements were wrong"
     if row.status in ("fail", "inconclusive"):
         return "the run itself called it slow" if row.status == "fail" else "the run itself called it inconclusive"
-    return "" if row.busbw_GBps > 0 else "no bandwidth was measured"
+    return "" if row.busbw_GBps >= bounds.LEAST_GBPS else "no bandwidth was measured"
 
 
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
@@ -216,7 +216,7 @@ def parse(text: str, path: str) -> Site:
         raise UsageError(f"{path}: not a {SCHEMA} file: {str(error)[:200]}") from None
     for number, row in enumerate(site.rows, start=1):
         sane = 0 < row.nbytes < 1 << 63 and 0 < row.runs < 1 << 31 and 0 < row.nodes <= row.ranks < 1 << 31
-        if not (sane and 1e-9 < row.busbw_GBps < 1e6 and 0 <= row.noise < 0.999):
+        if not (sane and bounds.LEAST_GBPS < row.busbw_GBps < bounds.MOST_GBPS and 0 <= row.noise < 0.999):
             raise UsageError(f"{path}: row {number}: a number is out of its range")
     return site
 
@@ -237,7 +237,7 @@ def _no_constant(text: str) -> float:
 def load(path: str) -> dict[str, Site]:
     """The baseline in the file `path`, or all in a folder, by their paths. Raises UsageError."""
     where = Path(path)
-    paths = sorted(where.glob("*.json"))[:1000] if where.is_dir() else [where]
+    paths = sorted(where.glob("*.json"))[: bounds.BASELINES] if where.is_dir() else [where]
     if not paths:
         raise UsageError(f"{path}: holds no baseline; write one with `ncclprobe baseline REPORT -o {path}/site.json`")
-    return {str(each): parse(files.read(each, limit=MAX_BYTES), str(each)) for each in paths}
+    return {str(each): parse(files.read(each, limit=bounds.RUN_FILE_BYTES), str(each)) for each in paths}

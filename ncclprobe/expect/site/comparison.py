@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
+from ncclprobe import bounds
 from ncclprobe.expect.site.baselines import Site
 from ncclprobe.model.measurement import Conditions, Measurement, conditions
 from ncclprobe.model.values import Struct
@@ -52,7 +53,7 @@ def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     """The points of measured rows; those of one key are runs of the same thing. Wrong data counts for nothing."""
     found: dict[RowKey, list[Measurement]] = {}
     for row in rows:
-        if row.busbw_GBps > 0 and not row.wrong:
+        if row.busbw_GBps >= bounds.LEAST_GBPS and not row.wrong:
             found.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
     return {key: _point(same) for key, same in found.items()}
 

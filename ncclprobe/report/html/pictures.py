@@ -15,7 +15,7 @@ MOST_DEVICES = 72
 
 _TOP, _GPU, _SWITCH, _NIC, _FOOT = 8, 62, 138, 186, 272
 """Heights at which the rows begin: NVLink, GPUs, switches, NICs, and where NUMA nodes end."""
-_BOX = 78
+_BOX, _LONGEST_BAR = 78, 60
 
 
 class Mark(Struct, frozen=True):
@@ -171,4 +171,4 @@ def _bar(left: float, right: float, top: float, sort: str, words: str) -> Markup
     return Markup(
         '<rect class="bar {}" x="{:.0f}" y="{}" width="{:.0f}" height="18" rx="4"/>'
         '<text class="bar" x="{:.0f}" y="{}">{}</text>'
-    ).format(sort, left, top, right - left, (left + right) / 2, top + 13, words)
+    ).format(sort, left, top, right - left, (left + right) / 2, top + 13, _short(words, _LONGEST_BAR))

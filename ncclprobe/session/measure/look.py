@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.engine.observe import Heard, heard_by_rank, observed, of_capture
 from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
-from ncclprobe.host.capture import MAX_CAPTURE_BYTES, Answers, Replay, dump, parse
+from ncclprobe.host.capture import Answers, Replay, dump, parse
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
@@ -71,7 +72,7 @@ def unpack(packed: Any, node: str) -> str | None:
     """Undo :func:`pack`; None for what is no capture: it comes from another node."""
     try:
         inflate = zlib.decompressobj()
-        text = inflate.decompress(base64.b64decode(str(packed), validate=True), MAX_CAPTURE_BYTES)
+        text = inflate.decompress(base64.b64decode(str(packed), validate=True), bounds.CAPTURE_BYTES)
         parse(text.decode(), node, node)
     except (ValueError, zlib.error, UsageError):
         return None
@@ -115,7 +116,7 @@ def captures_in(folder: Path) -> list[tuple[str, str]]:
     for path in sorted(folder.glob("*.jsonl")):
         if path.name != FILE:
             with contextlib.suppress(UsageError):
-                text = files.read(path, limit=MAX_CAPTURE_BYTES)
+                text = files.read(path, limit=bounds.CAPTURE_BYTES)
                 found.append((parse(text, str(path)).node, text))
     return found
 

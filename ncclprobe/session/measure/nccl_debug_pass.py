@@ -11,11 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.host.scratch import scratch
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Log
@@ -76,8 +76,8 @@ def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log
 
     Its process group is killed at the deadline; what it had written by then counts.
     """
-    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
-        path, errors = Path(folder, "nccl.log"), Path(folder, "errors")
+    with scratch() as folder:
+        path, errors = folder / "nccl.log", folder / "errors"
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
                 [*command, json.dumps(asdict(task))],

@@ -20,6 +20,7 @@ from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import OperationTraffic
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
+from ncclprobe.nccl.gloo import named
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
 from ncclprobe.session.measure import slowest_link
 from ncclprobe.session.measure.look import Look
@@ -145,9 +146,9 @@ class TransportDetection:
 
 def _gloos(host: Host) -> list[str] | None:
     """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, else that of the host's own name."""
-    named = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
-    own = None if named else slowest_link.interface(host, dict(os.environ))
-    return named or ([own.name] if own else None)
+    names = named(os.environ.get("GLOO_SOCKET_IFNAME", ""))
+    own = None if names else slowest_link.interface(host, dict(os.environ))
+    return list(names) or ([own.name] if own else None)
 
 
 def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:

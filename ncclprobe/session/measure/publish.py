@@ -9,9 +9,8 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
-from ncclprobe.report import accepted, delivery
+from ncclprobe.report import accepted, delivery, rows
 from ncclprobe.report import json as as_json
-from ncclprobe.report import text as as_text
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
 
@@ -22,7 +21,7 @@ class Publisher:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._mute = False
-        self._rows = 0
+        self._op = ""
 
     @property
     def shows_rows(self) -> bool:
@@ -31,10 +30,12 @@ class Publisher:
 
     def row(self, row: Measurement) -> None:
         """Show a row, the first one under its header."""
-        self._rows += 1
         if self.shows_rows:
-            head = f"{as_text.measurement_header(row)}\n" if self._rows == 1 else ""
-            self._print(lambda: print(f"{head}{as_text.measurement_row(row)}", flush=True))
+            wide, style = delivery.width(), delivery.style(self._options.no_color)
+            head = "" if self._op else f"{rows.header(row, wide)}\n"
+            line = rows.row(row, wide, style, self._op)
+            self._print(lambda: print(f"{head}{line}", flush=True))
+        self._op = row.op
 
     def write(self, report: Report) -> None:
         """Write the JSON report, where one is wanted. Raises UsageError where it cannot be written."""
@@ -59,8 +60,8 @@ class Publisher:
             return self._print(lambda: delivery.write(alone, report, "-"))
         if report.measurements and self.shows_rows:
             self._print(lambda: print(flush=True))
-        rows = not self.shows_rows
-        self._print(lambda: delivery.show(report, quiet=o.quiet, verbose=o.verbose, no_color=o.no_color, rows=rows))
+        shown = {"quiet": o.quiet, "verbose": o.verbose, "no_color": o.no_color, "measured": not self.shows_rows}
+        self._print(lambda: delivery.show(report, **shown))
         if o.command == "accept" and not o.quiet:
             self._print(lambda: print(f"\n{accepted.line(report)}", flush=True))
         return True

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import tempfile
 import time
 import warnings
 import zlib
@@ -17,7 +16,8 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import HostError, ProbeError, UsageError
 from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.host import Host
+from ncclprobe.host import Host, scratch
+from ncclprobe.interrupt import leave
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Snapshot
@@ -38,7 +38,7 @@ from ncclprobe.session.ranks.identity import Backend, Devices, RankIdentity, cho
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.ranks.torchrun import explain_exit
-from ncclprobe.session.watchdog.ending import Ending, leave
+from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
@@ -57,15 +57,15 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
     """Start a process that makes the report if this one is killed, where a file is to hold it and no other could."""
     if rank_files.FOLDER in os.environ or not options.writes_files:
         return None
-    folder = ""
+    folder = None
     if recorder.path is None:
         try:
-            folder = tempfile.mkdtemp(prefix="ncclprobe-")
-            recorder.write_to(Path(folder))
+            folder = scratch.make()
+            recorder.write_to(folder.path)
         except (OSError, UsageError):
             return None
     assert recorder.path
-    return Survivor(recorder.path, (options.command, *options.argv), options.timeout_s, folder=folder)
+    return Survivor(recorder.path, (options.command, *options.argv), options.timeout_s, folder)
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
@@ -75,6 +75,12 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
         return None
     rank_files.end_with_parent(signal.SIGTERM)
     return RankFile(folder, rank, host)
+
+
+def _began(question: Question) -> float:
+    """Return the time.monotonic() at which the run began: with --nproc, when its parent did."""
+    parent = os.environ.get(rank_files.STARTED)
+    return question.clock if parent is None else time.monotonic() - time.time() + float(parent)
 
 
 def _kind(identity: RankIdentity) -> str:
@@ -111,12 +117,18 @@ class Rank:
             )
             self._recorder = Recorder(options, question, participants, expected, self._progress)
             self._recorder.snapshots = self._snapshots
-        spent = time.time() - float(os.environ.get(rank_files.STARTED, time.time()))
-        self._deadline = time.monotonic() + options.timeout_s - spent
+        self._deadline = _began(question) + options.timeout_s - reserve_s(options.timeout_s)
         limits = Limits(self._deadline, options.phase_timeout_s)
-        exit_reason = self._rank_file.leave if self._rank_file else None
+        own = self._rank_file
         save = self._recorder.keep if self._recorder else lambda ending: None
-        callbacks = Callbacks(self._conclude, save, self._show_phase, exit_reason, self._abort)
+        callbacks = Callbacks(
+            self._conclude,
+            save,
+            self._show_phase,
+            own.leave if own else None,
+            own.signalled if own else lambda name: None,
+            self._abort,
+        )
         self._watchdog = Watchdog(identity, self._hostname, limits, callbacks)
 
     def run(self) -> NoReturn:
@@ -195,10 +207,12 @@ class Rank:
     def _measure_parts(self, context: RankContext, group_s: float) -> bool:
         """Measure all that was asked for; return whether the group can still be closed in good order."""
         parts.first_calls(context, group_s)
+        self._progress.finish("torch, process group and first calls")
         intact = True
         for part in self._options.what:
             if self._begins(part, intact, context.exchange):
                 intact = parts.measure(part, context, self._hostname) and intact
+                self._progress.finish(part)
         return intact
 
     def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:

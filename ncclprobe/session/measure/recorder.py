@@ -92,7 +92,7 @@ class Recorder:
         progress: Progress | None = None,
     ) -> None:
         self._options, self._question = options, question
-        self._progress = progress or Progress(wanted=False)
+        self.progress = progress or Progress(wanted=False)
         self._log = RunLog(log_path(options, os.environ.get(FOLDER)))
         self._lock = threading.RLock()
         self._rows, self._expected = Rows(()), Expected()
@@ -150,6 +150,7 @@ class Recorder:
             if self._code is not None:  # closed by another thread: the report is out
                 return
             row = self.with_transport(row)
+            self.progress.count()
             self._rows = replace(self._rows, measured=(*self._rows.measured, row))
             self._log.add("row", _unjudged(row))
             self._publisher.row(judge_rows(replace(self._rows, measured=(row,)), self._expected)[0])
@@ -161,10 +162,14 @@ class Recorder:
         return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
 
     def add_retest(self, row: Measurement) -> None:
-        """Record a row that was measured again because it had failed."""
+        """Record a row that was measured again because it had failed, and show it with what it is worth now."""
         with self._lock:
             self._rows = replace(self._rows, retests=(*self._rows.retests, row))
             self._log.add("retest", _unjudged(row))
+            key = (row.op, row.nbytes, row.place)
+            again = [each for each in self._rows.measured if (each.op, each.nbytes, each.place) == key]
+            for each in judge_rows(replace(self._rows, measured=tuple(again)), self._expected):
+                self._publisher.row(each)
 
     def disturbed(self, found: Sequence[Disturbance]) -> None:
         """Record what disturbed the run."""
@@ -243,7 +248,7 @@ class Recorder:
             self._end(ending)
             if FOLDER in os.environ:
                 self._code = int(_bare_code(ending))
-                self._progress.stop()
+                self.progress.stop()
                 return self._code
             return self._publish(ending)
 
@@ -260,7 +265,7 @@ class Recorder:
             with contextlib.suppress(UsageError):
                 self._publisher.write(self._report(()))
         report = self._report(self.snapshots())
-        self._progress.stop()
+        self.progress.stop()
         self._code = self._publisher.publish(report)
         return self._code
 

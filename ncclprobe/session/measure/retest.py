@@ -26,6 +26,8 @@ def sweep(
     from ncclprobe.probes import sweep
 
     before = interference.read(host)
+    if recorder:
+        recorder.progress.expect(len(plan.ops) * len(plan.sizes))
     for row in sweep.run(plan, exchange, set_phase, host=host):
         if recorder is None:
             continue

@@ -9,12 +9,13 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
+from ncclprobe.interrupt import leave
 from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
-from ncclprobe.session.watchdog.ending import Ending, leave
+from ncclprobe.session.watchdog.ending import Ending, reserve_s
 
 
 class NoExchange:
@@ -46,7 +47,7 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     def end_now() -> None:
         leave(recorder.close(Ending(why="--timeout ran out while memory was copied")))
 
-    timer = threading.Timer(options.timeout_s, end_now)
+    timer = threading.Timer(options.timeout_s - reserve_s(options.timeout_s), end_now)
     timer.daemon = True
     timer.start()
     try:

@@ -18,7 +18,9 @@ from ncclprobe.errors import HostError, ParseError
 from ncclprobe.expect.sockets import SocketInterface as Speed
 from ncclprobe.expect.sockets import SocketLink, slowest, typical
 from ncclprobe.facts.interfaces import Interface, interfaces
+from ncclprobe.facts.resolver import OwnName, resolve_own
 from ncclprobe.host import Host
+from ncclprobe.nccl.gloo import Device, devices, named
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
@@ -51,20 +53,15 @@ def _interface_info(own: Interface | None, name: str) -> dict[str, Any]:
 
 
 def interface(host: Host, variables: Mapping[str, str]) -> Interface | None:
-    """Return the interface that gloo uses: the one in GLOO_SOCKET_IFNAME, else that of this host's own name."""
+    """Return the interface that gloo listens on first, if other nodes may reach it; None where it is not known."""
+    ifname, hostname = variables.get("GLOO_SOCKET_IFNAME", ""), socket.gethostname()
     try:
-        found = interfaces.run(host).all
+        found = interfaces.run(host)
+        own = OwnName() if named(ifname) else resolve_own(host, hostname)
     except (HostError, ParseError):
         return None
-    named = variables.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-    if named:
-        return next((each for each in found if each.name == named), None)
-    try:
-        own = {row[4][0] for row in socket.getaddrinfo(socket.gethostname(), None)}
-    except OSError:
-        return None
-    mine = (i for i in found if not i.loopback and {a.address.partition("%")[0] for a in i.addresses} & own)
-    return next(mine, None)
+    first = devices(found, ifname, hostname, own.addresses)[0]
+    return found.by_name.get(first.interface) if isinstance(first, Device) and not first.loopback else None
 
 
 async def _streams(

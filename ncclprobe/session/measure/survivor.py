@@ -3,10 +3,11 @@
 ``python -m ncclprobe.session.measure.survivor LOG WAIT_S LATE_S FOLDER COMMAND OPTION…`` reads its standard input,
 which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is
 written; an end of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks
-may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and without an end of
-the log, the owner stands still: the report is made of what there is, and made again once the run ends. FOLDER, if any,
-is removed in the end. The process leads a session of its own, so that a signal to the owner's group does not reach
-it, and imports next to nothing.
+may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and ten more where
+the log has its end, the owner stands still: the report is made of what there is, and made again once the run ends.
+FOLDER, if any, is removed in the end, with the processes that work in it; whichever of the two outlives the other
+removes it. The process leads a session of its own, so that a signal to the owner's group does not reach it, and imports
+next to nothing.
 """
 
 import contextlib
@@ -19,9 +20,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ncclprobe.host.scratch import Scratch
+
 _DONE = b"."
 _POLL_S = 0.1
 _REPORT_S = 60.0
+_LEAVING_S = 2.0
 _LATE_S = 10.0
 """After --timeout, for an owner that does not stand still to end the log."""
 LOG = "NCCLPROBE_RUN_LOG"
@@ -32,43 +38,63 @@ class Survivor:
     """The survivor, as its owner starts and dismisses it."""
 
     def __init__(
-        self, log: Path, command: Sequence[str], timeout_s: float, *, folder: str = "", wait_s: float = 0.0
+        self, log: Path, command: Sequence[str], timeout_s: float, folder: "Scratch | None" = None, wait_s: float = 0.0
     ) -> None:
         """Start it beside a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
-        late_s = timeout_s + _LATE_S
-        own = [sys.executable, "-m", __name__, str(log), str(wait_s), str(late_s), folder, *command]
+        late_s, self._folder = timeout_s + _LATE_S, folder
+        path = str(folder.path) if folder else ""
+        own = [sys.executable, "-m", __name__, str(log), str(wait_s), str(late_s), path, *command]
         self._process = subprocess.Popen(
             own,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=[folder.lock] if folder and folder.lock is not None else [],
         )
 
     def dismiss(self) -> None:
-        """Say that the report is written."""
+        """Say that the report is written, and end it, even where it was stopped or killed before."""
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), _DONE)  # type: ignore[union-attr]
+        try:
+            self._process.wait(_LEAVING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        if self._folder:
+            self._folder.remove()
 
 
 def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
     variables = {**os.environ, LOG: str(log)}
-    if not select.select([0], [], [], late_s)[0] and not _has_end(log):
+    if _silent(late_s) and (not _has_end(log) or _silent(_LATE_S)):
         _report(variables, command)
     if os.read(0, 1) != _DONE:
         until = time.monotonic() + wait_s
         while time.monotonic() < until and not _has_end(log):
             time.sleep(_POLL_S)
         _report(variables, command)
+        _end_processes_of(folder)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _silent(seconds: float) -> bool:
+    return not select.select([0], [], [], seconds)[0]
 
 
 def _has_end(log: Path) -> bool:
     from ncclprobe.host.run_log import ends
 
     return ends(log)
+
+
+def _end_processes_of(folder: str) -> None:
+    if folder:
+        from ncclprobe.session.ranks import rank_files
+
+        rank_files.end_processes_of(folder)
 
 
 def _report(variables: Mapping[str, str], command: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ncclprobe.errors import UsageError
+from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.session.ranks import rank_files
 
@@ -27,7 +28,7 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
     import uuid
 
     try:
-        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
@@ -44,6 +45,7 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
         rdzv_endpoint=f"{_LOOPBACK}:0",
         local_addr=_LOOPBACK,
         max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),  # else a folder of torch's own, which it leaves behind
     )
     try:
         elastic_launch(config, sys.executable)("-m", f"ncclprobe.{command}", *argv)
@@ -62,7 +64,7 @@ def main(parent: int, nproc: int, command: str, argv: Sequence[str]) -> int:
     def leave(number: int, _frame: object) -> NoReturn:
         os._exit(128 + number)  # importing torch is no place to raise in
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # until torch's agent takes them over
+    for number in ENDING:  # until torch's agent takes them over
         signal.signal(number, leave)
     if not rank_files.end_with_parent(signal.SIGTERM, parent):
         leave(signal.SIGTERM, None)

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,9 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.host import scratch
 from ncclprobe.host.run_log import FILE, RunLog, ends
+from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.measure.look import captures_in, replayed_nodes, write_captures
@@ -30,10 +31,14 @@ from ncclprobe.session.measure.recorder import asked, log_path
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks.rank_files import RankState
+from ncclprobe.session.watchdog.ending import reserve_s
 
-_GRACE_S = 2.0  # after --timeout: the ranks report at the deadline, then leave
+_REPORTING = 0.25  # of what the ranks leave of --timeout: for ending those that are stopped, and for the report
 _AFTER_REPORT_S = 4.0  # after rank 0's report, or after a rank wrote why it left: the others leave within two
 _AFTER_SIGNAL_S = 12.0  # after a signal: time for rank 0 to find the missing ranks and to report
+_BY_SIGNAL = {code for number in ENDING for code in (-number, 128 + number)}
+"""Exit codes of a rank that such a signal ended: before Python had started, and after."""
 
 
 class AgentEnd(Struct, frozen=True):
@@ -48,14 +53,17 @@ def launch(nproc: int, options: Options, question: Question) -> int:
 
     Raises UsageError where no folder can be made for the files of the ranks.
     """
-    name = _folder()
-    log = log_path(options, name) or Path(name, FILE)
-    if options.keep:
-        log.unlink(missing_ok=True)  # of an earlier run
-    command = (options.command, *options.argv)
-    survivor = Survivor(log, command, options.timeout_s, folder=name, wait_s=_AFTER_SIGNAL_S)
+    folder = _folder()
+    log = log_path(options, str(folder.path)) or folder.path / FILE
     try:
-        return _run(nproc, options, question, name, log)
+        if options.keep:
+            log.unlink(missing_ok=True)  # of an earlier run
+        survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, _AFTER_SIGNAL_S)
+    except BaseException:
+        folder.remove()
+        raise
+    try:
+        return _run(nproc, options, question, str(folder.path), log)
     finally:
         survivor.dismiss()
 
@@ -63,7 +71,7 @@ def launch(nproc: int, options: Options, question: Question) -> int:
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
     host = socket.gethostname()
-    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time())}
+    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
     asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
     agent = subprocess.Popen(
         [sys.executable, "-m", "ncclprobe.session.ranks.agent", *asked_for],
@@ -71,7 +79,8 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
         start_new_session=True,
     )
     folder = Path(name)
-    end = _wait_for_agent(agent, folder, log, nproc, time.monotonic() + options.timeout_s + _GRACE_S)
+    last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
+    end = _wait_for_agent(agent, folder, log, nproc, last)
     record = _complete_log(log, folder, nproc, host, end, asked(options, options.backend or "gloo"))
     if isinstance(record, int):
         return record
@@ -82,10 +91,10 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     return Publisher(options).publish(report)
 
 
-def _folder() -> str:
-    """Make a folder for the files of the ranks. The survivor removes it, however this process ends."""
+def _folder() -> scratch.Scratch:
+    """Make a folder for the files of the ranks. The survivor removes it where this process cannot."""
     try:
-        return tempfile.mkdtemp(prefix="ncclprobe-")
+        return scratch.make()
     except OSError as error:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
@@ -99,11 +108,14 @@ def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: AgentEnd,
         return int(min(own))
     known = run_facts(record).get(Attendance)
     named = isinstance(known, Attendance) and known.lost
-    lost = () if named else unexpected_exits(codes)
-    found = _lost_ranks(folder, nproc, host, {rank: codes[rank] for rank in lost}, log_ended=whole)
+    states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
+    lost = () if named else (_signalled_alone(codes, states, end) or unexpected_exits(codes))
+    found = _lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
     for rank in found:
         _print_line(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
         record.add("lost", asdict(rank))
+    if whole and (end.code or 0) < 0:
+        record.add("note", f"torch's agent {_exit_text(end.code or 0, '').removeprefix('it ')}, and the ranks with it")
     if not whole:
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
     return record
@@ -117,29 +129,42 @@ def _new_log(request: Asked, nproc: int, host: str) -> RunLog:
     return record
 
 
-def _lost_ranks(
-    folder: Path, nproc: int, host: str, codes: Mapping[int, int], *, log_ended: bool
-) -> tuple[LostRank, ...]:
+def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
     """Return the ranks that ended badly by `codes`; else rank 0, where its log has no end and others wrote why."""
-    states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
     reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in states.items() if state.exit_reason]
-    whys = {rank: _exit_text(code) for rank, code in codes.items() if code < 0 or not states[rank].exit_reason}
+    whys = {
+        rank: _exit_text(code, states[rank].signal)
+        for rank, code in codes.items()
+        if code < 0 or states[rank].signal or not states[rank].exit_reason
+    }
     if reasons and not whys and not log_ended:
         whys = {0: f"it said nothing more ({reasons[0]})"}
     return tuple(LostRank(rank, states[rank].host, states[rank].phase, why) for rank, why in whys.items())
 
 
-def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the ranks that ended neither with a verdict nor by SIGTERM, which the agent sends to the others once one
-    has ended.
+def _signalled_alone(codes: Mapping[int, int], states: Mapping[int, RankState], end: AgentEnd) -> tuple[int, ...]:
+    """Return the rank that ended first, if by a signal to it alone: neither this process nor the agent had one.
+
+    Where a rank has ended the agent sends SIGTERM to the others. `codes` are in the order in which it saw ranks end.
     """
+    first = next(iter(codes), None)
+    if first is None or end.signal or end.code != ExitCode.FAIL:
+        return ()
+    return (first,) if codes[first] in _BY_SIGNAL or states[first].signal else ()
+
+
+def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the ranks that ended neither with a verdict nor by a signal that the agent passes on."""
     verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
-    return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, -signal.SIGTERM)))
+    return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, *_BY_SIGNAL)))
 
 
-def _exit_text(code: int) -> str:
+def _exit_text(code: int, received: str) -> str:
     names = {number.value: number.name for number in signal.Signals}
-    return f"it was ended by {names.get(-code, -code)}" if code < 0 else f"it ended with exit code {code}"
+    by = received or names.get(-code if code < 0 else code - 128, "")
+    if by or code < 0:
+        return f"it was ended by {by or f'signal {-code}'}"
+    return f"it ended with exit code {code}"
 
 
 def _cut_short(folder: Path, host: str, end: AgentEnd) -> str:
@@ -150,7 +175,7 @@ def _cut_short(folder: Path, host: str, end: AgentEnd) -> str:
     if end.signal:
         return f"ended by {end.signal} {where}"
     if end.code is not None:
-        return f"torch's agent {_exit_text(end.code).removeprefix('it ')} {where}"
+        return f"torch's agent {_exit_text(end.code, '').removeprefix('it ')} {where}"
     cold = "; a cold network file system takes minutes: start again, or raise --timeout" if "import" in where else ""
     return f"--timeout ran out {where}{cold}"
 
@@ -169,26 +194,23 @@ def _wait_for_agent(agent: "subprocess.Popen[bytes]", folder: Path, log: Path, n
     that is stopped would keep the agent for another half minute, so the wait is cut short.
     """
     received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda n, _: received.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    started: dict[int, object] = {}
+    taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in taken}
     over, passed = False, 0
     try:
         while agent.poll() is None and time.monotonic() < deadline:
-            _note_descendants(agent.pid, started)
             if not over and _outcome_known(folder, log, nproc):
                 over = True
                 deadline = min(deadline, time.monotonic() + _AFTER_REPORT_S)
             if len(received) > passed:
-                ready = received[passed] == signal.SIGTERM or _all_started(folder, nproc)
-                agent.send_signal(received[passed] if ready else signal.SIGTERM)
+                interrupted = received[passed] == signal.SIGINT and _all_started(folder, nproc)
+                agent.send_signal(signal.SIGINT if interrupted else signal.SIGTERM)
                 passed += 1
                 deadline = min(deadline, time.monotonic() + _AFTER_SIGNAL_S)
             time.sleep(0.1)
         return AgentEnd(agent.poll(), signal.Signals(received[0]).name if received else "")
     finally:
-        _end(agent, started)
+        _end(agent, folder)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -203,25 +225,9 @@ def _outcome_known(folder: Path, log: Path, nproc: int) -> bool:
     return ends(log) or any(rank_files.read_state(folder, rank, "").exit_reason for rank in range(1, nproc))
 
 
-def _note_descendants(pid: int, started: dict[int, object]) -> None:
-    """Add the agent's descendants to `started` while it lives: afterwards they have another parent."""
-    import psutil
-
-    try:
-        started.update({process.pid: process for process in psutil.Process(pid).children(recursive=True)})
-    except psutil.NoSuchProcess:
-        return
-
-
-def _end(agent: "subprocess.Popen[bytes]", started: dict[int, object]) -> None:
-    import psutil
-
+def _end(agent: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Kill the agent and all that it started. A process that survives SIGKILL in the kernel is not waited for."""
     if agent.poll() is None:
         os.killpg(agent.pid, signal.SIGKILL)
         agent.wait()
-    for process in started.values():
-        assert isinstance(process, psutil.Process)
-        try:
-            process.kill()  # psutil compares start times, so a reused number is not hit
-        except psutil.NoSuchProcess:
-            continue
+    rank_files.end_processes_of(str(folder))

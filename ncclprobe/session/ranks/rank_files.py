@@ -24,16 +24,22 @@ IMPORTED, EXIT_CODES = "imported", "exit_codes.json"
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
 _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for each
+_GENERATIONS = 5
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class RankState(Struct, frozen=True):
-    """The phase of a rank, now or when it ended; `exit_reason` is set where it left because of another rank."""
+    """The phase of a rank, now or when it ended.
+
+    `exit_reason` is set where it left because of another rank; `signal` is the first of SIGINT, SIGTERM and SIGHUP that
+    it received.
+    """
 
     rank: int
     host: str
     phase: str = START
     exit_reason: str = ""
+    signal: str = ""
 
 
 class RankFile:
@@ -51,6 +57,10 @@ class RankFile:
     def leave(self, why: str) -> None:
         """Write why this rank leaves."""
         self._write(replace(self._trace, exit_reason=why[:_MOST_CHARACTERS]))
+
+    def signalled(self, name: str) -> None:
+        """Write that this rank received signal `name`."""
+        self._write(replace(self._trace, signal=name))
 
     def _write(self, read_state: RankState) -> None:
         self._trace = read_state
@@ -77,6 +87,30 @@ def read_exit_codes(folder: Path) -> dict[int, int]:
         return {int(rank): code for rank, code in json.loads((folder / EXIT_CODES).read_text()).items()}
     except (OSError, ValueError):
         return {}
+
+
+def end_processes_of(folder: str) -> None:
+    """Kill every process that was started to work in `folder`, by its environment: it outlives agents and parents.
+
+    Again, until none is found: one that is being killed may just have started another.
+    """
+    mark = f"{FOLDER}={folder}\0".encode()
+    for _ in range(_GENERATIONS):
+        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _environment(path)]
+        for pid in found:
+            if pid != os.getpid():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _environment(path: Path) -> bytes:
+    """Read what a process was started with; empty where it may not be seen, or has ended: a zombie has none."""
+    try:
+        return path.read_bytes() + b"\0"
+    except OSError:
+        return b""
 
 
 def end_with_parent(number: signal.Signals, parent: int | None = None) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
+from ncclprobe import bounds
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.session.ranks.identity import RankIdentity
 
-MAX_VALUE_BYTES = 8 << 20  # torch's TCPStore drops the connection above this (seen with torch 2.13)
 _POLL_S, _FIRST_POLL_S = 0.002, 0.0001  # soon at first, for answers decide between batches; then sparing the server
 _LONG_S, _LONG_POLL_S = 1.0, 0.02  # so long a wait is for a decision; polling it often would load the network
 _RESOLVE_S = 0.5
@@ -148,7 +148,7 @@ class Exchange:
 
     def _put(self, name: str, value: Any) -> None:
         text = json.dumps(value, allow_nan=False)
-        if len(text) >= MAX_VALUE_BYTES:
+        if len(text) >= bounds.STORE_VALUE_BYTES:
             raise ProbeError(f"{len(text)} bytes are too many for one value of torch's store: use fewer --batches")
         self._store.set(name, text)
 

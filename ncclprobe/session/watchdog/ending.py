@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-import sys
 import threading
+import time
+from pathlib import Path
 from typing import NoReturn
 
 from ncclprobe.facts.run.ranks import Arrivals, Attendance
@@ -12,6 +13,18 @@ from ncclprobe.model.values import Struct
 
 _REPORTING_S = 10.0
 """For writing the report: a file system that hangs must not keep the ranks."""
+
+
+_RESERVE_S = 5.0
+
+
+def reserve_s(timeout_s: float) -> float:
+    """Return the seconds of --timeout that are kept for deciding who is lost, reporting and leaving.
+
+    A rank decides within a period of the heartbeats, rank 0 stays a second and a half for the others to read that, and
+    a rank that is stopped is killed before the report.
+    """
+    return min(_RESERVE_S, timeout_s / 4)
 
 
 class Ending(Struct, frozen=True):
@@ -37,13 +50,15 @@ def _force_exit() -> NoReturn:
     os._exit(ExitCode.BROKEN)
 
 
-def leave(code: int) -> NoReturn:
-    """Flush what was written and end this process at once, whatever other threads hold.
+def wait_for_the_end() -> NoReturn:
+    """Wait on the main thread: one of the watchdog's two threads ends this process."""
+    while True:
+        time.sleep(1.0)
 
-    An orderly end would take the signal handlers down first, and torchrun sends SIGTERM as soon as one rank has
-    ended: the exit code would be lost.
-    """
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe: the reader is gone
-            stream.flush()
-    os._exit(code)
+
+def lives(pid: int) -> bool:
+    """Return whether process `pid` of this host runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False

@@ -12,6 +12,7 @@ from ncclprobe.model.values import Struct
 PERIOD_S = 1.0
 SILENT_PERIODS = 5
 DONE = "done"
+BY_SIGNAL = "signal "  # begins why a rank leaves
 OUT_OF_TIME_PERIODS = 10  # a phase this old when the time runs out stood still; a younger one was cut off
 _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
@@ -45,6 +46,7 @@ class FailureDetector:
         self._since_symptom = 0
         self._unconfirmed: dict[int, int | None] = {}
         self._absence_s = 0.0
+        self._at_signal: dict[int, int] = {}
         self.excluded: set[int] = set()
         """The ranks that the run goes on without: they are not reported again."""
 
@@ -128,6 +130,30 @@ class FailureDetector:
             return self._lost([0], lambda heartbeat: why)
         return found
 
+    def note_signal(self) -> None:
+        """Note that rank 0 was signalled: whether the others were as well shows in what they send from now on."""
+        self._at_signal = {rank: heartbeat.count for rank, heartbeat in self.last.items() if rank}
+
+    def settled(self) -> bool:
+        """Return whether each other rank has left, or has shown since rank 0 was signalled that it was not."""
+        known = {*self.unsignalled(), *self.excluded}
+        return all(rank in known or self.gone((rank,)) for rank in range(1, self.ranks))
+
+    def unsignalled(self) -> tuple[int, ...]:
+        """Return the ranks that have gone on for 5 periods since rank 0 was signalled."""
+        return tuple(
+            rank
+            for rank, count in self._at_signal.items()
+            if not self.last[rank].left and self.last[rank].count >= count + SILENT_PERIODS
+        )
+
+    def signalled_alone(self) -> Attendance | None:
+        """Return the ranks that a signal ended while others go on: a launcher, or Ctrl-C, signals all."""
+        if not self.unsignalled():
+            return None
+        left = [rank for rank, heartbeat in self.last.items() if heartbeat.left.startswith(BY_SIGNAL)]
+        return self._lost([rank for rank in left if rank not in self.excluded], lambda heartbeat: heartbeat.left)
+
     def unresponsive(self, before: Mapping[int, Heartbeat]) -> Attendance | None:
         """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts."""
         unchanged = [
@@ -146,7 +172,7 @@ class FailureDetector:
         silent = [rank for rank in self.silent(periods) if rank not in exempt]
         if silent:
             return self._lost(silent, lambda heartbeat: f"its heartbeat stopped {periods * PERIOD_S:.0f} s ago")
-        leavers = [rank for rank in self._leaving() if not (signalled and self.last[rank].left.startswith("signal"))]
+        leavers = [rank for rank in self._leaving() if not (signalled and self.last[rank].left.startswith(BY_SIGNAL))]
         leavers = [rank for rank in leavers if rank not in exempt]
         if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
             return self._lost(

@@ -16,7 +16,8 @@ The main thread may be in a collective that never returns, so two other threads 
     all ranks stuck in one phase             rank 0's heartbeat      run.rank-lost: the phase, no rank  4
     rank 0 stood still, and others left      rank 0's heartbeat      run.rank-lost: rank 0 itself       4
     silent or failed in a round-robin        rank 0's heartbeat      the same, when the others finish   4
-    a signal, or --timeout ran out           rank 0's heartbeat      a note                             3
+    a signal to some of the ranks            rank 0's heartbeat      run.rank-lost: these ranks         4
+    a signal to all, or --timeout ran out    rank 0's heartbeat      a note                             3
     rank 0 has decided one of these          the others' heartbeat   nothing: rank 0 reports            rank 0's
     rank 0 has fallen silent                 the others' heartbeat   a line, by one rank of each node   4
     the store is gone                        any rank's heartbeat    rank 0 a note, others a line       rank 0 3, 4
@@ -41,12 +42,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from ncclprobe.facts.run.ranks import LostRank
+from ncclprobe.interrupt import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Store, key
-from ncclprobe.session.watchdog.ending import Ending, leave, limit_reporting
-from ncclprobe.session.watchdog.heartbeat import DONE, PERIOD_S, SILENT_PERIODS, FailureDetector, Heartbeat
+from ncclprobe.session.watchdog.ending import Ending, limit_reporting, lives, wait_for_the_end
+from ncclprobe.session.watchdog.heartbeat import BY_SIGNAL, DONE, PERIOD_S, SILENT_PERIODS, FailureDetector, Heartbeat
 
 _DECISION_READ_S = 1.5
 """How long rank 0 stays for the others to read its decision: each of them reads once a period."""
@@ -77,14 +79,16 @@ class Callbacks(Struct, frozen=True):
 
     `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there
     is and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now.
-    `phase` gets each new phase of this rank, and `exit_reason` why it leaves where rank 0 cannot report that. `abort`
-    frees what this process holds on its device and its peers, after the report; it returns within seconds.
+    `phase` gets each new phase of this rank, `exit_reason` why it leaves where rank 0 cannot report that, and
+    `signalled` the name of the first signal that this rank received. `abort` frees what this process holds on its
+    device and its peers, after the report; it returns within seconds.
     """
 
     conclude: Callable[[Ending], int]
     save: Callable[[Ending], None] = lambda ending: None
     phase: Callable[[str], None] = lambda phase: None
     exit_reason: Callable[[str], None] | None = None
+    signalled: Callable[[str], None] = lambda name: None
     abort: Callable[[], None] = lambda: None
 
 
@@ -115,11 +119,12 @@ class Watchdog:
         """Seconds that this rank took to prepare: others, on the same file system, may come later by so much."""
 
     def start(self) -> None:
-        """Take over SIGINT and SIGTERM, and start the signal thread. Main thread only."""
+        """Take over SIGINT, SIGTERM and SIGHUP, and start the signal thread. Main thread only."""
         read, write = os.pipe()
         os.set_blocking(write, False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)  # the byte in the pipe is what counts: Python may be in C code
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)  # the byte in the pipe is what counts: Python may be in C code
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._signal_loop, args=(read,), name="signals", daemon=True).start()
 
@@ -138,7 +143,10 @@ class Watchdog:
         self._preparing = True
 
     def set_phase(self, phase: str) -> None:
-        """Set the phase that this rank is in from now on. The main thread calls it before each step that may block."""
+        """Set the phase that this rank is in from now on. The main thread calls it before each step that may block.
+
+        It does not return to a rank that was signalled: that one measures nothing more, and waits for rank 0 to decide.
+        """
         now = time.monotonic()
         if self._preparing:
             self.late_s += now - self._phase_began
@@ -147,6 +155,8 @@ class Watchdog:
         self._callbacks.phase(phase)
         if self._main_store and not self._left:
             self._write_heartbeat(self._main_store)  # at once, so that a loss is not reported one phase late
+            if self._signal:
+                wait_for_the_end()
 
     def unreachable(self) -> frozenset[int]:
         """Return, on rank 0, the ranks that will not answer any more, as far as heartbeats show."""
@@ -168,8 +178,7 @@ class Watchdog:
         self._wake.set()
         if self._heartbeat_thread is None:
             self._leave(Ending(why=reason))
-        while True:  # one of the two threads ends this process
-            time.sleep(PERIOD_S)
+        wait_for_the_end()
 
     def stop(self) -> None:
         """Stop watching: the run has ended by itself."""
@@ -185,8 +194,9 @@ class Watchdog:
         while not self._over.is_set():
             if select.select([pipe], [], [], _SIGNAL_POLL_S)[0]:
                 number = os.read(pipe, 1)[0]
-                if not self._signal:  # the first one counts: each wake is a period of the detector
+                if not self._signal and number in ENDING:  # the first one counts: each wake is a period of the detector
                     self._signal = signal.Signals(number).name
+                    self._callbacks.signalled(self._signal)
                     self._wake.set()
             now = time.monotonic()
             self._heartbeat_age_s += min(now - before, _MOST_PER_POLL_S)
@@ -263,7 +273,7 @@ class Watchdog:
 
     def _write_heartbeat(self, store: Store) -> None:
         """Write the heartbeat. Only the heartbeat thread counts it up: the main thread's new phases are none."""
-        left = self._left or (f"signal {self._signal} ended it" if self._signal else "")
+        left = self._left or (f"{BY_SIGNAL}{self._signal} ended it" if self._signal else "")
         heartbeat = Heartbeat(
             self._identity.rank, self._host, os.getpid(), self._count, self._step, self._phase, left, self._blames
         )
@@ -294,31 +304,39 @@ class Watchdog:
             self._end_after_signal(store)
 
     def _end_after_signal(self, store: Store) -> None:
-        """End the run after a signal to rank 0. Launchers send SIGTERM when a rank has died: look for it first."""
+        """End the run after a signal to rank 0, which a launcher sends to all: when a rank has died, for example.
+
+        So look first for ranks that are silent, and for those that were not signalled.
+        """
         ending = Ending(why=f"ended by {self._signal} in phase {self._phase!r}")
         self._since_signal += 1
         if self._since_signal == 1:
             self._callbacks.save(ending)
-        if self._identity.kind in ("openmpi", "pmi") and self._signal == "SIGTERM":
-            ending = self._silent_after_signal(store) or ending
-        elif not self._may_leave():
-            return
-        self._leave(ending, store)
+            self._detector.note_signal()
+            if self._identity.kind in ("openmpi", "pmi") and self._signal == "SIGTERM":
+                self._look_before_the_kill(store)
+        if self._since_signal > SILENT_PERIODS + 2 or self._detector.settled():
+            alone = self._detector.signalled_alone()
+            self._leave(Ending(attendance=alone) if alone else ending, store)
 
-    def _may_leave(self) -> bool:
-        """Return whether a signalled rank 0 may leave: all others have said that they leave, or had the time to."""
-        waited = self._since_signal > SILENT_PERIODS + 2
-        return waited or self._signal == "SIGINT" or self._detector.gone(tuple(range(1, self._identity.ranks)))
+    def _look_before_the_kill(self, store: Store) -> None:
+        """End the run for ranks that did not react to a signal to all, before the launcher kills this process too.
 
-    def _silent_after_signal(self, store: Store) -> Ending | None:
-        """Return which ranks did not react to a signal to all, before the launcher kills this process too."""
+        One that lives on this host may not have been signalled, so it is not one of them.
+        """
         before, others = dict(self._detector.last), range(1, self._identity.ranks)
         until = time.monotonic() + _LAUNCHER_KILLS_S
         while time.monotonic() < until and not self._detector.gone(tuple(others)):
             time.sleep(PERIOD_S / 20)
             self._detector.receive(self._read_heartbeats(store, others))
-        attendance = self._detector.unresponsive({rank: heartbeat for rank, heartbeat in before.items() if rank})
-        return Ending(attendance=attendance) if attendance else None
+        found = {
+            rank: heartbeat
+            for rank, heartbeat in before.items()
+            if rank and not (heartbeat.host == self._host and lives(heartbeat.pid))
+        }
+        attendance = self._detector.unresponsive(found)
+        if attendance:
+            self._leave(Ending(attendance=attendance), store)
 
     def _check_rank_0(self, store: Store) -> None:
         """Do, on the other ranks, what rank 0 decided, or leave when it has fallen silent."""

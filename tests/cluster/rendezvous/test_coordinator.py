@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
-from ncclprobe import wire
+from ncclprobe import bounds, wire
 from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
-from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.listener import CannotListen
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
@@ -218,7 +217,7 @@ def test_each_way_of_not_coming_is_told_apart(
 ) -> None:
     monkeypatch.setattr(coordinator_module, "_HELLO_S", 0.3)
     monkeypatch.setattr(coordinator_module, "_TRANSFER_S", 0.5 if kind == "silent" else 5.0)
-    monkeypatch.setattr(messages, "MAX_CAPTURE_CHARS", 3_000_000)
+    monkeypatch.setattr(bounds, "SENT_CAPTURE_CHARACTERS", 3_000_000)
 
     async def scene(coordinator: Coordinator, port: int) -> Gathering:
         await peer(port)

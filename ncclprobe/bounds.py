@@ -1,0 +1,127 @@
+"""How much is taken from outside: files of users and other programs, answers of machines, messages, variables.
+
+Their writers choose their length, their counts and their numbers. What is beyond a bound is refused in one line, or
+left out and counted, before time or memory goes into it. Limits that NCCL itself sets stand with NCCL's rules.
+"""
+
+# Files that users name.
+CAPTURE_BYTES = 256 << 20
+"""A capture; that of a node with 8 GPUs is below 1 MiB."""
+CAPTURE_RANKS = 1024
+"""Ranks of one node in its capture: each is looked at. Nodes have up to 16 GPUs, of at most 8 MIG devices, and gloo
+runs up to 4 ranks on a processor."""
+LIKES = 8
+"""Captures that one capture is like, and the length of a chain of them."""
+RUN_LOG_BYTES = 256 << 20
+REPORT_BYTES = 256 << 20
+REPORT_PARTS = 5_000_000
+"""Lists and objects of a report: to look at one takes 60 bytes and more. Ours have one in 120 bytes, or fewer."""
+REPORT_DIGITS, REPORT_DECIMAL = 20, 1e60
+"""Digits of a whole number in a report, and the largest decimal: beyond, products of them have no end."""
+RUN_FILE_BYTES = 64 << 20
+"""A file of runs: a report to compare or to keep, output of nccl-tests, a baseline."""
+BASELINES = 1000
+"""Baselines of one folder."""
+NCCL_TESTS_ROWS = 100_000
+"""Rows in one file of nccl-tests, ranks in its header, and lines that say what was measured."""
+NCCL_TESTS_LINE = 1024
+"""Characters of a line that may be of nccl-tests."""
+EXPECT_BYTES = 1 << 20
+"""A file of --expect."""
+CONFIG_BYTES = 1 << 20
+"""An ncclprobe.toml."""
+TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e15
+"""Of a TOML file, of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries of a list, and
+the largest number."""
+TOPO_BYTES = 16 << 20
+"""A saved topology matrix."""
+TOPO_DEVICES, TOPO_NAME = 128, 64
+"""Devices of a matrix that is judged, and letters of a name: machines have up to 16 GPUs and some 30 NICs."""
+
+# Numbers that were measured elsewhere.
+LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15
+"""A call takes longer than a picosecond, and less than 30 years: rates divide by its time."""
+LEAST_GBPS, MOST_GBPS = 1e-9, 1e9
+"""A rate that may be compared with another: one byte in a second, and a billion GB/s."""
+BYTES = 1 << 62
+"""A message, and a count of its elements."""
+
+# Numbers of a job.
+JOB_RANKS = 1 << 20
+NODE_RANKS = 4096
+"""Ranks that a launcher says it started on one node: a place is kept for each."""
+HOST_NAMES = 65_536
+"""Nodes of a job, and names that one list of host names stands for."""
+
+# Answers of a machine.
+ANSWER_BYTES = 16 << 20
+"""One file, or what one command prints."""
+VALUE_CHARACTERS, PATH_CHARACTERS = 4096, 65536
+"""Kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
+NVML_ANSWER_BYTES = 1 << 20
+"""A hundred times the longest there is: every field of 36 links, all refused."""
+NVLINKS = 64
+"""Links of one GPU: NVML_NVLINK_MAX_LINKS is 36 so far."""
+NVML_DEVICES = 1024
+"""GPUs of one node, each asked a hundred questions: nodes have up to 16."""
+KERNEL_LINES = 2000
+"""Lines of the kernel log that are kept, the newest."""
+KERNEL_LINE = 1000
+"""Characters of one that are looked at."""
+LD_CACHE_BYTES = 16 << 20
+"""The dynamic loader's cache: a few hundred bytes for each library, of which systems have some thousands."""
+ELF_STRING, ELF_TABLE = 1 << 14, 1 << 20
+"""Bytes of a name in a library, and of a table of its parts."""
+ELF_VERSIONS, ELF_CONTENT_BYTES = 4096, 64 << 20
+"""Versions of symbols of a library, and bytes of its symbols, their names and its constants: NCCL's are below 1 MiB."""
+ELF_TEXTS, ELF_TEXT = 16, 64
+"""Texts that are looked for among a library's constants, and characters of one."""
+NEEDED_LIBRARIES = 64
+"""Libraries that one needs itself."""
+IMEX_NODES = 4096
+"""Addresses of an IMEX domain, of which racks have 18 or 36."""
+CODE_FILES, CODE_FOLDERS, CODE_BYTES, CODE_FILE_BYTES = 50_000, 20_000, 1 << 30, 8 << 20
+"""Of what --code looks at: files, folders, bytes in all and of one file."""
+GIT_REF, GIT_REFS_BYTES = 4096, 16 << 20
+"""Characters of a reference of git's, and of the file of packed ones."""
+DISTRIBUTIONS = 5000
+"""Installed packages of one interpreter."""
+SHM_SEGMENTS = 64
+"""Of NCCL's segments in /dev/shm that are looked at one by one."""
+IMEX_CHANNELS = 16
+"""Of those that are tried: an IMEX domain may have 2048."""
+CGROUP_LEVELS = 16
+JSON_LEVELS = 64
+"""Nested lists and objects of JSON that is read as such in a capture that is redacted."""
+LISTED_NUMBERS = 65_536
+"""Numbers that a list such as ``0-3,8`` stands for: processors, NUMA nodes."""
+
+# Other processes.
+MESSAGE_BYTES = 64 << 20
+"""The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""
+CREDENTIAL_BYTES = 8 << 10
+WHOLE_DIGITS = 18
+"""Digits of a whole number in a message: fits 64 bits, as do all counters of the kernel that are passed on."""
+SENT_CAPTURE_CHARACTERS = 8 << 20
+"""A node with 8 GPUs, 8 NICs and as many ranks has less than one million."""
+HELLO_BYTES = 64 << 10
+NAME_CHARACTERS = 255
+"""A node's name: what DNS allows."""
+SAMPLES_BYTES = 4 << 20
+PLAN_BYTES = 4 << 20
+"""2,048 nodes with their names and 22 calls in each of two roles are below 100 KiB."""
+SIBLING_BYTES = 4 << 20
+"""What another rank of this node hands over."""
+TROUBLES = 256
+"""Callers that failed, of which rank 0 tells."""
+STORE_NOTE_BYTES = 64 << 10
+STORE_VALUE_BYTES = 8 << 20
+"""A value in torch's TCPStore, which drops the connection above this (seen with torch 2.13)."""
+RESOLVED_ADDRESSES = 8
+"""Addresses of rank 0's name that are tried."""
+LISTENERS = 21
+"""Of a node: NCCL uses up to 16 interfaces (MAX_IFS), gloo is tried on up to 4, and there is the default interface."""
+LISTENER_CHARACTERS = 64
+"""An interface's name, an address."""
+STREAM_BYTES = 64 << 20
+"""Of a stream that measures a path."""

@@ -1,0 +1,188 @@
+"""What one GPU of a node has otherwise than its siblings, and errors of its memory that could not be corrected."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ncclprobe.checks.gpu import blanks, named, shown
+from ncclprobe.checks.gpu.state import HEALTHY, NO_SUCH_THING, REFUSED, WELL, box
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
+
+_FEW = 3
+"""GPUs of which one differs: of two, neither is the odd one."""
+_FOR_A_SCREEN = 8
+"""A card with this many times less memory than the others is there for a screen, as in a DGX Station A100."""
+
+PROTECTED = replace(HEALTHY, ecc=True, ecc_pending=True, ecc_since_reset=0, ecc_ever=0, sram_worn=False)
+STRUCK, WORN = replace(PROTECTED, ecc_since_reset=2, ecc_ever=2), replace(PROTECTED, ecc_ever=9, sram_worn=True)
+REPAIRED = replace(PROTECTED, ecc_ever=1)
+BARE = replace(HEALTHY, ecc=False, ecc_pending=False, ecc_since_reset=NO_SUCH_THING, ecc_ever=NO_SUCH_THING)
+ALL = Environment({})
+
+
+@applies
+def has_ecc(job: Job, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs whose memory has error correction (ECC)."""
+    told = [] if isinstance(gpus, Absent) else [unsupported(gpu.ecc) for _, gpu in named(gpus)]
+    return job.backend == "nccl" and not (told and all(told))
+
+
+@applies
+def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs, where there are several."""
+    return job.backend == "nccl" and (isinstance(gpus, Absent) or len(gpus.all) > 1)
+
+
+@check(
+    bad=lambda: [(box(PROTECTED, STRUCK),), (box(PROTECTED, WORN),)],
+    good=lambda: [
+        (box(PROTECTED, PROTECTED),),
+        (box(PROTECTED, REPAIRED),),
+        (box(PROTECTED, replace(PROTECTED, sram_worn=REFUSED)),),
+        (box(BARE, PROTECTED),),
+    ],
+    requires="gpu.smi-canary",
+    applies=has_ecc,
+)
+def ecc(gpus: Gpus) -> Iterator[Finding]:
+    """A GPU's memory has had errors that could not be corrected.
+
+    Right: No GPU's memory has had an error that could not be corrected since its last reset.
+    Why: such an error ends the job that meets it (Xid 48, 94, 95), and all ranks with it; what counts since the last
+    reset has not been seen to yet: DCGM's health watch and Meta's GCM fail a GPU at the first. Older ones have been
+    seen to by rows remapped or pages retired, but for SRAM, of which NVIDIA replaces a GPU beyond a number of its own
+    ("SRAM Threshold Exceeded" of nvidia-smi -q).
+    Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
+    errors come again, or its SRAM threshold is exceeded.
+    """
+    unknown = {}
+    blamed: dict[str, Any] = {"blame": "node", "action": "repair"}
+    for name, gpu in named(gpus):
+        if gpu.sram_worn is True:
+            message = "its SRAM has had more uncorrectable errors than NVIDIA allows: it is to be replaced"
+            yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **blamed)
+        if isinstance(gpu.ecc_since_reset, Absent):
+            if not unsupported(gpu.ecc_since_reset):
+                unknown[name] = gpu.ecc_since_reset
+        elif gpu.ecc_since_reset:
+            message = f"{_errors(gpu.ecc_since_reset)} of its memory since its last reset"
+            yield fail(name, message, evidence="nvmlDeviceGetTotalEccErrors (volatile)", **blamed)
+        elif isinstance(gpu.ecc_ever, int) and gpu.ecc_ever:
+            message = f"{_errors(gpu.ecc_ever)} of its memory over its life, none since its last reset"
+            yield note(name, message, evidence="nvmlDeviceGetTotalEccErrors (aggregate)")
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetTotalEccErrors")
+
+
+def _errors(count: int) -> str:
+    return f"{count} uncorrectable error{'s' * (count != 1)}"
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (box(PROTECTED, PROTECTED, BARE), ALL),
+        (box(PROTECTED, BARE), ALL),
+        (box(PROTECTED, replace(PROTECTED, ecc_pending=False)), ALL),
+    ],
+    good=lambda: [
+        (box(PROTECTED, PROTECTED), ALL),
+        (box(BARE, BARE), ALL),
+        (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
+        (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
+    ],
+    requires="gpu.smi-canary",
+    applies=has_ecc,
+)
+def ecc_mode(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
+    """Error correction (ECC) is off on some GPUs, or will change with the next reset.
+
+    Right: Error correction (ECC) is on for all GPUs of the job, or off for all.
+    Why: without it a flipped bit ends in wrong gradients without a word; on cards that keep the check bits in ordinary
+    memory it also changes how much of that there is, so that a job that fits one GPU does not fit the other. A change
+    that waits for a reset makes the node another one after its next reboot.
+    Fix: `nvidia-smi -e 1` as root for the GPUs named, then reset them or reboot the node.
+    """
+    known = {name: gpu for name, gpu in shown(gpus, environment) if isinstance(gpu.ecc, bool)}
+    off = [name for name, gpu in known.items() if not gpu.ecc]
+    blamed: dict[str, Any] = {"blame": "node", "action": "fix-image", "evidence": "nvmlDeviceGetEccMode"}
+    if off and len(off) < len(known):
+        yield warn(", ".join(off), "ECC is off, and on for the other GPUs", **blamed)
+    changing = [name for name, gpu in known.items() if gpu.ecc_pending is (not gpu.ecc)]
+    if changing:
+        to = "on" if known[changing[0]].ecc_pending else "off"
+        yield warn(", ".join(changing), f"ECC will be {to} after the next reset or reboot", **blamed)
+    unknown = {n: g.ecc for n, g in shown(gpus, environment) if isinstance(g.ecc, Absent) and not unsupported(g.ecc)}
+    yield from blanks(unknown, len(known) + len(unknown), "nvmlDeviceGetEccMode")
+
+
+_OTHER = replace(HEALTHY, name="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30)
+_SCREEN = Environment({"CUDA_VISIBLE_DEVICES": "0,1,2"})
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (box(HEALTHY, HEALTHY, HEALTHY, _OTHER), ALL),
+        (box(HEALTHY, _OTHER), ALL),
+        (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
+    ],
+    good=lambda: [
+        (WELL, ALL),
+        (box(HEALTHY, HEALTHY, HEALTHY, _OTHER), _SCREEN),
+        (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=REFUSED)), ALL),
+        (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
+    ],
+    requires="gpu.smi-canary",
+    applies=several_gpus,
+)
+def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
+    """A GPU is of another model than the others, or has another amount of memory.
+
+    Right: All GPUs of the job are of one model, with the same memory.
+    Why: every collective runs at the pace of the slowest GPU, NCCL tunes for the oldest (src/init.cc), and a batch that
+    fits the others does not fit the smallest. Where one among equals differs, a repair has brought the wrong part.
+    Fix: have the odd one exchanged, or leave it out: CUDA_VISIBLE_DEVICES with the numbers of the others.
+    """
+    ours = dict(shown(gpus, environment))
+    most = max(map(_gib, ours.values()), default=0)
+    small = {name: gpu for name, gpu in ours.items() if isinstance(gpu.memory_bytes, int) and _tiny(gpu, most)}
+    for name, gpu in small.items():
+        message = f"{gpu.name} with {_gib(gpu)} GiB, for a screen: leave it out with CUDA_VISIBLE_DEVICES"
+        yield note(name, message, evidence="nvmlDeviceGetName")
+    ours = {name: gpu for name, gpu in ours.items() if name not in small}
+    yield from _unlike(ours, lambda gpu: gpu.name, str, "nvmlDeviceGetName")
+    for product in {gpu.name for gpu in ours.values()}:
+        sized = {n: g for n, g in ours.items() if g.name == product and isinstance(g.memory_bytes, int)}
+        yield from _unlike(sized, _gib, "{} GiB".format, "nvmlDeviceGetMemoryInfo")
+
+
+def _tiny(gpu: Gpu, most: int) -> bool:
+    return _FOR_A_SCREEN * _gib(gpu) < most
+
+
+def _gib(gpu: Gpu) -> int:
+    return (gpu.memory_bytes if isinstance(gpu.memory_bytes, int) else 0) + (1 << 29) >> 30
+
+
+def _unlike(
+    gpus: dict[str, Gpu], read: Callable[[Gpu], Any], say: Callable[[Any], str], evidence: str
+) -> Iterator[Finding]:
+    """Yield one finding where `read` tells GPUs apart: on the few where most are equal, else on all."""
+    counted = Counter(map(read, gpus.values())).most_common()
+    if len(counted) < 2:
+        return
+    usual, times = counted[0]
+    odd = [name for name, gpu in gpus.items() if read(gpu) != usual]
+    if len(gpus) >= _FEW and 2 * times > len(gpus):
+        values = " and ".join(say(value) for value, _ in counted[1:])
+        message = f"{values}, where the other {times} {'has' if times == 1 else 'have'} {say(usual)}"
+        yield warn(", ".join(odd), message, blame="node", action="repair", evidence=evidence)
+    else:
+        message = "; ".join(f"{count} x {say(value)}" for value, count in counted)
+        yield warn("GPUs", f"are not all the same: {message}", blame="job", action="fix-job", evidence=evidence)

@@ -1,0 +1,230 @@
+"""The machines in a few lines, a part of them each: what they are, and the worst that its checks say.
+
+A line that is in order carries its values, so that its reader sees what was looked at and not only that it passed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.infiniband import Fabric, Port, Rate
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.limits import SharedMemory
+from ncclprobe.facts.memory import Memory
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.paths import Paths
+from ncclprobe.facts.software import Software
+from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.report import Area, Scope
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.units import plural, size
+
+_LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
+_MOST_KINDS = 3
+"""Different values of one area that are spelled out; more are counted."""
+_MOST_SETTINGS = 3
+_SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
+_OURS = ("TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+"""What a measuring run sets in its own ranks."""
+_PREFIXES: Mapping[str, tuple[str, ...]] = {
+    "nodes": ("launch", "path", "sync"),
+    "GPUs": ("gpu", "nvl"),
+    "PCIe": ("pci",),
+    "NICs": ("ib",),
+    "host": ("host",),
+    "NCCL": ("env",),
+    "settings": ("env",),
+    "measured": ("run",),
+}
+"""Whose checks an area stands for, by the prefix of their ids."""
+
+
+def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
+    """Say for which jobs the report speaks: GPUs are counted only where every node says how many it has."""
+    said = [snapshot.facts.get(Gpus) for snapshot in snapshots]
+    counted = [len(gpus.all) for gpus in said if isinstance(gpus, Gpus)]
+    gpus = sum(counted) if counted and len(counted) == len(said) else None
+    missing = [gpus for gpus in said if isinstance(gpus, Absent) and gpus.refused == "Missing"]
+    return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said))
+
+
+def areas(
+    snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], job: Job, expected: int | None, rows: str = ""
+) -> tuple[Area, ...]:
+    """Return a line for each part of the machines that was looked at.
+
+    `expected`: how many nodes the job has, where that is known. `rows`: what was measured, in words.
+    """
+    said = _by_prefix(verdicts)
+    wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
+    values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
+    values = {"nodes": _nodes(snapshots, expected), **values, "measured": rows}
+    made = (_area(name, values.get(name, ""), said) for name in wanted)
+    return tuple(area for area in made if area.values or area.ids)
+
+
+def _by_prefix(verdicts: Sequence[Verdict]) -> Mapping[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.id.partition(".")[0], []).append(verdict)
+    return found
+
+
+def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area:
+    """Advisory checks that could not look are counted; one that is required makes the area unknown."""
+    own = [verdict for prefix in _PREFIXES[name] for verdict in said.get(prefix, ())]
+    blind = {v.id for v in own if v.status is Status.UNKNOWN and not v.required}
+    heard = [v for v in own if v.status is not Status.UNKNOWN or v.required]
+    worst = min((v.status for v in heard), key=_LOUDEST_FIRST.index, default=Status.SKIP)
+    if worst is Status.SKIP and blind:
+        worst = Status.UNKNOWN
+    loud = {v.id: None for v in heard if v.status is worst} if worst in _LOUDEST_FIRST[:3] else {}
+    return Area(name, values, worst, tuple(loud), len(blind))
+
+
+def _over_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any]], str]) -> str:
+    """Return the values of all nodes: what most of them have, then who differs."""
+    nodes: dict[str, list[str]] = {}
+    for snapshot in snapshots:
+        nodes.setdefault(show(snapshot.facts), []).append(snapshot.node)
+    if not nodes:
+        return ""
+    kinds = sorted(nodes.items(), key=lambda kind: -len(kind[1]))
+    if len(kinds) == 1:
+        return kinds[0][0]
+    usual, *others = kinds
+    told = [f"{text or 'not known'} on {fold(names)}" for text, names in others[: _MOST_KINDS - 1]]
+    more = f"; {plural(len(kinds) - _MOST_KINDS, 'other kind')}" if len(kinds) > _MOST_KINDS else ""
+    return f"{usual[0] or 'not known'} on {plural(len(usual[1]), 'node')}; {'; '.join(told)}{more}"
+
+
+def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
+    here, wanted = len(snapshots), max(expected or 1, len(snapshots))
+    if wanted == 1:
+        return ""
+    rows = [row for s in snapshots if isinstance(paths := s.facts.get(Paths), Paths) for row in paths.rows]
+    open_ = sum(row.outcome == "ok" for row in rows)
+    paths = f" · {'all' if open_ == len(rows) else f'{open_:,} of'} {plural(len(rows), 'path')}" if rows else ""
+    return f"{here:,} of {wanted:,}{paths}"
+
+
+def _gpus(facts: Mapping[type, Any]) -> str:
+    gpus = facts.get(Gpus)
+    if not isinstance(gpus, Gpus):
+        return ""
+    if not gpus.all:
+        return "none"
+    models = Counter(gpu.name.removeprefix("NVIDIA ") or "of unknown model" for gpu in gpus.all)
+    named = ", ".join(f"{number} × {model}" for model, number in models.most_common())
+    return " · ".join(filter(None, (named, f"driver {gpus.driver}" if gpus.driver else "", _nvlink(facts))))
+
+
+def _nvlink(facts: Mapping[type, Any]) -> str:
+    """Return how many links the worst GPU has up, of how many the best has at all: ``NVLink 18/18``."""
+    links = facts.get(NvLinks)
+    if not isinstance(links, NvLinks):
+        return ""
+    known = [gpu for gpu in links.gpus if isinstance(gpu, tuple)]
+    most = max(map(len, known), default=0)
+    return f"NVLink {min(map(_active, known))}/{most}" if most else ""
+
+
+def _active(links: Sequence[NvLink]) -> int:
+    return sum(link.state == "active" for link in links)
+
+
+def _pcie(facts: Mapping[type, Any]) -> str:
+    """Return generation and lanes of the GPUs' links at their best, or which of them differ."""
+    gpus = facts.get(Gpus)
+    found = Counter(filter(None, map(_pcie_of, gpus.all))) if isinstance(gpus, Gpus) else Counter()
+    return ", ".join(f"{number} × {link}" if found.total() > number else link for link, number in found.most_common())
+
+
+def _pcie_of(gpu: Gpu) -> str:
+    """Return ``Gen5 x16``: the lanes that are in use, and the generation that is possible; it drops at rest."""
+    if isinstance(gpu.pcie_width, int) and isinstance(gpu.pcie_max_generation, int):
+        return f"Gen{gpu.pcie_max_generation} x{gpu.pcie_width}"
+    return ""
+
+
+def _nics(facts: Mapping[type, Any]) -> str:
+    fabric = facts.get(Fabric)
+    if not isinstance(fabric, Fabric):
+        return ""
+    ports = [port for device in fabric.devices for port in device.ports]
+    if not ports:
+        return f"no RDMA device{_sockets(facts)}"
+    states = Counter(str(port.state) for port in ports if isinstance(port.state, str))
+    kinds = Counter(map(_port, ports))
+    named = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common(_MOST_KINDS))
+    up = states.get("ACTIVE", 0)
+    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE"
+
+
+def _port(port: Port) -> str:
+    rate = f"{port.rate.gbps:g} Gb/s " if isinstance(port.rate, Rate) else ""
+    layer = port.link_layer if isinstance(port.link_layer, str) else "RDMA"
+    return rate + ("RoCE" if layer == "Ethernet" else layer)
+
+
+def _sockets(facts: Mapping[type, Any]) -> str:
+    """Return the interfaces by which sockets can go: physical ones that are up, with their rate where they say it."""
+    found = facts.get(Interfaces)
+    if not isinstance(found, Interfaces):
+        return ""
+    up = [i for i in found.all if i.addresses and "RUNNING" in i.flags and "LOOPBACK" not in i.flags and not i.virtual]
+    shown = [f"{i.name} {(i.speed_mbps or 0) / 1000:g} Gb/s".replace(" 0 Gb/s", "") for i in up]
+    return f" · {', '.join(shown[:_MOST_KINDS])}" if shown else ""
+
+
+def _host(facts: Mapping[type, Any]) -> str:
+    cpus, memory, shm = (facts.get(kind) for kind in (Cpus, Memory, SharedMemory))
+    parts = []
+    if isinstance(cpus, Cpus):
+        numa = f" in {plural(len(cpus.numa), 'NUMA node')}" if cpus.numa else ""
+        parts.append(plural(len(cpus.online), "processor") + numa)
+    if isinstance(memory, Memory):
+        parts.append(f"{_whole(memory.total_bytes)} memory")
+    if isinstance(shm, SharedMemory):
+        parts.append(f"{_whole(shm.total_bytes)} /dev/shm")
+    return " · ".join(parts)
+
+
+def _whole(nbytes: int) -> str:
+    number, unit = size(nbytes).split()
+    return f"{float(number):.3g} {unit}"
+
+
+def _nccl(facts: Mapping[type, Any]) -> str:
+    software, parts = facts.get(Software), [_settings(facts)]
+    if isinstance(software, Software):
+        version = ".".join(map(str, software.nccl_version or ())) or "none found"
+        torch = software.packages.get("torch", "")
+        parts.insert(0, f"{version} (torch {torch})" if torch else version)
+    return " · ".join(filter(None, parts))
+
+
+def _settings(facts: Mapping[type, Any]) -> str:
+    """Return the names that are set of what NCCL, gloo, torch and plugins read."""
+    settings = facts.get(Settings)
+    if not isinstance(settings, Settings):
+        return ""
+    names = [each.name for each in settings.named(*_SETTINGS) if each.name not in _OURS]
+    more = f" and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
+    return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}" if names else "no setting"
+
+
+_SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
+    "GPUs": _gpus,
+    "PCIe": _pcie,
+    "NICs": _nics,
+    "host": _host,
+    "NCCL": _nccl,
+    "settings": _settings,
+}
+_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL")}
+"""What is not shown in a report on jobs with this library."""

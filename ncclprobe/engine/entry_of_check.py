@@ -1,0 +1,99 @@
+"""What is known of one check, on one screen: problem, reason, remedy, and two of its examples, which are judged here.
+
+Everything is read from the check itself, so it cannot disagree with what the check does.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from ncclprobe.engine.differences import Difference, differences
+from ncclprobe.engine.screen import LINES, headed, shortened, wrapped
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.values import Struct
+
+_SOURCES = re.compile(
+    r"[A-Za-z][\w./-]*#\d+"  # nccl#342
+    r"|\b(?:src|drivers|net|mm|graph|torch|Documentation|gloo|plugins)/[\w./-]*\w(?::\d+)?"
+    r"|\b\w+\([1-8]\)"  # mlock(2)
+    r"|\b[\w-]+\.(?:cc|cpp|rst|hpp|h|py)\b(?::\d+)?"
+)
+_MOST_DIFFERENCES = 5
+_MOST_FINDINGS = 2
+
+
+class Pair(Struct, frozen=True):
+    """Two examples that differ in little: what the check finds in the first, what in the second, and what differs."""
+
+    found: tuple[Finding, ...]
+    accepted: tuple[Finding, ...]
+    different: tuple[Difference, ...]
+
+
+def of_check(check: Check) -> list[str]:
+    """Return the lines, no more than a screen has: of long lists of differences the first."""
+    above, pair = list(_about(check)), examples(check)
+    for shown in range(_MOST_DIFFERENCES, 0, -1):
+        lines = [*above, "", *_example(pair, shown, first=True), "", *_example(pair, shown, first=False)]
+        if len(lines) <= LINES:
+            break
+    return lines
+
+
+def _about(check: Check) -> Iterator[str]:
+    yield from wrapped(f"{check.id}  ", check.title)
+    yield ""
+    yield from headed("passes", f"{check.right}.")
+    yield from headed("why", check.why)
+    yield from headed("fix", check.fix)
+    collectors = {each.produces: each for each in discover("ncclprobe.facts", Collector)}
+    made = (collectors[need.fact].run.__name__ if need.fact in collectors else "the options" for need in check.needs)
+    yield from headed("looks at", ", ".join(dict.fromkeys(made)))
+    if check.applies:
+        yield from headed("applies", f"only {check.applies.words}")
+    inconclusive = ": a run that could not look is inconclusive" if check.required else ""
+    yield from headed("standing", f"{check.standing}{inconclusive}")
+    if check.privilege:
+        yield from headed("needs", check.privilege)
+    silenced = f"when {check.requires} fails, which explains it; " if check.requires else ""
+    yield from headed("silenced", f"{silenced}with --ignore '{check.id}=SUBJECT', or in ncclprobe.toml")
+    sources = dict.fromkeys(_SOURCES.findall(f"{check.why} {check.fix}"))
+    if sources:
+        yield from headed("sources", ", ".join(sources))
+
+
+def examples(check: Check) -> Pair:
+    """Return the two examples that have most in common, of which the check objects to one and accepts the other."""
+    pairs = [
+        (
+            tuple(check.run(*bad)),
+            good,
+            [d for name, a, b in _arguments(check, bad, good) for d in differences(a, b, name)],
+        )
+        for bad, good in product(check.bad, check.good)
+    ]
+    loud = [pair for pair in pairs if any(f.severity is not Severity.NOTE for f in pair[0])] or pairs
+    found, good, different = min(loud, key=lambda pair: (len(pair[2]), sum(len(d.here + d.there) for d in pair[2])))
+    return Pair(found, tuple(check.run(*good)), tuple(different))
+
+
+def _arguments(check: Check, bad: Sequence[Any], good: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    names = (need.name.replace("_", " ") for need in check.needs)
+    return zip(names, bad, good, strict=True)
+
+
+def _example(pair: Pair, most: int, first: bool) -> Iterator[str]:
+    yield "example that triggers it:" if first else "example that does not:"
+    for each in pair.different[:most]:
+        yield from shortened("    ", f"{each.where}: {each.here if first else each.there}", lines=1)
+    if len(pair.different) > most:
+        yield f"    and {len(pair.different) - most} more"
+    findings = pair.found if first else pair.accepted
+    for finding in findings[:_MOST_FINDINGS]:
+        said = f"{finding.severity.value.upper()} {finding.subject}: {finding.message}"
+        yield from shortened("    -> ", said, lines=2)
+    if not findings:
+        yield "    -> pass"

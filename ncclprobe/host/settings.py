@@ -1,0 +1,50 @@
+"""A setting as it is recorded: no longer than anything reads, and without what may be secret in it."""
+
+import re
+
+from ncclprobe import bounds
+
+SECRET = re.compile(
+    r"((?<![^\W_])(?i:password|passwd|passphrase|secret|api[_-]?key|(?:access[_-]?)?token(?=[:=]\S))\s{0,2}[:=]\s{0,2})"
+    r"[^\s,;&\"']+"
+)
+"""``password: WORD`` and the like: the first group is what may be shown."""
+_WORDS = re.compile(r"([\s,]+)")
+
+
+def encodable(text: str) -> str:
+    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def sanitised(value: str) -> str:
+    """Return a setting without what may be secret in it: a password, user information before an @, a URL's query.
+
+    In one pass over the text: who sets a variable chooses its length.
+    """
+    return "".join(map(_without_secrets, _WORDS.split(SECRET.sub(r"\1…", encodable(value)))))
+
+
+def recorded(name: str, value: str) -> str:
+    """Return the value of `name` as it is recorded: sanitised, and no longer than anything reads."""
+    return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
+
+
+def _without_secrets(word: str) -> str:
+    """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
+    scheme, slashes, rest = word.partition("://")
+    rest = rest.rpartition("@")[2] if slashes else ""
+    address, query, _ = rest.partition("?")
+    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
+
+
+def _without_user(word: str) -> str:
+    """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
+    head, at, tail = word.rpartition("@")
+    start = 0
+    for place, character in enumerate(head):
+        if character in "/=":
+            start = place + 1
+        elif character == ":" and place > start:
+            return head[:start] + tail
+    return word if at else tail

@@ -1,0 +1,250 @@
+"""Which addresses torch's gloo groups listen on, and whether two nodes' can be connected.
+
+A gloo group has one device for each name in GLOO_SOCKET_IFNAME, else one on the address of the host's own name, and
+127.0.0.1 where that name leads to no address of this host. The first device of every rank is connected with the first
+of every other, the second with the second. Of two ranks that with the greater address calls, from any address of its
+own, and the other listens.
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp createDefaultDevice and Options::create_default, Utils.hpp
+split (torch 2.13; 2.x before it reads the same in init.cpp, 1.x took one character for a name, too);
+gloo/transport/tcp/device.cc lookupAddrForIface, lookupAddrForHostname, sockaddrToInterfaceName and
+Device::isInitiator, rendezvous in tcp/context.cc. Beside the real one: scripts/oracle_gloo.py.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
+from itertools import combinations
+
+from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.model.values import Struct
+
+_LONGEST_NAME = 63  # torch's buffer is HOST_NAME_MAX, 64, with the NUL: gethostname(2) refuses one more
+_LOOPBACK = "127.0.0.1"
+
+
+class Device(Struct, frozen=True):
+    """What a rank listens on: an address, and the interface that gloo takes it to be of.
+
+    `fallback`: the host's own name leads to no address of it, so that torch took 127.0.0.1.
+    """
+
+    interface: str
+    address: str
+    fallback: bool = False
+
+    @property
+    def version(self) -> int:
+        """Return 4 or 6."""
+        return ip_address(self.address).version
+
+    @property
+    def loopback(self) -> bool:
+        """Return whether the address leads every host to itself."""
+        return ip_address(self.address.partition("%")[0]).is_loopback
+
+
+class Refused(Struct, frozen=True):
+    """torch ends here: `why` is the cause."""
+
+    why: str
+
+
+class Unseen(Struct, frozen=True):
+    """Whether the kernel lets gloo have an address cannot be seen from outside: `why`."""
+
+    why: str
+
+
+Chosen = Device | Refused | Unseen
+
+
+def named(ifname: str) -> tuple[str, ...]:
+    """Return the interfaces that GLOO_SOCKET_IFNAME=`ifname` names; none where the host's own name decides.
+
+    A single character counts as not set. Nothing is trimmed; an empty piece is a name, but for one at the end.
+    """
+    if len(ifname) < 2:
+        return ()
+    pieces = ifname.split(",")
+    return tuple(pieces if pieces[-1] else pieces[:-1])
+
+
+def devices(interfaces: Interfaces, ifname: str, hostname: str, resolved: Sequence[str]) -> tuple[Chosen, ...]:
+    """Return the devices of a rank, in their order.
+
+    `resolved` is what getaddrinfo(3) answers for `hostname`, in its order and in numbers; empty: nothing.
+    """
+    if names := named(ifname):
+        return tuple(of_interface(interfaces, name) for name in names)
+    return (of_hostname(interfaces, hostname, resolved),)
+
+
+def of_interface(interfaces: Interfaces, name: str) -> Chosen:
+    """Return the first address of exactly this name, IPv4 before IPv6, as getifaddrs(3) lists them."""
+    if not name:
+        return Refused("an empty name is no interface")
+    own = next((each for each in interfaces.addresses if each.name == name), None)
+    if own is None:
+        return Refused(f"{name!r} is not an interface of this node that has an address")
+    return _unsure(interfaces, own) or _device(interfaces, own.address)
+
+
+def of_hostname(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) -> Chosen:
+    """Return the first address of the host's own name that it may bind to, else 127.0.0.1."""
+    if len(hostname) > _LONGEST_NAME:
+        return Refused(f"the host's name has {len(hostname)} characters, and torch reads at most {_LONGEST_NAME}")
+    for address in resolved:
+        if found := _bound(interfaces, address):
+            return found
+    found = _bound(interfaces, _LOOPBACK)
+    if isinstance(found, Device):
+        return Device(found.interface, found.address, fallback=True)
+    return found or Refused("the host's own name leads to none of its addresses, and it has no 127.0.0.1")
+
+
+def _bound(interfaces: Interfaces, address: str) -> Chosen | None:
+    """Return what becomes of a device on `address`; None where bind(2) refuses it, so that the next one is tried."""
+    own = next((each for each in interfaces.addresses if same(each.address, address)), None)
+    if own is not None:
+        return _unsure(interfaces, own) or _device(interfaces, address)
+    parsed = ip_address(address)
+    if isinstance(parsed, IPv4Address):
+        if _in_a_loopback(interfaces, parsed):
+            return _device(interfaces, address)
+        nobodys = parsed.is_unspecified or parsed.is_multicast or _broadcast(interfaces, parsed)
+    else:
+        nobodys = parsed.is_unspecified
+    return Refused(f"the host's own name leads to {address}, which is the address of no interface") if nobodys else None
+
+
+def _device(interfaces: Interfaces, address: str) -> Chosen:
+    """Return a device on an address that can be bound, if gloo finds the interface of it.
+
+    Of IPv4 it takes the interface of the very address, and of 127/8 the first one with such an address.
+    """
+    local = ip_address(address) in _LOOPBACKS if "%" not in address and ":" not in address else False
+    for each in interfaces.addresses:
+        if same(each.address, address) or (local and each.family == "inet" and ip_address(each.address) in _LOOPBACKS):
+            return Device(each.name, address)
+    return Refused(f"{address} is the address of no interface")
+
+
+_LOOPBACKS = ip_interface("127.0.0.0/8").network
+
+
+def _unsure(interfaces: Interfaces, own: Address) -> Unseen | None:
+    """Return why the kernel may refuse one of this host's own addresses; None where it does not."""
+    interface = interfaces.by_name[own.name]
+    if "up" not in interface.flags:
+        return Unseen(f"{own.name} is down: its address may or may not be bound to")
+    if own.family == "inet6" and not own.running:
+        return Unseen(f"{own.name} has no carrier: its IPv6 address may not be ready")
+    return None
+
+
+def _in_a_loopback(interfaces: Interfaces, address: IPv4Address) -> bool:
+    """Return whether an IPv4 address is local by being in a network of a loopback interface, as all of 127/8 is."""
+    return any(
+        address in ip_interface(f"{each.address}/{each.netmask}").network
+        for each in interfaces.addresses
+        if each.family == "inet" and each.netmask and _up_loopback(interfaces, each.name)
+    )
+
+
+def _up_loopback(interfaces: Interfaces, name: str) -> bool:
+    interface = interfaces.by_name[name]
+    return interface.loopback and "up" in interface.flags
+
+
+def _broadcast(interfaces: Interfaces, address: IPv4Address) -> bool:
+    """Return whether an IPv4 address is a broadcast address here, which the kernel lets TCP bind to."""
+    if address == IPv4Address("255.255.255.255"):
+        return True
+    networks = (
+        ip_interface(f"{each.address}/{each.netmask}").network
+        for each in interfaces.addresses
+        if each.family == "inet" and each.netmask and "up" in interfaces.by_name[each.name].flags
+    )
+    return any(net.prefixlen < 31 and address in (net.broadcast_address,) for net in networks)
+
+
+def same(one: str, other: str) -> bool:
+    """Return whether two numeric addresses, with their scope, are one."""
+    return ip_address(one) == ip_address(other)
+
+
+def calls(one: Device, other: Device) -> bool:
+    """Return whether `one` is the end that calls: that with the greater address."""
+    return ip_address(one.address.partition("%")[0]).packed > ip_address(other.address.partition("%")[0]).packed
+
+
+def parted(one: Device, ones: Interfaces, other: Device, others: Interfaces) -> str:
+    """Return why devices of two different nodes are certain not to be connected; empty where it is up to the network.
+
+    `ones` and `others` are the interfaces of their nodes: who calls an address that is its own calls itself.
+    """
+    if one.version != other.version:
+        return f"{one.address} and {other.address} are of different address families"
+    if same(one.address, other.address):
+        return f"both have {one.address}"
+    caller, callers, listener = (one, ones, other) if calls(one, other) else (other, others, one)
+    if listener.loopback or _own(callers, listener.address):
+        return f"the node of {caller.address} calls {listener.address}, which is its own address"
+    return ""
+
+
+def _own(interfaces: Interfaces, address: str) -> bool:
+    parsed = ip_address(address)
+    if isinstance(parsed, IPv6Address) and parsed.scope_id:
+        return False  # every link has its own
+    return any(same(each.address, address) for each in interfaces.addresses)
+
+
+class Node(Struct, frozen=True):
+    """One node of a group: its interfaces, and the devices of each of its ranks, which are equal."""
+
+    interfaces: Interfaces
+    devices: tuple[Chosen, ...]
+
+
+class Parted(Struct, frozen=True):
+    """Two nodes, in the order of their names' appearance, whose ranks are certain not to be connected, and why."""
+
+    one: str
+    other: str
+    why: str
+
+
+def refusals(nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
+    """Yield each node on which torch ends before it calls another, with the cause."""
+    for name, node in nodes.items():
+        refused = [each for each in node.devices if isinstance(each, Refused)]
+        if refused:
+            yield name, refused[0].why
+
+
+def unseen(nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
+    """Yield each node of which it is not known what gloo listens on, with the cause."""
+    for name, node in nodes.items():
+        hidden = [each for each in node.devices if isinstance(each, Unseen)]
+        if hidden:
+            yield name, hidden[0].why
+
+
+def partings(nodes: Mapping[str, Node]) -> Iterator[Parted]:
+    """Yield the pairs of nodes that are certain not to be connected, each once. What is not known parts none."""
+    for (one, first), (other, second) in combinations(nodes.items(), 2):
+        why = _why_parted(first, second)
+        if why:
+            yield Parted(one, other, why)
+
+
+def _why_parted(one: Node, other: Node) -> str:
+    if len(one.devices) != len(other.devices):
+        return f"one listens on {len(one.devices)} addresses, the other on {len(other.devices)}"
+    for mine, theirs in zip(one.devices, other.devices, strict=True):
+        if isinstance(mine, Device) and isinstance(theirs, Device):
+            why = parted(mine, one.interfaces, theirs, other.interfaces)
+            if why:
+                return why
+    return ""

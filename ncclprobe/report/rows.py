@@ -1,0 +1,120 @@
+"""Measured rows as a table of a terminal: 80 columns, and more of each row where there is more room."""
+
+from collections.abc import Callable, Sequence
+
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.values import Struct
+from ncclprobe.report.lines import Style, unstyled
+from ncclprobe.units import plural, size
+
+ROOM_FOR_ALL = 110
+"""Columns from which on everything known of a row is shown."""
+
+
+class _Column(Struct, frozen=True):
+    """`unit` stands below `name`; `always`: also where there are only 80 columns. `why` explains the column."""
+
+    name: str
+    unit: str
+    wide: int
+    show: Callable[[Measurement], str]
+    why: str
+    always: bool = True
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent, with two digits that mean something: 0.15, 2, 15, 120."""
+    return f"{100 * share:.2g}" if share < 0.095 else f"{100 * share:.0f}"
+
+
+def rate(value: float) -> str:
+    """Return a rate with four digits that mean something: 0.001234, 1.234, 483.2."""
+    return f"{value:#.4g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _op(m: Measurement) -> str:
+    return f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op
+
+
+def _expected(m: Measurement) -> str:
+    return f"{m.expectation.value:.4g}" if m.expectation else "-"
+
+
+def judged(m: Measurement) -> str:
+    """Return the verdict with what the number was held against, and what else the reader must know of the row."""
+    below = m.expectation and m.status in ("warn", "fail", "inconclusive")
+    parts = [f"{m.status}, not {m.expectation.threshold:.4g}" if below and m.expectation else m.status]
+    parts += [f"{m.wrong} wrong"] if m.wrong else []
+    parts += ["measured again"] if m.retest else []
+    parts += ["launch-bound"] if m.launch_bound else []
+    return ", ".join(parts)
+
+
+_COLUMNS = (
+    _Column("op", "", -15, _op, "the operation, and its reduction unless it is a sum"),
+    _Column("size", "", 8, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
+    _Column("in", "place", 5, lambda m: "x" if m.place == "in" else "-", "x: the result is where the input was", False),
+    _Column("time", "(us)", 10, lambda m: f"{m.time_us.typical:.2f}", "the median time of a call"),
+    _Column("+-", "(%)", 4, lambda m: "-" if m.precision is None else _percent(m.precision),
+            "how well that is known: half of its 95 % interval"),
+    _Column("issue", "(us)", 9, lambda m: f"{m.issue_us:.2f}",
+            "what the processor needs to hand a call over; most of the time: the row is launch-bound", False),
+    _Column("calls", "", 6, lambda m: str(m.iters * m.batches), "how many calls were timed", False),
+    _Column("algbw", "(GB/s)", 9, lambda m: rate(m.algbw_GBps), "size / time; GB/s is 1e9 bytes per second", False),
+    _Column("busbw", "(GB/s)", 9, lambda m: rate(m.busbw_GBps),
+            "what the busiest link carried, as nccl-tests computes it: the number that is judged"),
+    _Column("expected", "(GB/s)", 9, _expected, "what a healthy machine of this kind reaches"),
+    _Column("verdict", "", -1, judged, "and the least that would have passed, where it did not"),
+)  # fmt: skip
+
+
+def header(first: Measurement, width: int = 80) -> str:
+    """Return what stands above rows like `first`: how they were measured, and the columns with their units."""
+    about = (
+        f"{first.backend} {first.library.version}, {plural(first.ranks, 'rank')} on {plural(first.nodes, 'node')}, "
+        f"{first.mode}, {first.dtype}, {_often(first)}, {size(first.footprint_bytes)} buffers"
+        + (f", over {first.transport.network}" if first.transport.network else "")
+    )
+    shown = _columns(width)
+    return "\n".join((about, _line([c.name for c in shown], shown), _line([c.unit for c in shown], shown)))
+
+
+def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = "") -> str:
+    """Return one measurement as a line under :func:`header` of the same `width`.
+
+    `before`: the operation of the row above; another one's stands apart.
+    """
+    shown = _columns(width)
+    line = _line([c.show(m) for c in shown], shown)
+    coloured = style(line, m.status) if m.status != "unjudged" else line
+    return f"\n{coloured}" if before not in ("", m.op) else coloured
+
+
+def table(rows: Sequence[Measurement], width: int, style: Style = unstyled) -> list[str]:
+    """Return all rows, those of each operation apart."""
+    before = ("", *(m.op for m in rows))
+    lines = [row(m, width, style, op) for m, op in zip(rows, before, strict=False)]
+    return [header(rows[0], width), *lines] if rows else []
+
+
+def legend() -> list[str]:
+    """Return what each column means, a line each."""
+    return [f"{c.name:>9}  {c.why}" for c in _COLUMNS]
+
+
+def _columns(width: int) -> Sequence[_Column]:
+    return [column for column in _COLUMNS if column.always or width >= ROOM_FOR_ALL]
+
+
+def _line(cells: Sequence[str], columns: Sequence[_Column]) -> str:
+    padded = (
+        f"{cell:<{-c.wide}}" if c.wide < 0 else f"{cell:>{c.wide}}" for cell, c in zip(cells, columns, strict=True)
+    )
+    return " ".join(padded).rstrip()
+
+
+def _often(first: Measurement) -> str:
+    """Return how often each row was measured."""
+    if first.precision_asked is None:
+        return f"{first.iters} calls x {first.batches} batches"
+    return f"±{_percent(first.precision_asked)} % asked for"

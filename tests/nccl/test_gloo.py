@@ -1,0 +1,158 @@
+"""What gloo listens on, and whether two nodes' devices meet, beside what torch 2.13 did in networks of namespaces.
+
+The vectors are cases of `scripts/oracle_gloo.py --vectors`: the interfaces as ncclprobe saw them, what each host's own
+name resolved to, what every rank listened on, and whether the group came up.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclprobe.checks.env.fixtures import DOCKER_HOST, ETH0, interface
+from ncclprobe.checks.launch.names import LO
+from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.model.values import replace
+from ncclprobe.nccl.gloo import (
+    Device,
+    Node,
+    Refused,
+    Unseen,
+    calls,
+    devices,
+    named,
+    of_hostname,
+    of_interface,
+    parted,
+    partings,
+    refusals,
+    unseen,
+)
+
+VECTORS = Path(__file__).resolve().parents[1] / "data" / "gloo" / "groups.jsonl"
+HERE = Interfaces((LO, ETH0))
+
+
+@cache
+def vectors() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in VECTORS.read_text().splitlines()]
+
+
+def nodes_of(row: dict[str, Any]) -> dict[str, Node]:
+    found = {}
+    for number, (facts, rank, said) in enumerate(
+        zip(row["interfaces"], row["case"]["ranks"], row["said"], strict=True)
+    ):
+        own = msgspec.convert(facts, Interfaces)
+        ifname = rank["env"].get("GLOO_SOCKET_IFNAME", "")
+        found[f"n{number}"] = Node(own, devices(own, ifname, rank["hostname"], said["resolved"]["addresses"]))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(vectors())))
+def test_every_rank_listens_where_torch_did(number: int) -> None:
+    row = vectors()[number]
+    for node, said in zip(nodes_of(row).values(), row["said"], strict=True):
+        if any(isinstance(each, Unseen) for each in node.devices):
+            continue
+        if any(isinstance(each, Refused) for each in node.devices):
+            assert "refused" in said
+        else:
+            assert [each.address.partition("%")[0] for each in node.devices if isinstance(each, Device)] == said[
+                "listens"
+            ]
+
+
+@pytest.mark.parametrize("number", range(len(vectors())))
+def test_a_group_that_is_certain_not_to_come_up_did_not(number: int) -> None:
+    row = vectors()[number]
+    nodes = nodes_of(row)
+    hopeless = bool(dict(refusals(nodes)) or list(partings(nodes)))
+    assert hopeless == (row["expected"] in ("refused", "parted"))
+    if hopeless or row["expected"] == "up":
+        assert all(said.get("joined") for said in row["said"]) is not hopeless
+
+
+def test_the_vectors_hold_every_outcome() -> None:
+    assert {row["expected"] for row in vectors()} == {"up", "refused", "parted", "no way", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("e", ()),
+        (",", ()),
+        ("eth0", ("eth0",)),
+        ("eth0,", ("eth0",)),
+        (",eth0", ("", "eth0")),
+        (",,", ("", "")),
+        ("eth0, ib0", ("eth0", " ib0")),
+    ],
+)
+def test_a_list_is_split_as_torch_splits_it(text: str, names: tuple[str, ...]) -> None:
+    assert named(text) == names
+
+
+def test_a_label_is_an_interface_and_a_beginning_of_a_name_is_none() -> None:
+    labelled = Address("eth0:1", "inet", "10.9.0.5", "255.255.255.0", running=True)
+    here = Interfaces((LO, replace(ETH0, addresses=(*ETH0.addresses, labelled))))
+    assert of_interface(here, "eth0:1") == Device("eth0:1", "10.9.0.5")
+    assert isinstance(of_interface(here, "eth"), Refused)
+
+
+def test_ipv4_comes_before_ipv6_on_an_interface() -> None:
+    six = Address("eth0", "inet6", "fd00::5", "ffff:ffff:ffff:ffff::", running=True)
+    both = Interfaces((replace(ETH0, addresses=(six, *ETH0.addresses)),))
+    assert of_interface(both, "eth0") == Device("eth0", "10.0.0.5")
+
+
+@pytest.mark.parametrize(
+    ("resolved", "found"),
+    [
+        (("10.0.0.5",), Device("eth0", "10.0.0.5")),
+        (("192.0.2.1", "10.0.0.5"), Device("eth0", "10.0.0.5")),
+        (("127.0.1.1",), Device("lo", "127.0.1.1")),
+        ((), Device("lo", "127.0.0.1", fallback=True)),
+        (("192.0.2.1",), Device("lo", "127.0.0.1", fallback=True)),
+    ],
+)
+def test_the_own_names_first_address_of_this_host_counts(resolved: tuple[str, ...], found: Device) -> None:
+    assert of_hostname(HERE, "node0", resolved) == found
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "10.0.0.255", "::"])
+def test_an_address_of_no_interface_that_can_be_bound_to_ends_torch(address: str) -> None:
+    assert isinstance(of_hostname(HERE, "node0", (address,)), Refused)
+
+
+def test_a_name_of_64_characters_ends_torch_and_one_of_63_does_not() -> None:
+    assert isinstance(of_hostname(HERE, "x" * 64, ("10.0.0.5",)), Refused)
+    assert of_hostname(HERE, "x" * 63, ("10.0.0.5",)) == Device("eth0", "10.0.0.5")
+
+
+def test_without_a_loopback_address_there_is_no_fallback() -> None:
+    assert isinstance(of_hostname(Interfaces((ETH0,)), "node0", ()), Refused)
+
+
+def test_an_interface_that_is_down_is_not_known_to_serve() -> None:
+    down = Interfaces((LO, replace(ETH0, flags=frozenset())))
+    assert isinstance(of_interface(down, "eth0"), Unseen)
+    assert dict(unseen({"n0": Node(down, devices(down, "eth0", "n0", ()))})).keys() == {"n0"}
+
+
+def test_the_greater_address_calls_so_that_one_loopback_node_may_join_a_lower_network() -> None:
+    loopback, ten, high = Device("lo", "127.0.1.1"), Device("eth0", "10.0.0.6"), Device("eth0", "192.168.0.6")
+    others = Interfaces((LO, interface("eth0", 2, "10.0.0.6")))
+    assert calls(loopback, ten)
+    assert parted(loopback, HERE, ten, others) == ""
+    assert "its own address" in parted(loopback, HERE, high, others)
+
+
+def test_a_bridge_that_every_node_has_connects_nobody_to_another() -> None:
+    docker = devices(DOCKER_HOST, "docker0", "n", ())
+    (pair,) = partings({"n0": Node(DOCKER_HOST, docker), "n1": Node(DOCKER_HOST, docker)})
+    assert (pair.one, pair.other, pair.why) == ("n0", "n1", "both have 172.17.0.1")

@@ -1,0 +1,69 @@
+"""Spoilt input of every reader ends in a value or a refusal of ours; scripts/fuzz.py runs a hundred thousand."""
+
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path[:0] = [str(SCRIPTS)]
+
+import fuzz  # noqa: E402 - found in scripts/
+import fuzz_readers  # noqa: E402
+from fuzz_mutations import spoilt, spoilt_bytes  # noqa: E402
+
+from ncclprobe.errors import UsageError  # noqa: E402
+from ncclprobe.model.registry import discover  # noqa: E402
+from ncclprobe.model.rules import Collector  # noqa: E402
+
+READERS = fuzz_readers.readers()
+SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_spoilt_input_ends_in_a_value_or_a_refusal(reader: fuzz_readers.Reader) -> None:
+    found = fuzz.tried(reader, 7, range(8 if reader.name in SLOW else 50))
+    assert found.defects == []
+
+
+@pytest.fixture(autouse=True)
+def signals_stay() -> object:
+    before = signal.getsignal(signal.SIGVTALRM)
+    yield
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def test_every_collector_of_a_machine_has_a_reader() -> None:
+    modules = {each.run.__module__.rpartition(".")[2] for each in discover("ncclprobe.facts", Collector, {"machine"})}
+    assert {f"facts/{module}" for module in modules} <= {reader.name for reader in READERS}
+
+
+def test_the_same_numbers_spoil_in_the_same_way() -> None:
+    text, data = "a 1\nb 2.5\n" * 9, bytes(range(90))
+    for number in range(50):
+        assert spoilt(text, text, random.Random(number)) == spoilt(text, text, random.Random(number))
+        assert spoilt_bytes(data, data, random.Random(number)) == spoilt_bytes(data, data, random.Random(number))
+
+
+def test_a_reader_that_breaks_or_does_not_end_is_a_defect() -> None:
+    def broken(draw: random.Random) -> object:
+        raise (UsageError("no"), ZeroDivisionError("0"))[draw.random() < 0.5]
+
+    found = fuzz.tried(fuzz_readers.Reader("broken", broken), 1, range(20))
+    assert found.refusals + len(found.defects) == found.inputs == 20
+    assert all("ZeroDivisionError in test_fuzz.py" in defect for defect in found.defects)
+    assert 0 < len(found.defects) < 20
+
+
+def test_the_page_adds_the_slices_up(tmp_path: Path) -> None:
+    row = fuzz.Outcome("lists", 10, 4, 6, 1.5, 3, 40.0, [])
+    paths = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.json"
+        path.write_text(fuzz.json.dumps({"seed": number, "readers": [row._replace(worst_ms=float(number))]}))
+        paths.append(str(path))
+    text = fuzz.page(paths)
+    assert "seeds 1, 2: 20 spoilt" in text
+    assert "| lists | 20 | 8 | 12 | 2 | 40 |" in text

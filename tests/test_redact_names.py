@@ -1,0 +1,125 @@
+"""Redaction of what a site calls its own: projects, plugins, runs, people; and what every site has, which stays."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from fake_site import ANSWERS, ENV, KEY, capture
+from report.samples import SICK
+
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.host import Question
+from ncclprobe.host.settings import sanitised
+from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
+from ncclprobe.report import json as as_json
+
+PROJECT = {
+    "NCCL_NET_PLUGIN": "acmefast",
+    "NCCL_TUNER_PLUGIN": "/fsx/projects/zebra-llm/lib/libnccl-tuner-zebra.so",
+    "NCCL_TOPO_FILE": "/lustre/zebra-llm/topo.xml",
+    "LD_LIBRARY_PATH": "/fsx/projects/zebra-llm/venv/lib:/opt/amazon/ofi-nccl/lib:/usr/lib64",
+    "TORCHELASTIC_RUN_ID": "final-giraffe-70b",
+    "PBS_JOBID": "4711.pbsqueen.example.net",
+    "NCCL_DEBUG_FILE": "/scratch/giraffe/%h.%p.log",
+}
+KERNEL = (
+    "NVRM: GPU at PCI:0000:86:00: GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, GPU serial number is 0323918034573.",
+    "NVRM: GPU 0000:86:00.0: GPU is on Board 0324017036525.",
+    "nfs: server nas-okapi not responding, timed out",
+    "mlx5_core 0000:3b:00.0 mlx5_0: SN: none, Serial Number MT2039X00123: cable",
+    "oom-kill of user tapir, uid=1001(tapir2)",
+)
+SITE: dict[Question, Any] = ANSWERS | {
+    ("env",): ENV | PROJECT,
+    ("kernel_log", "x"): {"lines": [[1.5, text] for text in KERNEL]},
+    ("list", "/fsx/projects/zebra-llm/lib", "libnccl*"): ["libnccl-net-acmefast.so", "libnccl.so.2.21.5"],
+    ("ld_cache", "libnccl"): [["libnccl-net-acmefast.so", "/fsx/projects/zebra-llm/lib/libnccl-net-acmefast.so"]],
+    ("module", "torch"): "/fsx/projects/zebra-llm/venv/lib/python3.11/site-packages/torch/__init__.py",
+    ("read", "/proc/self/mountinfo"): "1 2 0:3 / /fsx rw - nfs4 nas-okapi:/export/zebra-llm rw\n",
+    ("read", "/proc/self/cgroup"): "0::/system.slice/zebra-trainer.service\n",
+}
+SECRETS = ("acmefast", "zebra", "giraffe", "pbsqueen", "0323918034573", "0324017036525", "okapi", "tapir")
+
+
+@pytest.fixture(scope="module")
+def redacted() -> str:
+    return Redactor(KEY).capture(capture(SITE))
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_a_site_calls_its_own_is_nowhere_in_a_redacted_capture(secret: str, redacted: str) -> None:
+    assert secret in capture(SITE)
+    assert secret not in redacted
+
+
+def test_a_name_is_the_same_wherever_it_stands(redacted: str) -> None:
+    rows = {tuple(row["ask"]): row["said"] for row in map(json.loads, redacted.splitlines()[1:]) if "ask" in row}
+    env = json.loads(rows["env",])
+    (listed,) = (json.loads(said) for ask, said in rows.items() if ask[0] == "list" and ask[-1] == "libnccl*")
+    (cached,) = (json.loads(said) for ask, said in rows.items() if ask[0] == "ld_cache")
+    folder = next(ask[1] for ask in rows if ask[0] == "list" and ask[-1] == "libnccl*")
+    assert listed == [f"libnccl-net-{env['NCCL_NET_PLUGIN']}.so", "libnccl.so.2.21.5"]
+    assert cached == [[listed[0], f"{folder}/{listed[0]}"]]
+    assert env["NCCL_TUNER_PLUGIN"].startswith(f"{folder}/libnccl-tuner-name-")
+    assert re.fullmatch(r"name-[0-9a-f]{10}", env["TORCHELASTIC_RUN_ID"])
+    assert re.fullmatch(r"(host-[0-9a-f]{10}\.){3}net", env["PBS_JOBID"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mlx5_0:1 and mlx5_bond_0 on enp65s0f0np0, ib0, eth1.100, bond0 and rdmap16s27",
+        "NVIDIA H100 80GB HBM3, NVIDIA GB200 NVL72, Tesla V100-SXM2-32GB, NVIDIA A100-SXM4-80GB",
+        "NCCL 2.21.5+cu124, driver 550.54.15, CUDA 12.4, torch 2.7.1+cu128, kernel 6.8.0-1021-aws",
+        "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5 and /usr/local/cuda-12.4/targets/x86_64-linux/lib",
+        "/opt/amazon/ofi-nccl/lib/libnccl-net.so, /opt/hpcx/nccl_rdma_sharp_plugin/lib, /usr/local/tcpx/lib64",
+        "/opt/conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
+        "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/step_0/cpu.max and memory.max",
+        "NCCL_IB_HCA=mlx5_0:1,mlx5_1:1 NCCL_NET_PLUGIN=none NCCL_SOCKET_IFNAME=^lo,docker0",
+        "set it in /etc/security/limits.conf or /etc/nccl.conf; /etc/modprobe.d/nvidia.conf; /dev/shm; /tmp",
+        "a rate of 100 Gb/s, tp=8/dp=4, N/A, and/or, 3 of 8, 64 KiB at 0000:3b:00.0, Board ID MT_0000000838",
+        "the token of the run; password protected; secrets stay secret",
+    ],
+)
+def test_what_every_site_has_stays_readable(text: str) -> None:
+    assert Redactor(KEY).text(text) == text
+
+
+def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
+    redactor = Redactor(KEY)
+    addresses = re.compile(r"\d{1,3}(\.\d{1,3}){3}|NCCLPROBE_TOKEN=\S+")
+    for check in every_check():
+        told = addresses.sub("", check.run.__doc__ or "")
+        assert redactor.text(told) == told, check.id
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("password:hunter2", "password:…"),
+        ("mlx5_0 password: hunter2,mlx5_1", "mlx5_0 password: …,mlx5_1"),
+        ("/x?y PASSWD=hunter2", "/x?y PASSWD=…"),
+        ("api_key=hunter2&a=b", "api_key=…&a=b"),
+        ("token=hunter2 secret = hunter2", "token=… secret = …"),
+        ("http://u:hunter2@h/x", "http://h/x"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
+        ("keyboard:1 passwords", "keyboard:1 passwords"),
+    ],
+)
+def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value: str, kept: str) -> None:
+    assert sanitised(value) == kept
+    assert "hunter2" not in Redactor(KEY).text(value.replace("u:hunter2@", ""))
+
+
+def test_a_report_hides_a_plugin_and_a_project_too() -> None:
+    from report.html.made import fleet
+
+    environment = fleet(1).environment
+    (node, seen), *_ = environment.items()
+    settings = tuple(replace(seen.settings[0], name=name, value=value) for name, value in PROJECT.items())
+    report = replace(SICK, environment={node: replace(seen, settings=settings)}, notes=tuple(PROJECT.values()))
+    text = as_json.render(Redactor(KEY).report(report))
+    for secret in ("acmefast", "zebra", "giraffe", "pbsqueen"):
+        assert secret not in text
