@@ -13,6 +13,7 @@ from ncclprobe.facts.files.log_blocks import LEAST, Chunks
 from ncclprobe.facts.files.log_prefix import cleaned, habit_of
 from ncclprobe.facts.files.log_reader import MOST_ALIKE, read
 from ncclprobe.facts.files.log_sieve import Sieve
+from ncclprobe.facts.files.sign_index import SignIndex
 from ncclprobe.host.left import Blocks, LeftFile, named
 
 WARN = "node1:12:13 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
@@ -289,6 +290,13 @@ def test_containers_that_share_host_and_process_number_keep_their_ranks() -> Non
     init = "n1:1:9 [0] NCCL INFO comm 0x1 rank {} nranks 2 cudaDev 0 busId 7000 commId 0x2 - Init START\n"
     found = log(a=init.format(0) + f"n1:1:9 {WARN[14:]}\n", b=init.format(1) + f"n1:1:9 {WARN[14:]}\n")
     assert [event.rank for event in found.events] == [0, 0, 1, 1]
+
+
+@given(st.lists(st.text("ab1298 :", max_size=12), max_size=8), st.lists(st.text("ab1298 :", min_size=1, max_size=4)))
+@settings(max_examples=300, deadline=None)
+def test_the_index_finds_what_a_search_of_every_line_finds(texts: list[str], signs: list[str]) -> None:
+    found = SignIndex(texts).having(tuple(signs))
+    assert found == [number for number, text in enumerate(texts) if any(sign in text for sign in signs)]
 
 
 def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:

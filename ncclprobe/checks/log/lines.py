@@ -63,7 +63,7 @@ _OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "Runtime
 
 
 def of_the_job(event: LogEvent) -> bool:
-    """Return whether the line is of the ranks' own connections: programs also lose those to stores of models and data."""
+    """Return whether the line is of the ranks' own connections: programs also lose those to models and data."""
     return bool(event.host and event.level == "WARN") or any(text in event.text for text in _OF_THE_JOB)
 
 

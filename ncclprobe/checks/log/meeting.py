@@ -40,7 +40,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     good=lambda: [
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\nloss 2.1",
-        "WARNING urllib3: Retrying: HTTPSConnection(host='hub'): Failed to resolve (Temporary failure in name resolution)",
+        "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name resolution)",
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\n"
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
