@@ -126,6 +126,16 @@ class FlightRecords(Struct, frozen=True):
     superseded: tuple[str, ...] = ()
 
 
+def is_dump(head: bytes) -> bool:
+    """Return whether a file that begins with `head` (4 KiB or more) looks like a dump."""
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    return head.lstrip()[:1] in (b"{", b"[") and any(key in head for key in _KEYS)
+
+
+_KEYS = (b'"collective_seq_id"', b'"pg_config"', b'"profiling_name"', b'"pg_status"', b'"nccl_comm_state"')
+
+
 def read_dumps(files: Iterable[tuple[str, bytes]], children: int = 2) -> FlightRecords:
     """Return the dumps of `files`, (name, content) each, read by `children` processes at a time.
 
