@@ -46,7 +46,6 @@ def only(text: str | bytes) -> LogEvent:
         ("2026-11-22 10:00:00,250 - ", None, NOON + 0.25),
         ("11/22/2026 10:00:00 - ", None, NOON),
         ("[pod/job-worker-3/pytorch] 2026-11-22T10:00:00Z ", None, NOON),
-        ("worker-3  | ", None, None),
         ("(RayTrainWorker pid=77, ip=10.0.0.3) [rank3]: ", 3, None),
         ("1795341600.25 ", None, NOON + 0.25),
         ("\x1b[31m[rank3]: \x1b[0m", 3, None),
@@ -108,6 +107,9 @@ def test_numbers_and_hosts_before_every_line_are_prefixes_and_before_one_are_not
     pdsh = "".join(f"gpu{n % 4}: step {n}\n" for n in range(40))
     assert [e.host for e in log(a=pdsh + "gpu3: an error\n").events] == ["gpu3"]
     assert not habit_of(b"a: 1\nb: 2\nc: 3\nd: 4\n").hosts
+    compose = "".join(f"worker-{n % 4}  | step {n}\n" for n in range(40))
+    assert [e.host for e in log(a=compose + "worker-3  | an error\n").events] == ["worker-3"]
+    assert [e.host for e in log(a="loss | 3.1\n" + "step 7\n" * 9 + "loss | an error\n").events] == [""]
 
 
 def test_half_lines_of_two_writers_are_two_lines() -> None:
