@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ncclprobe import bounds
+from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -31,6 +31,7 @@ from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _EXIT_CODES = """\
@@ -50,12 +51,15 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.code and options.captures:
+        raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -69,12 +73,14 @@ def main(argv: Sequence[str]) -> int:
     if options.captures:
         return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.code:
+        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
+        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -91,6 +97,11 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _look_s(timeout_s: float) -> float:
+    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
 def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
@@ -118,6 +129,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     nodes = launch.nnodes or 1
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
         words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
@@ -167,6 +179,17 @@ def _host(text: str) -> str:
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
         raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
     return text
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there, in full, for argparse."""
+    path = Path(text)
+    try:
+        if not path.is_dir():
+            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is no folder")
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
 
 
 def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
@@ -220,7 +243,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--code", type=_folder, metavar="DIR",
+        help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add(
+        "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
+    )
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")

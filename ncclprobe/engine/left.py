@@ -19,7 +19,7 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader, ReadLog
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.host.left import STDIN, Blocks, LeftFile
+from ncclprobe.host.left import Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import NotUnderstood
 from ncclprobe.model.values import Struct
@@ -48,7 +48,7 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
     by_kind: dict[FileKind, list[LeftFile]] = {}
     for file in files:
-        by_kind.setdefault("log" if file.name == STDIN else _kind(file), []).append(file)
+        by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
     facts: Facts = {}
     odd: list[NotUnderstood] = []
     if logs := by_kind.get("log"):

@@ -3,6 +3,7 @@
 They are read from their beginning to their end in blocks, never whole.
 """
 
+import codecs
 import glob
 import importlib
 import os
@@ -10,6 +11,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -19,20 +21,26 @@ from ncclprobe.model.values import Struct
 STDIN = "-"
 BLOCK = 1 << 20
 MOST_FILES = 100_000
-MOST_INFLATED = 256 << 30
+MOST_INFLATED = 64 << 30
 """Bytes of one compressed file that are read."""
 
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
+_LONGEST_MAGIC = 8
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ZSTD = (("compression.zstd", "open"), ("zstandard", "open"), ("pyzstd", "open"))
 _BROKEN = (EOFError, OSError, ValueError)
 
 
 class LeftFile(Struct, frozen=True):
-    """One file: its name as a person finds it again, and its size as it lies there; of standard input 0."""
+    """One file: its name as a person finds it again, and its size as it lies there; of a pipe 0.
+
+    `once`: a pipe, such as standard input, which can be read once.
+    """
 
     name: str
     nbytes: int = 0
+    once: bool = False
 
 
 def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
@@ -44,7 +52,8 @@ def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
     for argument in arguments:
         for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
             key = path if path == STDIN else os.path.realpath(path)
-            found.setdefault(key, LeftFile(path, 0 if path == STDIN else _size(path)))
+            once = path == STDIN or not _regular(path)
+            found.setdefault(key, LeftFile(path, 0 if once else _size(path), once))
             if len(found) > MOST_FILES:
                 raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
     return tuple(found.values())
@@ -99,17 +108,16 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
         try:
-            with cast(BinaryIO, sys.stdin.buffer) if self.name == STDIN else open(self.name, "rb") as raw:  # noqa: PTH123
-                first = raw.read(BLOCK)
+            with sys.stdin.buffer if self.name == STDIN else open(self.name, "rb") as raw:  # noqa: PTH123
+                first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
-                if kind and self.name != STDIN:
-                    raw.seek(0)
+                if kind:
                     yield from self._inflated(raw, kind)
                     return
-                while first:
-                    self.nbytes += len(first)
-                    yield first
-                    first = raw.read(BLOCK)
+                decoder = codecs.getincrementaldecoder("utf-16")("replace") if first.startswith(_UTF_16) else None
+                while block := raw.read(BLOCK):
+                    self.nbytes += len(block)
+                    yield decoder.decode(block).encode() if decoder else block
         except OSError as error:
             if not self.nbytes:
                 raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None

@@ -57,7 +57,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
     yield from _wrapped(_LEAD, cause.message, width)
     yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
     if cause.confidence != "unknown":
-        yield from _wrapped(f"{_LEAD}whose fault: ", blamed(cause), width)
+        yield from _wrapped(_LEAD, blamed(cause), width)
     if cause.remedy:
         yield from _wrapped(f"{_LEAD}what to do: ", cause.remedy, width)
     for step in cause.collect:
@@ -72,7 +72,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``the job's settings; correct them``."""
+    """Return whose fault it is, and what to do: ``The job's settings are at fault; correct the job.``."""
     finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
     return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
 

@@ -84,7 +84,19 @@ def problems(report: Report) -> list[Problem]:
     alike: dict[tuple[object, ...], Problem] = {}
     for (name, finding), nodes in where.items():
         f = finding
-        key = (name, f.severity, f.message, f.blame, f.action, f.confidence, f.remedy, f.nodes, f.related, *nodes)
+        key = (
+            name,
+            f.severity,
+            f.message,
+            f.blame,
+            f.action,
+            f.confidence,
+            f.remedy,
+            f.nodes,
+            f.related,
+            f.loss,
+            *nodes,
+        )
         before = alike.get(key)
         subjects = dict.fromkeys((*(before.subjects if before else ()), finding.subject))
         alike[key] = Problem(name, before.finding if before else finding, tuple(nodes), tuple(subjects))
@@ -135,6 +147,11 @@ def _briefly(problem: Problem, report: Report) -> str:
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
     return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
+
+
+def when(started: str) -> str:
+    """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
+    return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))
 
 
 def conclusion(report: Report) -> str:

@@ -22,7 +22,8 @@ MOST_ANNOTATIONS = 10
 _MOST_MOMENTS = 200
 _RESERVED = 4_000  # for titles, and for the lines that say what was left out
 _MOST_CHARACTERS = 1_000  # of one text from the report
-_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^(?:[#+-]|\d+(?=[.)])))")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^[#+-])")
+_LIST = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
@@ -219,13 +220,8 @@ def _copy(row: CopyRow) -> str:
 
 def text(said: str) -> str:
     """`said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
-    plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(_escaped, _short(said)))
-    return plain.replace("@", "@\u200b")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    """Markup as itself; a number at the beginning would make a list."""
-    return f"{found[0]}\u200b" if found[0].isdigit() else f"\\{found[0]}"
+    plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", _short(said)))
+    return _LIST.sub(r"\1\\\2", plain).replace("@", "@\u200b")
 
 
 def code(said: str) -> str:

@@ -11,7 +11,7 @@ from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork,
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
-_WATCHDOG = (TIMED_OUT, "last enqueued")
+_WATCHDOG = (TIMED_OUT, "last enqueued", "Last enqueued")
 _SAME = (
     "[E ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
 )
@@ -273,7 +273,8 @@ _GAVE_UP = (
     "Some NCCL operations have failed or timed out",
     "NCCL communicator was aborted",
     "To avoid data inconsistency, we are taking the entire process down",
-    "Timed out waiting",
+    "ms for recv operation to complete",
+    "ms for send operation to complete",
     "failure detected by watchdog",
     "Received a dump signal",
     "Heartbeat monitor timed out",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence
-from ncclprobe.checks.log.lines import demoted, warned
+from ncclprobe.checks.log.lines import demoted, failed, warned
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
@@ -57,8 +57,9 @@ _PROXY = (
 @cause(
     signs=_PROXY,
     bad=lambda: [
-        "n1:7:9 [0] proxy.cc:9 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 6",
-        "n1:7:9 [0] proxy.cc:1100 NCCL WARN Socket recv failed while polling for opId=0x7f10",
+        "n1:7:9 [0] proxy.cc:9 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 6\n"
+        "n1:7:9 [0] proxy.cc:1100 NCCL WARN Socket recv failed while polling for opId=0x7f10\n"
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited or there was a",
     ],
     good=lambda: ["n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0"],
 )
@@ -69,7 +70,7 @@ def proxy_failed(log: JobLog) -> Iterator[Finding]:
     Why: the proxy connects and moves data for a rank; it repeats what the network or a peer returned to it.
     Fix: look at the first NCCL WARN line of this host, and of the peer that it names.
     """
-    for event in log.having(*_PROXY):
+    for event in log.having(*_PROXY) if failed(log) else ():
         if not demoted(event) and event.host:
             rank = number(between(event.text, "from rank ")) or number(between(event.text, "Call to rank "))
             yield consequence(log, event, "NCCL's proxy failed", peers=() if rank is None else (rank,))

@@ -14,11 +14,14 @@ _NOT_OWN = (
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA ", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM",
     "onitoredBarrier", "between collectives", "ddress already in use", "Name or service", "name resolution",
-    "Too many open files", "shared memory", "received signal", "collective", "No space left", "DDP expects same model",
-    "store", "Store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "Permission denied",
+    "Too many open files", "shared memory", "received signal", "collective", "DDP expects same model", "torch_shm",
+    "store", "Store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML",
     "RayTaskError", "ActorDiedError", "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
+_OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
+"""Of the program's own environment, or of its own connections to somewhere else."""
+_IGNORED = "Exception ignored in"
 _LAST_LINES = 60
 
 
@@ -26,9 +29,26 @@ def _own_exceptions(log: JobLog) -> Iterator[LogEvent]:
     """Yield exceptions that a rank's own program raised, and that ended it."""
     failure = failed(log) or any(event.level == "ROOT CAUSE" for event in log.events)
     for event in log.events:
-        own = event.level == "EXCEPTION" and not any(text in event.text for text in _NOT_OWN)
-        if own and (failure or event.line > log.streams[event.stream].nlines - _LAST_LINES):
+        if not _is_own(event) or _ignored(log, event):
+            continue
+        if failure or event.line > log.streams[event.stream].nlines - _LAST_LINES:
             yield event
+
+
+def _ignored(log: JobLog, event: LogEvent) -> bool:
+    """Return whether Python says shortly before that it ignores the exception: at the end of a process it may."""
+    return any(
+        other.stream == event.stream and 0 <= event.line - other.line <= _LAST_LINES for other in log.having(_IGNORED)
+    )
+
+
+def _is_own(event: LogEvent) -> bool:
+    """Return whether a line is an exception, with its traceback or in torchrun's summary, of the program itself."""
+    summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
+    if event.level != "EXCEPTION" and not summary:
+        return False
+    foreign = any(text in event.text for text in _NOT_OWN)
+    return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 
 def _roots(log: JobLog) -> set[int]:
@@ -38,10 +58,14 @@ def _roots(log: JobLog) -> set[int]:
 
 @cause(
     code="rank-crashed",
-    signs=("Traceback (most recent call last)",),
+    signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
-        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n"
+        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
+        '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
+        "  ValueError: batch 17 holds no tokens\n========\n",
     ],
     good=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
@@ -49,6 +73,8 @@ def _roots(log: JobLog) -> set[int]:
         "error\n",
         "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
         + "step: loss 2\n" * 200,
+        "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
     ],
 )
 def program_raised(log: JobLog) -> Iterator[Finding]:

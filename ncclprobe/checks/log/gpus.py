@@ -285,7 +285,7 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
 
 
 @cause(
-    signs=(*_PEERING, *CUDA_SIGNS),
+    signs=(*_PEERING, *CUDA_SIGNS, "No CUDA GPUs are available"),
     doctor="launch.container-split",
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
     bad=lambda: [
@@ -318,7 +318,9 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
         if event.place.startswith(("transport/p2p", "transport.cc")):
             codes = ("gpu-isolation", "p2p-broken-acs-iommu")
             yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
-    for event in cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected"):
+    unseen = ("No CUDA GPUs are available",)
+    ordinals = cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected")
+    for event in (*ordinals, *log.having(*unseen)):
         codes = ("gpu-isolation", "world-size-mismatch")
         yield said(log, event, "a rank does not see the GPU that it is to use", codes=codes, **JOB)
 

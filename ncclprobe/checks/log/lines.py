@@ -59,6 +59,14 @@ def warned(event: LogEvent) -> bool:
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
+_OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI")
+
+
+def of_the_job(event: LogEvent) -> bool:
+    """Return whether the line is of the ranks' own connections: programs also lose those to models and data."""
+    return bool(event.host and event.level == "WARN") or any(text in event.text for text in _OF_THE_JOB)
+
+
 def each(
     log: JobLog, signs: tuple[str, ...], message: str, *, but: tuple[str, ...] = (), **details: Any
 ) -> Iterator[Finding]:

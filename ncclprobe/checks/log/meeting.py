@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, demoted, each, failed, warned
+from ncclprobe.checks.log.lines import JOB, demoted, each, failed, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import waited
@@ -16,6 +16,7 @@ _UNRESOLVED = (
     "nodename nor servname provided",
     "Could not resolve hostname",
 )
+_ELSEWHERE = ("HTTP", "urllib", "huggingface", "wandb", "requests.", "s3.", "git ")
 _GAVE_UP = ("The client socket has failed to connect to", "The client socket has timed out", "socket.gaierror")
 
 
@@ -39,6 +40,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     good=lambda: [
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\nloss 2.1",
+        "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name resolution)",
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\n"
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
@@ -57,6 +59,8 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_UNRESOLVED):
         name = between(event.text, "network addresses of (", ",")
         final = "failed to connect to any" in event.text or not name
+        if any(text in event.text for text in _ELSEWHERE):
+            continue
         if demoted(event) or not (final or _given_up(log, event, name)):
             continue
         what = f"{name} does not resolve" if name else "a name does not resolve"
@@ -182,7 +186,7 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     address, open the port between the hosts, and look whether rank 0 has started at all.
     """
     for event in log.having(*_MASTER):
-        if any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
+        if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
@@ -336,5 +340,5 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     first rank.
     """
     for event in log.having(*_STORE):
-        if not demoted(event) and not warned(event):
+        if of_the_job(event) and not demoted(event) and not warned(event):
             yield consequence(log, event, "lost the store, or waited in it for another rank")

@@ -170,4 +170,4 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
         links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
-            yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=Severity.WARN, **JOB)
+            yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)

@@ -104,6 +104,8 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
 def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
+    if text[:1] in (" ", "\t", ">") and (inner := text.lstrip(" \t>")):  # quoted in a mail or an issue
+        return _shorter(replace(line, text=inner), habit) if inner[0] in "[({0123456789" else None
     if found := log_times.glog_at_start(text):
         when, level, place, length = found
         return replace(line, text=text[length:], time_s=_first(line.time_s, when), level=level, place=place)

@@ -12,7 +12,7 @@ from ncclprobe.facts.files import log_blocks, log_paragraphs, log_ranks
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
 from ncclprobe.facts.files.log_sieve import Sieve
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, replace
 
 NamedBytes = tuple[str, Iterable[bytes]]
 """A log: its name, and its bytes in blocks of any length."""
@@ -33,6 +33,8 @@ MOST_WANTED = 4096
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 40, 2000
+_CHARACTERS_EACH = 320
+"""Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
 
 
 class ReadLog(Struct):
@@ -76,6 +78,7 @@ class _Reading:
     def __init__(self, name: str, reader: Reader) -> None:
         self.log, self._reader = ReadLog(name), reader
         self._habit: Habit | None = None
+        self._nchars = 0
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
 
@@ -108,6 +111,9 @@ class _Reading:
     def _add(self, number: int, line: LogLine) -> None:
         if not line.text.strip():
             return
+        self._nchars += len(line.text)
+        if self._nchars > self._reader.most * _CHARACTERS_EACH:
+            line = replace(line, text=line.text[:_CHARACTERS_EACH])
         if len(self.log.events) < self._reader.most // 2:
             self.log.events.append(_event(number, line))
         else:  # the first of them and the last: a cause is the one or the other
