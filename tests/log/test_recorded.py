@@ -59,3 +59,12 @@ def test_flight_records_of_some_ranks_narrow_and_do_not_mislead(tmp_path: Path) 
     assert (found["code"], found["ranks"]) == ("collective-desync", [1, 2])
     (found,) = causes(folder, tmp_path, "fr_trace_rank_[023].gz")
     assert (found["code"], found["ranks"]) == ("collective-desync", [2])
+
+
+def test_a_dump_of_no_known_rank_is_said(tmp_path: Path) -> None:
+    nameless = tmp_path / "trace.gz"
+    nameless.write_bytes((FAILURES / "desync-other-operation" / "fr_trace_rank_0.gz").read_bytes())
+    report = tmp_path / "report.json"
+    assert explain.main([str(nameless), "--json", str(report), "-q"]) == 0
+    (found,) = json.loads(report.read_text())["not_understood"]
+    assert "whose rank is not known" in found["text"]

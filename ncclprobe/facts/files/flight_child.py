@@ -1,6 +1,6 @@
 """What runs in the child that takes flight-recorder dumps apart, and nowhere else.
 
-A dump is a pickle that somebody else wrote. It is read by C's Unpickler, which here finds no class and loads nothing
+A dump is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
 by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
 reason. The answer is a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason, in MessagePack.
 
