@@ -12,7 +12,7 @@ from ncclprobe.model.values import Struct, field, replace
 if TYPE_CHECKING:
     from ncclprobe.facts.files.log_reader import ReadLog
 
-MOST_EVENTS = 300_000
+MOST_EVENTS = 200_000
 """Of all logs together: each takes some 500 bytes."""
 MOST_RANKS = 1 << 20
 
