@@ -210,6 +210,7 @@ _SEGFAULT = (
     "stack smashing detected",
     "Floating point exception",
     "Illegal instruction",
+    "is killed by signal: Killed",
 )
 _DUMPED = ("Fatal Python error: Aborted",)
 
@@ -220,6 +221,7 @@ _DUMPED = ("Fatal Python error: Aborted",)
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "[rank1]: Fatal Python error: Segmentation fault",
+        "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
         "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
         "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)",
     ],

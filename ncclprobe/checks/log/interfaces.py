@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, warned
+from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, Used, failed_connection, used
 from ncclprobe.model.findings import Finding
@@ -29,7 +29,8 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
 
 def _unconnected(log: JobLog) -> bool:
     """Return whether a connection failed, so that a strange interface is why and not just strange."""
-    return any(event.level != "INFO" and not warned(event) for event in log.having(*_CUT_OFF))
+    lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
+    return any(event.level != "INFO" and not warned(event) for event in lines)
 
 
 @cause(
@@ -240,12 +241,11 @@ def gloo_interface(log: JobLog) -> Iterator[Finding]:
 
 
 _FALLBACK = ("Unable to resolve hostname to a (local) address",)
-_LOCAL = ("127.0.1.1", "127.0.0.1")
 
 
 @cause(
     code="dns-loopback",
-    signs=(*_FALLBACK, *_LOCAL),
+    signs=(*_FALLBACK, "127.0.1.1", "connectFullMesh failed"),
     doctor="launch.fqdn",
     bad=lambda: [
         "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
