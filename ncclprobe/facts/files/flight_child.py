@@ -137,11 +137,11 @@ class Columns:
         try:
             row = self._row(entry)
             self.timeouts_ms[row[0]] = _number(entry.get("timeout_ms"))
+            if not self.seq:
+                self.first_record = _number(entry.get("record_id"))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             self.left_out += 1
             return
-        if not self.seq:
-            self.first_record = _number(entry.get("record_id"))
         for column, value in zip(
             (self.group, self.call, self.stack, self.seq, self.state, self.created_ns, self.completed_ns),
             row,
