@@ -82,6 +82,8 @@ class _Reading:
         self.log, self._reader = ReadLog(name), reader
         self._habit: Habit | None = None
         self._nchars = 0
+        self._raised: set[int] = set()
+        """Lines that were read as the end of a traceback: none is told twice."""
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
         self._shapes: dict[bytes, bool] = {}
@@ -100,6 +102,8 @@ class _Reading:
             self.log.more += 1
             return
         number = chunk.line_of(begin)
+        if number in self._raised:
+            return
         several = [*cleaned(raw, self._habit or Habit())]
         for line in several:
             if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
@@ -108,6 +112,7 @@ class _Reading:
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 for at, said in log_paragraphs.paragraph(begins, line, following):
                     self._add(at, said)
+                    self._raised |= {at} if said.level == "EXCEPTION" else set()
 
     def _wanted(self, shape: bytes, raw: bytes) -> bool:
         """Return whether a check searches for the line; that none does for lines of its shape is remembered."""
