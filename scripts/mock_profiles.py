@@ -66,9 +66,11 @@ def no_uverbs(_overrides: dict[str, Any], tree: Path) -> None:
     shutil.rmtree(tree / "dev/infiniband")
 
 
-def no_hca(_overrides: dict[str, Any], tree: Path) -> None:
-    """Take one HCA off the bus."""
-    shutil.rmtree(tree / "sys/class/infiniband/mlx5_1")
+def another_model(_overrides: dict[str, Any], tree: Path) -> None:
+    """Name one GPU otherwise; the mock takes names from its profile alone."""
+    config = tree.with_name("config.yaml")
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace(f"- index: {GPU}\n", f"- index: {GPU}\n    name: NVIDIA H20\n"), encoding="utf-8")
 
 
 def port_down(overrides: dict[str, Any], tree: Path) -> None:
@@ -91,7 +93,7 @@ FAULTS: dict[str, tuple[str, Edit]] = {
     "a row that could not be remapped": ("gpu.remap", of_gpu(remapped_rows__failure_occurred=True)),
     "MIG on one": ("gpu.mig", of_gpu(mig__mode_current="enabled", mig__mode_pending="enabled")),
     "MIG after the next reset": ("gpu.mig", of_gpu(mig__mode_pending="enabled")),
-    "another model": ("gpu.model", of_gpu(name="NVIDIA A100-PCIE-40GB")),
+    "another model": ("gpu.model", another_model),
     "compute mode prohibited": ("gpu.compute-mode", of_gpu(compute_mode="prohibited")),
     "persistence mode off on one": ("gpu.persistence", of_gpu(persistence_mode="disabled")),
     "8 of 16 lanes": ("pci.gpu-width", of_gpu(pcie__current_link_width=8)),
@@ -109,7 +111,6 @@ FAULTS: dict[str, tuple[str, Edit]] = {
     "a port on one lane": ("ib.rate", of_port("rate", "100 Gb/sec (1X NDR)")),
     "a port at half rate": ("ib.rate", of_port("rate", "50 Gb/sec (4X QDR)")),
     "no /dev/infiniband": ("ib.perm", no_uverbs),
-    "an HCA gone": ("ib.gpu-near", no_hca),
 }
 
 
@@ -128,7 +129,17 @@ def _capture(mock: Path, profile: str, edit: Edit | None, folder: Path, path: Pa
     source, tree, config = mock / "profiles" / f"{profile}.yaml", folder / "tree", folder / "config.yaml"
     overrides: dict[str, Any] = {}
     shutil.copyfile(source, config)
-    ib = [str(mock / "bin/mock-ib"), "-config", str(source), "-gpu-count", "8", "-node-name", "n0", "-render-only"]
+    gpus = source.read_text(encoding="utf-8").partition("\ndevices:")[2].count("- index:")
+    ib = [
+        str(mock / "bin/mock-ib"),
+        "-config",
+        str(source),
+        "-gpu-count",
+        str(gpus),
+        "-node-name",
+        "n0",
+        "-render-only",
+    ]
     _quiet([*ib, "-ib-root", str(tree)])
     _quiet([str(mock / "bin/render-pci-sysfs"), "-config", str(source), "-output", str(tree)])
     if edit:
@@ -140,7 +151,8 @@ def _capture(mock: Path, profile: str, edit: Edit | None, folder: Path, path: Pa
         "MOCK_NVML_CONFIG": str(config),
         "MOCK_IB": "sysfs",
         **dict.fromkeys(("MOCK_IB_ROOT", "MOCK_PCI_ROOT"), str(tree)),
-        **{"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"},
+        **{"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(gpus)},
+        "WORLD_SIZE": str(2 * gpus),
         **{"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2"},
     }
     _quiet([sys.executable, "-m", "ncclprobe", "capture", "-o", str(path)], env={**os.environ, **seen})
@@ -202,10 +214,14 @@ def page(seen: dict[str, dict[str, Found]], control: dict[str, Found]) -> str:
         "# NVIDIA's mock machines, with one fault each",
         "",
         "`scripts/mock_profiles.py`: the doctor on the profiles of NVIDIA's own mock of NVML, InfiniBand sysfs and PCI",
-        "sysfs (github.com/NVIDIA/k8s-test-infra, Apache-2.0, built with Go), as rank 0 of two nodes with eight ranks",
-        f"each. {hits} of {sum(map(len, seen.values()))} were named by the check foretold. A cell says what the fault",
-        "adds to what is found without it: the severity by the check foretold, and then other checks. n/a: the profile",
-        "has no such thing. The mock shows no kernel log, no links of a PCI device and no interface of an HCA.",
+        "sysfs (github.com/NVIDIA/k8s-test-infra, Apache-2.0, built with Go), as rank 0 of two nodes with a rank for",
+        f"each GPU. {hits} of {sum(map(len, seen.values()))} were named by the check foretold. A cell says what the",
+        "fault adds to what is found without it: the severity by the check foretold, then other checks. n/a: the",
+        "profile has no such thing. The mock shows no kernel log, no links of a PCI device and no interface of an HCA.",
+        "",
+        "Where the answer is no: the machine of this run is a virtual one, where the most that a slot allows is the",
+        "hypervisor's choice, a note; and on Grace memory in use is none either, for Linux keeps files in the GPUs'.",
+        "The mock's B200 has no NVLinks on purpose, which nvl.links says without a fault, for the product has 18.",
         "",
         "Without a fault, above a note (this machine has two processors and a torch without CUDA):",
         "",

@@ -15,7 +15,7 @@ from ncclprobe.localise.clocks import Clocks, clocks
 from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.timeline import not_understood, ranks, timeline
 from ncclprobe.model.causes import Cause
-from ncclprobe.model.findings import Verdict
+from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job
 
@@ -35,14 +35,24 @@ def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explaine
     found = _causes(verdicts, checks, {})
     said = [f.occurrence for verdict in verdicts for f in verdict.findings if f.occurrence]
     return Explained(
-        tuple(each.code for each in found if each.confidence != "unknown"),
-        tuple(each.id for each in found if each.confidence == "unknown"),
+        tuple(each.code for each in found if each.confidence == "named" and each.severity is Severity.FAIL),
+        tuple(each.id for each in found if each.confidence != "named"),
         frozenset((each.stream, each.line) for each in said),
     )
 
 
 def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mapping[str, float]) -> tuple[Cause, ...]:
     return causes(verdicts, {check.id: check.cause for check in checks if check.cause}, ahead_s)
+
+
+def conclusion(found: Sequence[Cause], verdicts: Sequence[Verdict]) -> tuple[Status, ExitCode]:
+    """Return the status, and the code for ``--exit-code``: of a cause that is named, and of a failure without one."""
+    named = {each.severity for each in found if each.confidence == "named"}
+    if named:
+        return Status.FAIL if Severity.FAIL in named else Status.WARN, ExitCode.FAIL
+    if found or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
+        return Status.UNKNOWN, ExitCode.INCONCLUSIVE
+    return Status.PASS, ExitCode.OK
 
 
 def notes(left: LeftBehind) -> tuple[str, ...]:

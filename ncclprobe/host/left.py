@@ -3,6 +3,7 @@
 They are read from their beginning to their end in blocks, never whole.
 """
 
+import codecs
 import glob
 import importlib
 import os
@@ -30,6 +31,7 @@ PIPE_S = 60
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
 _LONGEST_MAGIC = 8
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ZSTD = (("compression.zstd", "open"), ("zstandard", "open"), ("pyzstd", "open"))
 _BROKEN = (EOFError, OSError, ValueError)
 
@@ -116,9 +118,10 @@ class Blocks:
                 if kind:
                     yield from self._inflated(raw, kind)
                     return
+                decoder = codecs.getincrementaldecoder("utf-16")("replace") if first.startswith(_UTF_16) else None
                 while block := raw.read(BLOCK):
                     self.nbytes += len(block)
-                    yield block
+                    yield decoder.decode(block).encode() if decoder else block
         except OSError as error:
             if not self.nbytes:
                 raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None

@@ -40,6 +40,16 @@ class Meaning(Struct, frozen=True):
         return self.occurrence.codes or ((self.rule.code,) if self.rule.code else ())
 
     @property
+    def can_explain(self) -> bool:
+        """Return whether others may follow from it: a cause, and not one that makes a job slow but ends none."""
+        return self.confidence == "narrowed" or (bool(self.codes) and self.finding.severity is Severity.FAIL)
+
+    @property
+    def weight(self) -> tuple[int, bool]:
+        """Return what sorts causes that explain as much: a named one before a narrowed one."""
+        return _CONFIDENCES.index(self.confidence), self.finding.severity is not Severity.FAIL
+
+    @property
     def confidence(self) -> CauseConfidence:
         """Return how far the line itself says why."""
         return "narrowed" if len(self.codes) > 1 else "named" if self.codes else "unknown"
@@ -62,12 +72,13 @@ def causes(
         root = _root(number, heads)
         (groups if root == number else echoes).setdefault(_key(found[root]), []).append(each)
     made = [_cause(group, echoes.get(key, [])) for key, group in groups.items()]
-    severe = {key: any(each.finding.severity is Severity.FAIL for each in group) for key, group in groups.items()}
-    ranked = sorted(
-        zip(made, groups, strict=True),
-        key=lambda each: (_CONFIDENCES.index(each[0].confidence), not severe[each[1]], -len(echoes.get(each[1], ()))),
-    )
-    return tuple(each for each, _ in ranked)
+    return tuple(sorted(made, key=lambda each: (_standing(each), -sum(c.count for c in each.consequences))))
+
+
+def _standing(cause: Cause) -> int:
+    """Return the place of a cause: what is merely slow comes after all that failed, even for reasons not known."""
+    slow = cause.confidence == "named" and cause.severity is not Severity.FAIL
+    return len(_CONFIDENCES) if slow else _CONFIDENCES.index(cause.confidence)
 
 
 class _Causes:
@@ -75,7 +86,7 @@ class _Causes:
 
     def __init__(self, found: Sequence[Meaning], clocks: Mapping[str, float]) -> None:
         self._found, self._clocks = found, clocks
-        self._all = [number for number, each in enumerate(found) if each.codes]
+        self._all = sorted((n for n, each in enumerate(found) if each.can_explain), key=lambda n: found[n].weight)
         self._ranks: dict[int, list[int]] = {}
         self._hosts: dict[str, list[int]] = {}
         self._comms: dict[str, list[int]] = {}
@@ -182,6 +193,7 @@ def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
         id=head.id,
         confidence=head.confidence,
         message=finding.message,
+        severity=finding.severity,
         ranks=_ranks(group),
         nodes=_nodes(group),
         evidence=_evidence(ordered),

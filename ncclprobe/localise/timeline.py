@@ -1,5 +1,6 @@
 """Who said what when: the moments of a failed job, what became of each rank, and lines that no check knows."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.files.flight_records import FlightRecords
@@ -19,23 +20,46 @@ _EMPTY = JobLog((), ())
 def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[str, float]) -> tuple[Moment, ...]:
     """Return the lines that findings rest on, and the last line of each rank, in the order of their times.
 
-    `ahead_s`: by how much each host's clock is ahead; the times given are without it.
+    A line without a time stands where the lines of its log do that have one; in a log without any, a finding comes
+    first and a last line last. `ahead_s`: by how much each host's clock is ahead; the times given are without it.
     """
-    found: dict[Evidence, tuple[tuple[int, int], Moment]] = {}
+    log = log or _EMPTY
+    placed: dict[Evidence, tuple[tuple[float, int, int], Moment]] = {}
+    known = _times(log)
     for verdict in verdicts:
         for finding in verdict.findings:
             if (o := finding.occurrence) and finding.evidence:
-                moment = Moment(_when(o, ahead_s), next(iter(o.ranks), None), next(iter(o.hosts), ""), finding.message,
-                                finding.evidence[0], verdict.id)  # fmt: skip
-                found.setdefault(finding.evidence[0], ((o.stream, o.line), moment))
-    for each in (log or _EMPTY).ranks.values():
-        if log and (last := each.last):
+                who, host = next(iter(o.ranks), None), next(iter(o.hosts), "")
+                moment = Moment(_when(o, ahead_s), who, host, finding.message, finding.evidence[0], verdict.id)
+                placed.setdefault(moment.evidence, (_place(known, moment, o.stream, o.line), moment))
+    for each in log.ranks.values():
+        if last := each.last:
             when = None if last.time_s is None else last.time_s - ahead_s.get(last.host, 0.0)
             moment = Moment(when, each.rank, each.host, "its last line", _evidence(log, last))
-            found.setdefault(moment.evidence, ((last.stream, last.line), moment))
-    moments = [moment for _, moment in sorted(found.values(), key=lambda each: each[0])]
-    moments.sort(key=lambda moment: float("inf") if moment.time_s is None else moment.time_s)
-    return tuple(moments[:MOST_MOMENTS])
+            placed.setdefault(moment.evidence, (_place(known, moment, last.stream, last.line), moment))
+    return tuple(moment for _, moment in sorted(placed.values(), key=lambda each: each[0])[:MOST_MOMENTS])
+
+
+def _times(log: JobLog) -> Mapping[int, list[tuple[int, float]]]:
+    """Return line and time of the events of each log that have one."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for event in log.events:
+        if event.time_s is not None:
+            found.setdefault(event.stream, []).append((event.line, event.time_s))
+    return found
+
+
+def _place(
+    known: Mapping[int, list[tuple[int, float]]], moment: Moment, stream: int, line: int
+) -> tuple[float, int, int]:
+    """Return what sorts a moment: its time, else that of the line before it in its log, else of the one after."""
+    if moment.time_s is not None:
+        return moment.time_s, stream, line
+    timed = known.get(stream, [])
+    at = bisect_right(timed, (line, float("inf")))
+    if timed:
+        return timed[at - 1 if at else 0][1], stream, line
+    return float("-inf") if moment.id else float("inf"), stream, line
 
 
 def _when(o: Occurrence, ahead_s: Mapping[str, float]) -> float | None:

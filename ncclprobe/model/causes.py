@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ncclprobe.model.findings import Action, Blame, Evidence
+from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.values import Struct
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
@@ -21,7 +21,8 @@ class Consequence(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Why a job failed. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown`` where no line says it.
+    """Why a job failed, or (severity WARN) was slow. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown``
+    where no line says it.
 
     `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
     those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does. `checked`:
@@ -33,6 +34,7 @@ class Cause(Struct, frozen=True):
     id: str
     confidence: CauseConfidence
     message: str
+    severity: Severity = Severity.FAIL
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()

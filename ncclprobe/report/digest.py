@@ -126,7 +126,9 @@ def _headline(report: Report) -> str:
     blind = [gap for gap in gaps(report) if gap.required]
     missing = [f"{folded(report.missing_nodes)} not heard of"] if report.missing_nodes else []
     if report.status in (Status.FAIL, Status.WARN) and wrong:
-        worst = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
+        worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more

@@ -133,6 +133,8 @@ def test_the_caller_is_the_programs_own_frame() -> None:
     assert caller((torch, library, own)) == own
     assert caller((torch, library)) == library
     assert caller((torch,)) == torch
+    elsewhere = FlightFrame("all_reduce", "/opt/site/torch/distributed/distributed_c10d.py", 1)
+    assert caller((FlightFrame("wrapper", "/opt/site/typing_extensions.py", 4), elsewhere, own)) == own
     assert caller(()) is None
 
 

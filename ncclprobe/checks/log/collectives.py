@@ -1,4 +1,4 @@
-"""Collectives that ranks did not make alike, or not in time: watchdogs, desync reports, messages of another size."""
+"""Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
 from collections.abc import Iterator
 
@@ -50,6 +50,7 @@ def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]
     signs=_WATCHDOG,
     bad=lambda: [
         _timeout(0) + _timeout(1, op="_ALLGATHER_BASE"),
+        (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
         _timeout(0, n=1024) + _timeout(1, n=512),
         _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8),
     ],

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.interfaces import _CONTAINER, _TUNNEL
 from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import FailedConnection, failed_connection
+from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, FailedConnection, failed_connection
 from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
@@ -28,7 +27,7 @@ def _nccls(event: LogEvent) -> bool:
 def _explained(peer: str) -> bool:
     """Return whether the address itself says what is wrong: loopback, or a scope on a strange interface."""
     scope = peer.partition("%")[2]
-    return peer.startswith(("127.", "::1")) or (bool(scope) and scope.startswith((*_CONTAINER, *_TUNNEL)))
+    return peer.startswith(("127.", "::1")) or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))
 
 
 @cause(
@@ -113,6 +112,7 @@ _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh 
         "dns-loopback",
         "gloo-iface",
         "rank-crashed",
+        "world-size-mismatch",
     ),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.9.0.2<40211> failed : "

@@ -83,7 +83,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     Right: No rank's program raised an exception of its own.
     Why: one rank that ends by itself leaves the others in a collective that it will never join; they say so minutes
     later, and louder.
-    Fix: correct what the exception says on that rank; its frame stands beside it.
+    Fix: correct what the exception says on that rank; its frame stands in the same line.
     """
     found = list(_own_exceptions(log))
     roots = _roots(log)
@@ -210,6 +210,7 @@ _SEGFAULT = (
     "stack smashing detected",
     "Floating point exception",
     "Illegal instruction",
+    "is killed by signal: Killed",
 )
 _DUMPED = ("Fatal Python error: Aborted",)
 
@@ -220,6 +221,7 @@ _DUMPED = ("Fatal Python error: Aborted",)
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "[rank1]: Fatal Python error: Segmentation fault",
+        "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
         "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
         "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)",
     ],

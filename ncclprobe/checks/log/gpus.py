@@ -352,7 +352,7 @@ def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
 
 @cause(
     code="wsl-unsupported",
-    signs=("microsoft", "WSL", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
+    signs=("microsoft-standard", "WSL2", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
     doctor="gpu.p2p",
     bad=lambda: [
         "Linux box 5.15.167.4-microsoft-standard-WSL2\n"

@@ -29,5 +29,37 @@ HARMLESS = (
     "FutureWarning",
     "UserWarning",
     "DeprecationWarning",
+    # NCCL's own warnings after which it goes on, 2.4 to 2.30
+    "Failed to open libibverbs.so",  # a machine without RDMA; a warning until 2.10
+    "Call to bind failed",  # of the RAS port that another job has; elsewhere log.port-taken speaks of it
+    "client reregistration",  # the subnet manager asks ports to register again
+    "async event : port active",
+    "async event: port active",
+    "async event : SM change",
+    "async event: SM change",
+    "wrong magic",  # a stranger connected; NCCL waits for the next connection
+    "User asked for a m",  # channels out of bounds: NCCL takes the nearest number
+    "is too big. Limiting value to",
+    "cap it to",
+    "set both to",
+    "is not a valid value",
+    "is being ignored because it is not a power of 2",
+    "NCCL_SOCKET_NTHREADS is greater than the maximum",
+    "No NVML device handle. Skipping nvlink detection",
+    "not dumping topology",
+    "Continue without profiler",
+    "CollNet is not supported or fails to initialize",
+    "Cannot initialize CollNet, using",
+    "CollNet currently only supports",
+    # torch's at W
+    "The client socket has failed to connect to",
+    "network addresses of (",
+    "The server socket has failed to bind",
+    "as device used by this process is currently unknown",
+    'Failed to check the "should dump" flag',  # rank 0, which keeps the store, ended first
+    "recvVector failed on",
+    "recvValue failed on",
+    "recvValueWithTimeout failed on",
+    "sendBytes failed on",
 )
 """Texts of such lines. They are counted nowhere; where one of them matters after all, a check says so by itself."""

@@ -72,19 +72,20 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, message, codes=("ib-link-error", "ib-no-path", "rank-crashed"), **RETEST)
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
+    one_peer = len({each.peer for _, each in events}) == 1 and len({event.host for event, _ in events}) > 2
     for event, found in events:
-        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
+        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, one_peer)
         details = {**RETEST, "codes": left}
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
 
 
-def _of_unanswered(found: Completion, events: list[tuple[LogEvent, Completion]]) -> tuple[str, ...]:
-    """Return what an unanswered message can be, the likelier first: its GIDs, and what all such lines share."""
+def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
+    """Return what an unanswered message can be, the likelier first: by its GIDs, and whether all name one peer."""
     if types_differ(found.local_gid, found.remote_gid):
         return ("ib-gid", "ib-no-path", "ib-link-error")
     if rails_differ(found.local_gid, found.remote_gid):
         return ("ib-cross-rail", "ib-no-path", "ib-link-error")
-    if len({event.host for event, _ in events}) > 2 and len({each.peer for _, each in events}) == 1:
+    if one_peer:
         return ("rank-crashed", "ib-link-error", "ib-no-path")
     return ("ib-link-error", "ib-no-path", "rank-crashed")
 

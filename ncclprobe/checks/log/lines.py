@@ -27,8 +27,6 @@ FAILED = (
     "exceeded retries",
     "Connection closed by remote peer",
     "Got completion",
-    "Connect to ",
-    "connect to ",
     "ChildFailedError",
     "DistBackendError",
     "DistNetworkError",
@@ -46,7 +44,8 @@ with different settings, is a cause only in a log that holds one of them.
 
 def failed(log: JobLog) -> bool:
     """Return whether a line of the job says that something failed."""
-    return any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
+    said_so = any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
+    return said_so or any(event.host and event.level == "WARN" for event in log.having("onnect to "))
 
 
 def demoted(event: LogEvent) -> bool:
@@ -63,7 +62,7 @@ _OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "Runtime
 
 
 def of_the_job(event: LogEvent) -> bool:
-    """Return whether the line is of the ranks' own connections: programs also lose those to stores of models and data."""
+    """Return whether the line is of the ranks' own connections: programs also lose those to models and data."""
     return bool(event.host and event.level == "WARN") or any(text in event.text for text in _OF_THE_JOB)
 
 

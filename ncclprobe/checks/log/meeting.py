@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, demoted, each, failed, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import waited
 from ncclprobe.model.findings import Finding
@@ -40,7 +41,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     good=lambda: [
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\nloss 2.1",
-        "WARNING urllib3: Retrying: HTTPSConnection(host='hub'): Failed to resolve (Temporary failure in name resolution)",
+        "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name resolution)",
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\n"
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
@@ -210,13 +211,11 @@ def _of_ipv6_alone(event: LogEvent) -> bool:
 
 
 _MAGIC = ("wrong magic", "wrong type", "wrong socket type")
-_TRUNCATED = ("Message truncated : received",)
-_MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
 
 
 @cause(
     code="foreign-connection",
-    signs=(*_MAGIC, *_TRUNCATED),
+    signs=(*_MAGIC, MET_WITH),
     doctor="launch.port-flooded",
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketFinalizeAccept: wrong type 3 != 4",
@@ -240,11 +239,10 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
     own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
     """
     failure = failed(log)
-    for event in log.having(*_MAGIC, *_TRUNCATED):
-        received = number(between(event.text, "truncated : received "))
-        strange = (received or 0) > _MOST_STRUCT or (received or 0) < 0
-        wrong = received is None and ("wrong type" in event.text or failure)
-        if not demoted(event) and (strange or wrong):
+    for event in log.having(*_MAGIC, MET_WITH):
+        wrong = "wrong type" in event.text or "wrong socket type" in event.text
+        strange = stranger_length(event.text) if MET_WITH in event.text else wrong or failure
+        if not demoted(event) and strange:
             yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
 
 

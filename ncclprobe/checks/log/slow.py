@@ -1,4 +1,4 @@
-"""Jobs that run and are slow: sockets beside RDMA, no GPUDirect, NVLS left out, another topology than there is."""
+"""Jobs that run and are slow: sockets instead of RDMA, no GPUDirect, NVLS left out, another topology than there is."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
         "n1:7:7 [0] NCCL INFO Using network IB",
     ],
 )
-def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
+def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     """NCCL uses sockets although the host has RDMA.
 
     Right: NCCL uses RDMA wherever the host has it.
@@ -170,4 +170,4 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
         links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
-            yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=Severity.WARN, **JOB)
+            yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)

@@ -145,8 +145,8 @@ def _placed(fabric: Fabric, settings: Settings | None) -> dict[tuple[str, int], 
 def _dark(dark: dict[str, Port], lit: int) -> Finding:
     """Return a finding on the port that is down on these nodes and up on `lit` others."""
     port = next(iter(dark.values()))
-    nodes, alike = tuple(dark), len({(p.state, p.physical) for p in dark.values()}) == 1
-    what = f"{port.state}/{port.physical}" if alike and isinstance(port.physical, str) else str(port.state)
+    nodes, same = tuple(dark), len({(p.state, p.physical) for p in dark.values()}) == 1
+    what = f"{port.state}/{port.physical}" if same and isinstance(port.physical, str) else str(port.state)
     message = f"is {what}, and ACTIVE on {'the other node' if lit == 1 else f'{lit} other nodes'}"
     tell = fail if lit > len(dark) else warn
     evidence = f"/sys/class/infiniband/{port.device}/ports/{port.number}/state"

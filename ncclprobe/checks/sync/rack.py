@@ -35,9 +35,11 @@ _UNSEEN: Every[Imex | Absent] = Every({"n0": Absent("not here"), "n1": Absent("n
 
 
 @applies
-def several_trays(gpus: Every[Gpus], job: Job) -> bool:
+def several_trays(gpus: Every[Gpus | Absent], job: Job) -> bool:
     """to jobs on GPUs, where the NVLinks of several nodes lead to other machines (MNNVL)."""
-    return job.backend == "nccl" and sum(bool(_domains(each)) for _, each in gpus.items()) > 1
+    return (
+        job.backend == "nccl" and sum(isinstance(each, Gpus) and bool(_domains(each)) for _, each in gpus.items()) > 1
+    )
 
 
 def _domains(gpus: Gpus) -> frozenset[tuple[str, int]]:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env.uniform import roce_fleet
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind
 from ncclprobe.checks.sync.counts import DGXS, H100S
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.roce_qos import RoceMarks, RoceQos
 from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.fleet import Every, vote
-from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 
 _HIDDEN = Absent("the driver does not show it", "Missing")
@@ -21,6 +19,13 @@ _NODE = RoceQos({f"mlx5_{n}:1": _SET for n in range(2)})
 _UNSET = RoceQos({name: replace(_SET, slows=()) for name in _NODE.ports})
 _OTHER = RoceQos({name: replace(_SET, traffic_class="") for name in _NODE.ports})
 _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE.ports})
+
+
+@applies
+def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
+    """to jobs on GPUs, where the driver of several nodes shows how RoCE ports mark their traffic (MLNX_OFED, DOCA)."""
+    told = [isinstance(each, RoceQos) and any(map(_told, each.ports.values())) for _, each in marks.items()]
+    return job.backend == "nccl" and sum(told) > 1
 
 
 @check(
@@ -34,20 +39,18 @@ _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE
         (Every({"n0": _NODE, "n1": _NODE}), DGXS, H100S),
         (Every({"n0": _NODE, "n1": _NODE, "n2": _NOTHING}), DGXS, H100S),
     ],
-    applies=roce_fleet,
+    applies=marks_shown,
 )
 def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
     """RoCE ports of nodes of one kind mark or slow their traffic differently.
 
-    Right: RoCE ports of nodes of one kind mark and slow their traffic alike.
+    Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
     Why: switches queue and pause by what the packets are marked with: a node whose traffic class is another is dropped
     where the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
     Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
     --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
     """
     known = {node: each for node, each in marks.items() if any(map(_told, each.ports.values()))}
-    if not known:
-        raise Unlearned("the driver shows neither traffic class nor ECN of any RoCE port (MLNX_OFED and DOCA do)")
     for part in of_one_kind(known, kinds(machines, gpus)):
         for name in dict.fromkeys(name for each in part.values() for name in each.ports):
             here = {node: each.ports[name] for node, each in part.items() if name in each.ports}

@@ -12,7 +12,7 @@ from ncclprobe.model.values import Struct, field, replace
 if TYPE_CHECKING:
     from ncclprobe.facts.files.log_reader import ReadLog
 
-MOST_EVENTS = 300_000
+MOST_EVENTS = 200_000
 """Of all logs together: each takes some 500 bytes."""
 MOST_RANKS = 1 << 20
 
@@ -36,10 +36,13 @@ class _Known(Struct):
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     locals: dict[tuple[int, int], int] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
     year_of: float = 0.0
 
     def learn(self, event: LogEvent) -> None:
         """Learn what one line says of its process."""
+        if event.host:
+            self.hosts.add(event.host)
         if event.host and (found := _INIT.search(event.text)):
             rank, size = int(found[1]), int(found[2])
             for stream in (event.stream, _EVERY_LOG):
@@ -56,6 +59,11 @@ class _Known(Struct):
             self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
         if event.time_s is not None and names_year(event.time_s):
             self.year_of = max(self.year_of, event.time_s)
+
+    @property
+    def one_node(self) -> bool:
+        """Return whether ranks on their node are those of the job: no second host is named."""
+        return len(self.hosts) <= 1
 
     def rank_of(self, event: LogEvent) -> int | None:
         """Return the rank of the process that wrote a line, by its own log or by any."""
@@ -100,18 +108,18 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     ranks = {e.rank for e in events if e.rank is not None}
     ranks |= {rank for event in events if event.pid is not None and (rank := known.rank_of(event)) is not None}
     locals_ = {e.local_rank for e in events if e.local_rank is not None}
-    named = _rank_of_name(log.name)
+    named = _rank_of_name(log.name, known.one_node)
     rank = next(iter(ranks)) if len(ranks) == 1 and len(locals_) <= 1 else named if not ranks else None
     hosts = {e.host for e in events if e.host}
     host, pid = next(iter(processes)) if len(processes) == 1 else (next(iter(hosts)) if len(hosts) == 1 else "", None)
     return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
 
 
-def _rank_of_name(name: str) -> int | None:
+def _rank_of_name(name: str, one_node: bool) -> int | None:
     """Return the rank in a file's name, such as ``rank_3.log`` or ``logs/rank3/out``; torchrun's folders hold local
     ranks, which are global ones only where there is one node.
     """
-    found = [*_OF_NAME.finditer(name[-512:].lower())]
+    found = [*_OF_NAME.finditer(name[-512:].lower())] or ([*_LOCAL_OF_NAME.finditer(name[-512:])] if one_node else [])
     return int(found[-1][1]) if found else None
 
 
@@ -120,6 +128,8 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     rank = event.rank
     if rank is None and event.local_rank is not None:
         rank = known.locals.get((event.stream, event.local_rank))
+        if rank is None and known.one_node:
+            rank = event.local_rank
     if rank is None and event.pid is not None:
         rank = known.rank_of(event)
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):

@@ -62,10 +62,10 @@ def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]
         return round(_LEFT + (_WIDTH - _LEFT - 20) * (at - low) / (high - low), 1)
 
     first = {str(each) for cause in report.causes[:1] for each in cause.evidence}
-    lanes = [
-        _lane(name, row, [(across(n, m), m) for n, m in by_lane[name]], first)
-        for row, name in enumerate(names[:MOST_LANES])
-    ]
+    drawn = sorted(
+        names[:MOST_LANES], key=lambda name: (by_lane[name][0][1].rank is None, by_lane[name][0][1].rank or 0)
+    )
+    lanes = [_lane(name, row, [(across(n, m), m) for n, m in by_lane[name]], first) for row, name in enumerate(drawn)]
     cause = [across(n, m) for n, m in enumerate(report.timeline) if str(m.evidence) in first]
     scale = f"Seconds since {_clock(low)} UTC." if timed else "In the order of the lines: not all of them have a time."
     steps = [low + (high - low) * part / 5 for part in range(6)] if timed else []
