@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import __version__
+from ncclprobe import __version__, interrupt
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
@@ -79,15 +79,13 @@ def _guarded(argv: list[str]) -> int:
     except KeyboardInterrupt as interrupted:
         number = getattr(interrupted, "number", signal.SIGINT)
         return _say("interrupted; nothing was judged", 128 + number)
+    except MemoryError:
+        return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
-    except MemoryError:
-        return _say(
-            "this process may take no more memory; nothing was judged: raise `ulimit -v`", ExitCode.INCONCLUSIVE
-        )
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
 

@@ -76,6 +76,20 @@ DATA_PATHS, LISTED_ENTRIES = 16, 10_000
 """Paths of --path, and entries of one folder that are listed: every node asks the same file server."""
 SHARD_BYTES = 1 << 20
 """Of a file of ours that is read back."""
+ELF_VERSIONS, ELF_CONTENT_BYTES = 4096, 64 << 20
+"""Versions of symbols of a library, and bytes of its symbols, their names and its constants: NCCL's are below 1 MiB."""
+ELF_TEXTS, ELF_TEXT = 16, 64
+"""Texts that are looked for among a library's constants, and characters of one."""
+NEEDED_LIBRARIES = 64
+"""Libraries that one needs itself."""
+IMEX_NODES = 4096
+"""Addresses of an IMEX domain, of which racks have 18 or 36."""
+CODE_FILES, CODE_FOLDERS, CODE_BYTES, CODE_FILE_BYTES = 50_000, 20_000, 1 << 30, 8 << 20
+"""Of what --code looks at: files, folders, bytes in all and of one file."""
+GIT_REF, GIT_REFS_BYTES = 4096, 16 << 20
+"""Characters of a reference of git's, and of the file of packed ones."""
+DISTRIBUTIONS = 5000
+"""Installed packages of one interpreter."""
 SHM_SEGMENTS = 64
 """Of NCCL's segments in /dev/shm that are looked at one by one."""
 IMEX_CHANNELS = 16

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Sequence
     from types import FrameType
-    from typing import Any, NoReturn
+    from typing import NoReturn
 else:
     import _signal as signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NO_MEMORY = "no memory is left to this process (raise ulimit -v, or the limit of its cgroup)"
+_INCONCLUSIVE = 3  # of model.findings.ExitCode, which takes too long to import here
+_LONGEST_S = 1e7  # of a --timeout that means anything; inf: there is none
 _CLEANING_S = 2.0
 """For removing what was made for the run. After it, or where the exception comes to nothing, the process ends."""
 
@@ -44,6 +47,7 @@ class _State:
 
 def take_over() -> None:
     """Let the signals of ENDING end this process quietly; those that are ignored (nohup) stay so. Main thread only."""
+    sys.unraisablehook = _say_what_matters
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _received)
@@ -83,6 +87,22 @@ def end_now(number: int) -> NoReturn:
     _exit(128 + number)
 
 
+def end_by(seconds: float) -> None:
+    """End this process, if it is a program, with exit code 3 after so many seconds, whatever keeps it.
+
+    The last resort: Python waits without a limit for a thread that had no memory to begin with. Main thread only.
+    """
+    if _State.raising and seconds < _LONGEST_S:
+        signal.signal(signal.SIGALRM, _out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"ncclprobe: --timeout ran out, and something kept this process; nothing was judged\n")
+    _exit(_INCONCLUSIVE)
+
+
 def _exit(code: int) -> NoReturn:
     for work in LAST:
         work()
@@ -93,11 +113,12 @@ def _received(number: int, _frame: FrameType | None) -> None:
     if _State.received or not _State.raising:
         end_now(_State.received or number)
     _State.received = number
-    sys.unraisablehook = _say_nothing  # the exception may come up in a callback, where Python only prints it
     signal.signal(signal.SIGALRM, _received)
     signal.setitimer(signal.ITIMER_REAL, _CLEANING_S)
     raise Interrupted(number)
 
 
-def _say_nothing(_what: Any) -> None:
-    return
+def _say_what_matters(what: sys.UnraisableHookArgs) -> None:
+    """Print what Python cannot raise, but for an interruption in a callback, and a thread without memory."""
+    if not _State.received and not issubclass(what.exc_type, MemoryError):
+        sys.__unraisablehook__(what)

@@ -6,6 +6,7 @@ import sys
 
 from ncclprobe import interrupt, run_clock
 
+_BROKEN, _INCONCLUSIVE = 1, 3  # of model.findings.ExitCode, which cannot be imported here
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -15,6 +16,16 @@ def program(*command: str) -> NoReturn:
     """Run the command line after the words `command`, and end this process with its exit code."""
     run_clock.begin()
     interrupt.take_over()
-    from ncclprobe.__main__ import main
-
+    try:
+        from ncclprobe.__main__ import main
+    except MemoryError:
+        _refuse(interrupt.NO_MEMORY, _INCONCLUSIVE)
+    except ImportError as error:
+        short = "annot allocate memory" in str(error) or "failed to map segment" in str(error)  # the loader's words
+        _refuse(interrupt.NO_MEMORY if short else f"cannot start: {error}", _INCONCLUSIVE if short else _BROKEN)
     interrupt.run(main, [*command, *sys.argv[1:]])
+
+
+def _refuse(why: str, code: int) -> NoReturn:
+    sys.stderr.write(f"ncclprobe: {why}; nothing was judged\n")
+    interrupt.leave(code)

@@ -58,7 +58,8 @@ _NONCE_BYTES = 16
 _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_STRANGERS_PATIENCE_S = 1.0  # contract, Manners: leave within a second where the answer is not ours
+STRANGERS_PATIENCE_S = 1.0
+"""For a greeting where something that is not ours may listen: leave within a second (contract, Manners)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",
@@ -170,19 +171,35 @@ class Wire:
         return hmac.digest(self._key, speaker + number.to_bytes(8, "big") + body, hashlib.sha256)
 
 
-async def connect(address: str, port: int, key: Key, deadline: float, source: str = "", *, small: bool = False) -> Wire:
+async def connect(
+    address: str,
+    port: int,
+    key: Key,
+    deadline: float,
+    source: str = "",
+    *,
+    small: bool = False,
+    patience_s: float = STRANGERS_PATIENCE_S,
+) -> Wire:
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
-    `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost.
+    `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost. `patience_s` is for the
+    greeting: a process of ours on a busy node may take longer than what is left to a stranger.
     """
-    return await hail(*await _call(address, port, deadline, source, small), key, deadline)
+    return await hail(*await _call(address, port, deadline, source, small), key, deadline, patience_s)
 
 
-async def hail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
+async def hail(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    key: Key,
+    deadline: float,
+    patience_s: float = STRANGERS_PATIENCE_S,
+) -> Wire:
     """Authenticate as the caller, over an open connection. On failure close it and raise WireError."""
     try:
         mine = _greet(writer, key)
-        theirs = await _answer(reader, min(deadline, time.monotonic() + _STRANGERS_PATIENCE_S))
+        theirs = await _answer(reader, min(deadline, time.monotonic() + patience_s))
         _refuse_other_way(mine, theirs)
         if not isinstance(key, bytes):
             credential, key = await key.offer(deadline)

@@ -123,7 +123,8 @@ def _analyse(dumps: dict[str, bytes], ranks: list[int]) -> str:
     if not said:
         return "nothing"
     named = {int(word) for line in said for word in _numbers(line)}
-    return ("right" if named & {*ranks} else "wrong") + f" (ranks {', '.join(map(str, sorted(named)))})"
+    word = "right" if named == {*ranks} else "too many" if named > {*ranks} else "wrong"
+    return f"{word} (ranks {', '.join(map(str, sorted(named)))})"
 
 
 def _numbers(line: str) -> Iterator[str]:
@@ -168,7 +169,7 @@ def summary(played: list[Played]) -> str:
     healthy = [each for each in played if not each.code]
     return (
         f"{len(failed)} failures: {sum(e.is_right for e in failed)} have the established cause first, "
-        f"{sum(e.is_among_three for e in failed)} among the first three, {sum(e.is_wrong for e in failed)} another one; "
+        f"{sum(e.is_among_three for e in failed)} among the first three, {sum(e.is_wrong for e in failed)} another; "
         f"{len(healthy)} healthy jobs: {sum(bool(e.causes) for e in healthy)} with a cause."
     )
 

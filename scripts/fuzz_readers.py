@@ -4,14 +4,11 @@ A reader may return a value or raise an NcclprobeError; anything else is a defec
 errors that engine/collect.py turns into Absent, and no check may break on what it learned.
 """
 
-import ast
 import asyncio
 import contextlib
 import json
-import pickle
 import random
 import resource
-import struct
 import sys
 import tempfile
 import time
@@ -26,9 +23,23 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
 from fuzz_mutations import spoilt, spoilt_bytes  # noqa: E402
+from fuzz_seeds import (  # noqa: E402
+    BANDS,
+    CAPTURES,
+    IGNORES,
+    LAUNCHES,
+    MESSAGES,
+    baseline,
+    cache_file,
+    captured,
+    flights,
+    libraries,
+    literals,
+    report_text,
+    tables,
+)
 
 from ncclprobe import wire  # noqa: E402
-from ncclprobe.checks.run.rows import ROW  # noqa: E402
 from ncclprobe.cluster.mesh.interfaces import parse_listeners  # noqa: E402
 from ncclprobe.cluster.mesh.plan import NodePlan  # noqa: E402
 from ncclprobe.cluster.rendezvous import messages  # noqa: E402
@@ -36,8 +47,9 @@ from ncclprobe.commands import compare, run_files  # noqa: E402
 from ncclprobe.engine import suppressions  # noqa: E402
 from ncclprobe.engine.collect import _made as made  # noqa: E402
 from ncclprobe.engine.collect import arguments, collect, of_node  # noqa: E402
-from ncclprobe.engine.diagnose import MEASURED, Question, diagnose, every_check  # noqa: E402
+from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_check  # noqa: E402
 from ncclprobe.engine.judge import judge_node  # noqa: E402
+from ncclprobe.engine.left import looked_at  # noqa: E402
 from ncclprobe.engine.measured import run_facts  # noqa: E402
 from ncclprobe.expect import composed  # noqa: E402
 from ncclprobe.expect.site import bands, baselines  # noqa: E402
@@ -45,29 +57,27 @@ from ncclprobe.expect.tables import machine_files  # noqa: E402
 from ncclprobe.expect.tuner import dumps  # noqa: E402
 from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink_status, topo_matrix  # noqa: E402
 from ncclprobe.facts.files import flight_child, log_reader  # noqa: E402
+from ncclprobe.facts.files.ras import read_answer  # noqa: E402
 from ncclprobe.facts.launcher import Flags, detect, half_given  # noqa: E402
 from ncclprobe.facts.named_files import topology_file  # noqa: E402
-from ncclprobe.host import elf, kernel_ring, nvml_child  # noqa: E402
+from ncclprobe.host import elf, kernel_ring, left, nvml_child  # noqa: E402
 from ncclprobe.host.capture import Replay, load, parse  # noqa: E402
 from ncclprobe.host.run_log import RunLog  # noqa: E402
 from ncclprobe.model.hostlist import expand  # noqa: E402
-from ncclprobe.model.measurement import Measurement, TimeStats  # noqa: E402
 from ncclprobe.model.registry import discover  # noqa: E402
 from ncclprobe.model.report import Report  # noqa: E402
-from ncclprobe.model.rules import Check, Collector  # noqa: E402
+from ncclprobe.model.rules import Check, Collector, Source  # noqa: E402
 from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
-from ncclprobe.model.values import replace  # noqa: E402
 from ncclprobe.nccl import log as nccl_log  # noqa: E402
 from ncclprobe.nccl.lists import parse_selector  # noqa: E402
 from ncclprobe.nccl.values import read_int  # noqa: E402
-from ncclprobe.nccl_tests import Run, parse_json, parse_text, render_json, render_text  # noqa: E402
+from ncclprobe.nccl_tests import parse_json, parse_text  # noqa: E402
 from ncclprobe.redact.redactor import Redactor  # noqa: E402
 from ncclprobe.report import json as as_json  # noqa: E402
 from ncclprobe.report import junit, markdown, prometheus, text  # noqa: E402
 from ncclprobe.training import groups  # noqa: E402
 from ncclprobe.units import parse_size  # noqa: E402
 
-CAPTURES = ROOT / "tests" / "captures"
 _LIMIT = 1 << 20
 
 
@@ -98,77 +108,19 @@ def _of(name: str, read: Callable[[str], object], seeds: Callable[[], Sequence[s
     return Reader(name, attempt)
 
 
-def _literals(*names: str) -> Callable[[], Sequence[str]]:
-    """Return the longer literal texts of test modules: they were seen on real machines."""
-
-    def found() -> list[str]:
-        trees = [ast.parse((ROOT / "tests" / name).read_text()) for name in names]
-        nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        texts = [node.value for node in nodes if isinstance(node.value, str) and len(node.value) > 60]
-        return texts or ["x"]
-
-    return found
-
-
-def _captured(*kinds: tuple[str, ...]) -> Callable[[], Sequence[str]]:
-    """Return the answers to questions that begin with one of `kinds`, in all captures."""
-
-    def found() -> list[str]:
-        rows = [json.loads(line) for path in sorted(CAPTURES.glob("*.jsonl")) for line in path.read_text().splitlines()]
-        said = [(tuple(row.get("ask", ())), row["said"]) for row in rows if isinstance(row.get("said"), str)]
-        return list(dict.fromkeys(text for ask, text in said for kind in kinds if ask[: len(kind)] == kind))
-
-    return found
-
-
-@cache
-def _report() -> str:
-    """Return a report with something in nearly every part."""
-    from report.test_rough_texts import FULL
-
-    return as_json.render(FULL)
-
-
-@cache
-def _rows() -> list[Measurement]:
-    """Return rows whose time, size and bandwidths fit each other."""
-    sizes = [1 << 20, 1 << 24, 1 << 28]
-    return [
-        replace(
-            ROW,
-            nbytes=n,
-            count=n // 4,
-            ranks=8,
-            nodes=1,
-            time_us=TimeStats(n / 1e5),
-            algbw_GBps=100.0,
-            busbw_GBps=175.0,
-        )
-        for n in sizes
-    ]
-
-
-@cache
-def _tables() -> tuple[str, str]:
-    """Return rows as nccl-tests writes them, as text and as JSON."""
-    from report.samples import HEALTHY
-
-    return render_text(HEALTHY, _rows()), render_json(HEALTHY, _rows())
-
-
 def _of_texts() -> Iterator[Reader]:
-    topo = _captured(("run", "nvidia-smi", "topo", "-m"))
+    topo = captured(("run", "nvidia-smi", "topo", "-m"))
     yield _of("topology matrix", lambda each: topo_matrix.parse(each), topo)
-    yield _of("ibstat", ibstat.parse, _literals("facts/test_ibstat.py"))
-    yield _of("ibv_devinfo", ibv_devinfo.parse, _literals("facts/test_ibv_devinfo.py"))
-    yield _of("lscpu", lscpu.parse, _literals("facts/test_lscpu.py"))
-    yield _of("numactl", numactl.parse, _literals("facts/test_numactl.py"))
-    yield _of("nvidia-smi nvlink", nvlink_status.parse, _literals("facts/test_nvlink_status.py"))
+    yield _of("ibstat", ibstat.parse, literals("facts/test_ibstat.py"))
+    yield _of("ibv_devinfo", ibv_devinfo.parse, literals("facts/test_ibv_devinfo.py"))
+    yield _of("lscpu", lscpu.parse, literals("facts/test_lscpu.py"))
+    yield _of("numactl", numactl.parse, literals("facts/test_numactl.py"))
+    yield _of("nvidia-smi nvlink", nvlink_status.parse, literals("facts/test_nvlink_status.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
-    yield _of("NCCL's log", nccl_log.read, _literals("nccl/test_log.py", "expect/test_dumps.py"))
-    yield _of("NCCL's graphs", _graphs, _literals("expect/test_dumps.py"))
-    yield _of("topology XML", lambda each: topology_file("/x", each), _literals("facts/test_named_files.py"))
+    yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py", "expect/test_dumps.py"))
+    yield _of("NCCL's graphs", _graphs, literals("expect/test_dumps.py"))
+    yield _of("topology XML", lambda each: topology_file("/x", each), literals("facts/test_named_files.py"))
     hosts = ["gpu[007-010,20],cpu1", "n[0-3]r[1,2].example.org", "a,b,c", "node-[1-8]-[001-002]"]
     yield _of("host lists", _value(expand), lambda: hosts)
     selectors = ["mlx5_0:1,mlx5_1", "=mlx5_0:1", "^docker,lo", "eth0,^ib", "=^mlx5:2,"]
@@ -177,7 +129,7 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("sizes", parse_size, lambda: ["64M", "1G", "8", "1.5K", "4KiB"])
     yield _of("groups", lambda each: groups.fit(groups.parse(each), 64), lambda: ["tp=8,dp=8", "tp=2,cp=2,ep=4,pp=4"])
     yield _of("machine of parts", composed.composed, lambda: ["8 x L40S, 2 sockets, no P2P", composed.EXAMPLE])
-    yield _of("launcher's variables", _launch, lambda: [json.dumps(each) for each in _LAUNCHES])
+    yield _of("launcher's variables", _launch, lambda: [json.dumps(each) for each in LAUNCHES])
     yield _of(
         "kernel ring", lambda each: kernel_ring._line(each.encode(errors="replace")), lambda: ["6,5,1000,-;x y\n"]
     )
@@ -194,19 +146,22 @@ def _of_files() -> Iterator[Reader]:
     yield _of("redacted capture", lambda each: Redactor(b"key").capture(each[:100_000]), captures)
     log = lambda: [(ROOT / "tests" / "data" / "run.jsonl").read_text()]  # noqa: E731
     yield _of("run.jsonl", _on_file(lambda path: _run(RunLog.read(path))), log)
-    yield _of("report", _on_file(lambda path: _rendered(as_json.read(str(path)))), lambda: [_report()])
-    yield _of("compare", _on_file(_compared), lambda: [_report(), *_tables()])
-    yield _of("nccl-tests text", lambda each: parse_text(each, "log"), lambda: _tables()[:1])
-    yield _of("nccl-tests JSON", lambda each: parse_json(each, "log"), lambda: _tables()[1:])
-    yield _of("baseline", lambda each: baselines.bands(baselines.parse(each, "b"), "b"), lambda: [_baseline()])
-    yield _of("bands (TOML)", lambda each: bands.from_toml(each, "b"), lambda: [_BANDS])
-    yield _of("ncclprobe.toml", lambda each: suppressions.parse(each, "c"), lambda: [_IGNORES])
+    yield _of("report", _on_file(lambda path: _rendered(as_json.read(str(path)))), lambda: [report_text()])
+    yield _of("compare", _on_file(_compared), lambda: [report_text(), *tables()])
+    yield _of("nccl-tests text", lambda each: parse_text(each, "log"), lambda: tables()[:1])
+    yield _of("nccl-tests JSON", lambda each: parse_json(each, "log"), lambda: tables()[1:])
+    yield _of("baseline", lambda each: baselines.bands(baselines.parse(each, "b"), "b"), lambda: [baseline()])
+    yield _of("bands (TOML)", lambda each: bands.from_toml(each, "b"), lambda: [BANDS])
+    yield _of("ncclprobe.toml", lambda each: suppressions.parse(each, "c"), lambda: [IGNORES])
     folder = ROOT / "ncclprobe" / "expect" / "tables" / "machines"
     machines = lambda: [path.read_text() for path in sorted(folder.glob("*.toml"))]  # noqa: E731
     yield _of("machine type (TOML)", lambda each: machine_files.from_toml(each, "m"), machines)
-    yield _of("run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [_report(), *_tables()])
-    logs = _literals("nccl/test_log.py", "checks/test_meeting.py")
+    yield _of("run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [report_text(), *tables()])
+    logs = literals("log/test_causes.py", "log/test_examples.py", "log/test_reader.py", "nccl/test_log.py")
     yield _of("job's log", lambda each: log_reader.read([("log", [each.encode(errors="replace")])]), logs)
+    ras = literals("facts/test_ras.py")
+    yield _of("RAS answer", lambda each: read_answer("ras", each.encode(errors="replace")), ras)
+    yield _of("explain FILE", _on_file(_explained), lambda: [*logs(), *ras()])
 
 
 def _of_bytes() -> Iterator[Reader]:
@@ -214,11 +169,11 @@ def _of_bytes() -> Iterator[Reader]:
         found = cache(lambda: tuple(seeds()))
         return Reader(name, lambda draw: read(spoilt_bytes(draw.choice(found()), draw.choice(found()), draw)))
 
-    yield of("ELF", _on_bytes(lambda path: _unless(OSError, lambda: elf.dynamic(str(path)))), _libraries)
-    yield of("ld.so.cache", _on_bytes(lambda path: elf.cached("lib", path=str(path))), lambda: [_cache_file()])
-    yield of("flight record", _of_child, _flights)
+    yield of("ELF", _on_bytes(lambda path: _unless(OSError, lambda: elf.dynamic(str(path)))), libraries)
+    yield of("ld.so.cache", _on_bytes(lambda path: elf.cached("lib", path=str(path))), lambda: [cache_file()])
+    yield of("flight record", _of_child, flights)
     yield of("wire greeting", _greeted, lambda: [b"ncclprobe/2 token " + b"0" * 32 + b"\n" + bytes(100)])
-    packed = lambda: [zlib.compress(json.dumps(each).encode()) for each in _MESSAGES]  # noqa: E731
+    packed = lambda: [zlib.compress(json.dumps(each).encode()) for each in MESSAGES]  # noqa: E731
     yield of("wire message", lambda data: wire._message(data, _LIMIT), packed)
 
 
@@ -234,7 +189,7 @@ def _of_messages() -> Iterator[Reader]:
                 _unless(ValueError, each_found.check)
         return found
 
-    yield _of("rendezvous message", read, lambda: [json.dumps(each) for each in _MESSAGES])
+    yield _of("rendezvous message", read, lambda: [json.dumps(each) for each in MESSAGES])
 
 
 def _of_machines() -> Iterator[Reader]:
@@ -289,8 +244,28 @@ def _learn(collectors: Sequence[Collector], draw: random.Random) -> object:
 
 def _run(log: RunLog) -> object:
     """Judge a run log as `doctor run.jsonl` does, and render the report."""
-    question = Question((), every_check(MEASURED), (), (), suppressions.Accepted(), "fail", Job(), True, _EPOCH, 0.0)
-    report = diagnose(question, (), run_facts(log))
+    return _unbroken(diagnose(_question(MEASURED), (), run_facts(log)))
+
+
+@cache
+def _signs() -> list[str]:
+    return [sign for check in every_check(LEFT) if check.cause for sign in check.cause.signs]
+
+
+def _explained(path: Path) -> object:
+    """Explain a file as the command does, and render the report."""
+    found = looked_at(left.named([str(path)]), _signs())
+    report = diagnose(_question(LEFT), (), left=found)
+    return _unbroken(report)
+
+
+def _question(sources: frozenset[Source]) -> Question:
+    checks = every_check(sources)
+    return Question((), checks, (), (), suppressions.Accepted(), "fail", Job(), True, _EPOCH, 0.0)
+
+
+def _unbroken(report: Report) -> object:
+    """Render a report on which no check broke."""
     for verdict in report.checks:
         if verdict.why.startswith("the check itself broke"):
             raise CheckBroke(f"{verdict.id}: {verdict.why}")
@@ -298,17 +273,17 @@ def _run(log: RunLog) -> object:
 
 
 def _rendered(report: Report) -> object:
-    """Render a report in every format; as a page without the library of charts, which costs a tenth of a second."""
+    """Render a report in every format but the page, which costs a tenth of a second."""
     return [page(report) for page in (text.render, markdown.render, junit.render, prometheus.render, as_json.render)]
 
 
 def _compared(path: Path) -> object:
     known = path.with_name("known.json")
     if not known.exists():
-        known.write_text(_report())
+        known.write_text(report_text())
     old, new = compare.side(str(known)), compare.side(str(path))
     found = compare.compared(old, new, 0.1)
-    return list(compare._text(found, quiet=False)), json.dumps(compare._as_json(old, new, found))
+    return list(compare._text(old, new, found, quiet=False)), json.dumps(compare._as_json(old, new, found))
 
 
 def _launch(each: str) -> object:
@@ -356,40 +331,6 @@ def _on_bytes(read: Callable[[Path], object]) -> Callable[[bytes], object]:
     return on_file
 
 
-def _libraries() -> list[bytes]:
-    """Return two small libraries: this interpreter's own modules, or itself."""
-    folder = Path(json.__file__).parents[1] / "lib-dynload"
-    found = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_size)[:2] or [Path(sys.executable)]
-    return [path.read_bytes()[: 256 << 10] for path in found]
-
-
-def _cache_file() -> bytes:
-    """Return a loader's cache as glibc writes it (struct cache_file_new), of two libraries."""
-    names = b"libnccl.so.2\0/usr/lib/libnccl.so.2\0libc.so.6\0/usr/lib/libc.so.6\0"
-    start = 48 + 2 * 24
-    entries = [struct.pack("=iIIIQ", 1, start + key, start + value, 0, 0) for key, value in ((0, 13), (35, 45))]
-    return b"glibc-ld.so.cache1.1" + struct.pack("=II", 2, len(names)) + bytes(20) + b"".join(entries) + names
-
-
-def _flights() -> list[bytes]:
-    """Return a flight recorder's dump as JSON and as pickle, in the shape that torch writes."""
-    entry = {
-        "record_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 1, "p2p_seq_id": 0,
-        "op_id": 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 1, "input_sizes": [[3, 4]],
-        "input_dtypes": ["Float"], "output_sizes": [[3, 4]], "output_dtypes": ["Float"], "state": "completed",
-        "time_discovered_started_ns": None, "time_discovered_completed_ns": 5, "retired": True, "timeout_ms": 600000,
-        "is_p2p": False, "frames": [{"name": "train", "filename": "train.py", "line": 7}],
-    }  # fmt: skip
-    pg = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    found = {
-        "version": "2.4",
-        "pg_config": pg,
-        "pg_status": {"0": {"last_enqueued_collective": 1}},
-        "entries": [entry] * 3,
-    }
-    return [json.dumps(found).encode(), pickle.dumps(found, 2)]
-
-
 def _of_child(data: bytes) -> object:
     """Read a flight record with as much memory as the child has that reads them."""
     resource.setrlimit(resource.RLIMIT_AS, (flight_child.MEMORY_BYTES, resource.RLIM_INFINITY))
@@ -411,42 +352,3 @@ def _greeted(data: bytes) -> object:
 
 _KEPT: list[Any] = []
 _EPOCH = datetime(2026, 11, 22, tzinfo=timezone.utc)
-_LISTENER = {"role": "nccl", "interface": "eth0", "address": "10.0.0.2", "port": 4000}
-_CALL = {"to": 1, "role": "nccl", "address": "10.0.0.2", "port": 4000}
-_MESSAGES = (
-    {"hello": {"id": "ab" * 8, "node_rank": 1, "name": "n1", "listeners": [_LISTENER]}},
-    {"capture": '{"capture": 1}\n', "more": True},
-    {"plan": {"me": 0, "names": {"1": "n1"}, "calls": [_CALL], "rates": [_CALL]}, "seconds": 5.0},
-    {"samples": {"paths": {"tried": [{"to": 1, "outcome": "ok"}]}, "clock": {"offset_s": 0.1}}},
-    {"leave": {"exit_code": 0, "line": "n1 passes"}},
-)
-_LAUNCHES = (
-    {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
-     "MASTER_PORT": "29500", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_USE_AGENT_STORE": "True"},
-    {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
-     "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "n[0-1]"},
-    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
-    {"PET_NNODES": "2:2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "8", "PET_RDZV_ENDPOINT": "h:29400", "RANK": "0",
-     "WORLD_SIZE": "2", "MASTER_ADDR": "m", "MASTER_PORT": "1"},
-)  # fmt: skip
-_BANDS = """[[expect]]
-op = "all_reduce"
-min_bytes = "1M"
-max_bytes = "1G"
-busbw_GBps = 360.0
-tolerance = 0.1
-source = "acceptance test"
-why = "median of 20 nodes"
-"""
-_IGNORES = """[[ignore]]
-check = "ib.state"
-subject = "mlx5_9:1"
-reason = "storage port"
-until = 2027-01-01
-"""
-
-
-def _baseline() -> str:
-    kept = baselines.keep([Run(name, "", tuple(_rows())) for name in "ab"], accept_low=True)
-    origins = [baselines.Origin("a", "")]
-    return baselines.render(baselines.Site("0.1.0", "2026-11-22", baselines.Print(), origins, list(kept.rows)))

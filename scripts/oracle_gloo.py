@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does torch's gloo listen, and connect, where we predict? Asks the installed torch, and compares.
 
-    sudo .venv/bin/python scripts/oracle_gloo.py [--worlds N] [--cases N] [--first N] [--tally FILE] [--report]
+    sudo .venv/bin/python scripts/oracle_gloo.py [--worlds N] [--cases N] [--first N] [--seconds N] [--tally FILE]
 
 A world is one to four nodes with interfaces and switches drawn at random; a case gives each node a host name, an
 /etc/hosts, GLOO_SOCKET_IFNAME, and makes a group of one rank a node. Compared are the addresses that each rank listens
@@ -11,6 +11,7 @@ network is a namespace that ends with its process. Exit status 1: a disagreement
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -37,7 +38,6 @@ from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, p
 SERVER = ROOT / "scripts" / "oracle_gloo_server.py"
 REPORT = ROOT / "reports" / "oracle-gloo.md"
 VECTORS = ROOT / "tests" / "data" / "gloo" / "groups.jsonl"
-PART_DEADLINE_S = 600
 EXAMPLES = 10
 _KEPT = 8
 
@@ -50,17 +50,18 @@ def main() -> int:
         return 2
     numbers = range(args.first, args.first + args.worlds)
     worlds = [world(random.Random(number), args.cases) for number in numbers]
-    started, rows = time.monotonic(), []
+    started, rows, played = time.monotonic(), [], 0
     with ThreadPoolExecutor(args.workers) as pool:
         parts = [worlds[place :: args.workers] for place in range(args.workers)]
-        for asked, answered in zip(parts, pool.map(ask, parts), strict=True):
-            for one, answer in zip(asked, answered, strict=True):
+        for asked, answered in zip(parts, pool.map(ask, parts, [started + args.seconds] * args.workers), strict=True):
+            played += len(answered)
+            for one, answer in zip(asked, answered, strict=False):
                 rows += [
                     judge(answer["interfaces"], *pair) for pair in zip(one["cases"], answer["answers"], strict=True)
                 ]
     if args.vectors:
         keep(rows)
-    tally = _added(args.tally, rows, len(worlds), time.monotonic() - started)
+    tally = _added(args.tally, rows, played, time.monotonic() - started)
     text = report(tally)
     print(text)
     if args.report:
@@ -74,28 +75,39 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=20, help="groups in each (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="number of the first network (%(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="networks at a time (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin no network after (%(default)s)")
     parser.add_argument("--tally", type=Path, help="add to what this file holds")
     parser.add_argument("--report", action="store_true", help="write reports/oracle-gloo.md")
     parser.add_argument("--vectors", action="store_true", help="keep these cases for the tests")
     return parser.parse_args()
 
 
-def ask(worlds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what one server says of these worlds. Raises RuntimeError where it fails."""
-    if not worlds:
-        return []
-    done = subprocess.run(
+def ask(worlds: Sequence[dict[str, Any]], until: float) -> list[dict[str, Any]]:
+    """Return what one server says of these worlds, of as many as there is time for. Raises RuntimeError if it fails."""
+    found: list[dict[str, Any]] = []
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
         [sys.executable, SERVER],
-        input=json.dumps({"worlds": worlds}),
-        capture_output=True,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
         text=True,
-        timeout=PART_DEADLINE_S,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"server: {done.stderr.strip()[-500:]}")
-    return list(json.loads(done.stdout))
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        for one in worlds:
+            if time.monotonic() > until:
+                break
+            with contextlib.suppress(BrokenPipeError):
+                server.stdin.write(json.dumps(one) + "\n")
+                server.stdin.flush()
+            answer = server.stdout.readline()
+            if not answer:
+                raise RuntimeError(f"server: {server.stderr.read().strip()[-500:]}")
+            found.append(json.loads(answer))
+    return found
 
 
 def judge(seen: list[Any], case: dict[str, Any], said: list[dict[str, Any]]) -> dict[str, Any]:
@@ -242,8 +254,8 @@ def report(tally: dict[str, Any]) -> str:
         f"Made by `scripts/oracle_gloo.py` in {tally['seconds']:.0f} s with torch {torch.__version__}:",
         f"{total} groups of one to four nodes in {tally['worlds']} networks of namespaces, {tally['ranks']} ranks,",
         "each a process with a host name, an /etc/hosts and a GLOO_SOCKET_IFNAME of its own. Compared are what each",
-        "rank listens on (or that torch refuses), by the sockets of the process, and whether `init_process_group` and an",
-        "all_reduce succeed.",
+        "rank listens on (or that torch refuses), by the sockets of the process, and whether `init_process_group`",
+        "and an all_reduce succeed.",
         "",
         f"**{len(tally['differences'])} disagreements.**",
         "",

@@ -1,7 +1,7 @@
 """Networks of several nodes, in which the installed torch makes gloo groups, one process per rank.
 
-Started by `scripts/oracle_gloo.py` as root, with one JSON request on standard input: {worlds}. The JSON answer goes to
-standard output. Each node of a world is a network namespace held by a process; each rank of a case is a fork of this
+Started by `scripts/oracle_gloo.py` as root: for each world, a line of JSON on standard input, it writes one on standard
+output. Each node of a world is a network namespace held by a process; each rank of a case is a fork of this
 process, which has imported torch, that enters the namespace and takes a host name and an /etc/hosts of its own.
 """
 
@@ -29,13 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.distributed as dist
 
+from ncclprobe.errors import HostError
 from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.facts.resolver import resolve_own
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.values import asdict
 
-TIMEOUT = datetime.timedelta(seconds=4)
-CASE_DEADLINE_S = 15.0
+TIMEOUT = datetime.timedelta(seconds=8)
+CASE_DEADLINE_S = 40.0
 COMMAND_DEADLINE_S = 30
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -47,10 +48,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Answer the one request with a list: of each world {interfaces, answers}."""
-    worlds = json.load(sys.stdin)["worlds"]
+    """Answer each line with {interfaces, answers}."""
     _succeed(libc.unshare(_CLONE_NEWNET))
-    json.dump([play(world) for world in worlds], sys.stdout)
+    for line in sys.stdin:
+        print(json.dumps(play(json.loads(line))), flush=True)
 
 
 def play(world: dict[str, Any]) -> dict[str, Any]:
@@ -139,11 +140,22 @@ def _hold(ask: int, answer: int) -> None:
                 _ip(asked["ip"])
                 said: Any = True
             else:
-                host = LiveHost((), lambda _name: False)
-                said = _plain(asdict(interfaces.run(host)))
-                host.close()
+                said = _seen()
             os.write(answer, (json.dumps(said) + "\n").encode())
     os._exit(0)
+
+
+def _seen() -> Any:
+    """Return the fact of this namespace's interfaces; a busy machine may need more than one try."""
+    for last in (False, False, False, False, True):
+        host = LiveHost((), lambda _name: False)
+        try:
+            return _plain(asdict(interfaces.run(host)))
+        except HostError:
+            if last:
+                raise
+        finally:
+            host.close()
 
 
 def _plain(value: Any) -> Any:

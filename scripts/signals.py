@@ -222,30 +222,20 @@ def _own_end(code: int | None, name: str) -> str:
 
 
 def _said_by_nodes(victim: str, codes: Mapping[str, int | None], run: Run) -> str:
-    """Whether a node that was not hit names the one that was: as missing or lost, or its address."""
+    """Whether a node that was not hit names the one that was: as missing, in a finding or on its standard error."""
     others = [name for name in codes if name != victim]
-    texts = [(run.folder / f"{name}.{end}") for name in others for end in ("json", "err")]
-    found = "\n".join(path.read_text(errors="replace") for path in texts if path.exists())
-    number = victim.removeprefix("n")
-    words = rf"\b{re.escape(victim)}\b|node {number}\b|rank {number}\b"
-    report = run.folder / "n0.json"
-    if victim != "n0" and report.exists() and victim in json.loads(report.read_text())["missing_nodes"]:
+    reports = [json.loads(path.read_text()) for name in others if (path := run.folder / f"{name}.json").exists()]
+    if any(victim in report["missing_nodes"] for report in reports):
         return "named: missing"
-    if not number.isdigit():
+    if not victim.removeprefix("n").isdigit():
         return "a command of a node failed, and its fact is unknown" if set(codes.values()) <= {0, 3} else ""
-    return "named by others" if re.search(words, _without_names(found)) else ""
-
-
-def _without_names(text: str) -> str:
-    """What a report says in its messages: its lists of nodes name all of them."""
-    try:
-        messages = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    except ValueError:
-        messages = []
-    parts = [finding["message"] + finding["subject"] for report in messages for check in report["checks"]
-             for finding in check["findings"]]  # fmt: skip
-    parts += [check["why"] for report in messages for check in report["checks"]]
-    return "\n".join([*parts, *(line for line in text.splitlines() if not line.startswith(("{", " ")))])
+    checks = [check for report in reports for check in report["checks"]]
+    texts = [finding["subject"] + " " + finding["message"] for check in checks for finding in check["findings"]]
+    texts += [check["why"] for check in checks] + [note for report in reports for note in report["notes"]]
+    texts += [(run.folder / f"{name}.err").read_text(errors="replace") for name in others]
+    number = victim.removeprefix("n")
+    words = rf"\b{victim}\b|(node|rank) {number}\b|10\.77\.0\.{int(number) + 1}\b"
+    return "named by others" if any(re.search(words, text) for text in texts) else ""
 
 
 def _said_by_ranks(victim: str, text: str) -> str:
@@ -265,7 +255,7 @@ def doctors(runs: int, dice: random.Random, folder: Path, tell: Tell) -> None:
         def begin(run: Run) -> None:
             from tests.lab.hosts import enter
 
-            limits = ["--timeout", f"{TIMEOUT_S['doctor']:g}", "--wait", "12"]
+            limits = ["--timeout", f"{TIMEOUT_S['doctor']:g}", "--wait", "6"]
             for host in lab.hosts:
                 flags = ["--nnodes", "4", "--node-rank", str(host.number - 1), "--master-addr", "n0"]
                 own = ["-m", "ncclprobe.doctor", "--backend", "gloo", *limits, *flags, "--master-port", "29500"]
@@ -370,7 +360,8 @@ def main() -> int:
         text = page([json.loads(line) for line in options.results.read_text().splitlines()])
         options.write.write_text(text + "\n") if options.write else print(text)
         return 0
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job hands on that it is ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell's background job hands on that it is ignored
+        signal.signal(number, lambda *_: sys.exit("interrupted"))
 
     def tell(played: Played) -> None:
         print("well" if played.well else "NOT WELL", asdict(played), flush=True)

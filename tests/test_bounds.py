@@ -27,6 +27,7 @@ from ncclprobe.host.capture import parse
 from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.fleet import Every, Ranks
+from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests.writer import render_json, render_text
 from ncclprobe.report import json as as_json
@@ -224,3 +225,16 @@ def test_half_a_surrogate_pair_in_a_capture_reaches_no_file(option: str, tmp_pat
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["doctor", str(path), "-q", option, str(out)]) == 4
     assert out.read_bytes().decode()
+
+
+@pytest.mark.parametrize(("timeout_s", "look_s"), [(120.0, 108.0), (20.0, 18.0), (5.0, 4.0), (1.0, 0.5), (0.1, 0.05)])
+def test_a_part_of_the_time_is_left_for_judging_what_was_seen(timeout_s: float, look_s: float) -> None:
+    assert doctor._look_s(timeout_s) == pytest.approx(look_s)
+
+
+def test_a_machine_that_does_not_answer_in_time_is_judged_by_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "observed", lambda *_: (Snapshot("n0", {}), {}))
+    assert main(["doctor", "--local", "--timeout", "30", "-q"]) == 3
+    assert capsys.readouterr().out.startswith("UNKNOWN")

@@ -110,8 +110,8 @@ def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late()
 
 
 def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", broken.append)
+    broken: list[sys.UnraisableHookArgs] = []
+    monkeypatch.setattr(sys, "unraisablehook", broken.append)
     with pytest.raises(Failed, match="its reader broke"):
         within(10.0, lambda: [][0], "nothing")
     assert within(10.0, lambda: "well", "something") == "well"
@@ -127,10 +127,10 @@ def test_a_fork_asks_on_threads_of_its_own() -> None:
 
 def test_after_the_runs_deadline_nothing_is_waited_for() -> None:
     late = LiveHost((), lambda name: False, deadline=time.monotonic() - 1)
-    started = threading.active_count()
+    started = sum(1 for _ in Path("/proc/self/task").iterdir())
     with pytest.raises(OutOfTime):
         late.ask("run", "sleep", "5")
-    assert threading.active_count() <= started + 1
+    assert sum(1 for _ in Path("/proc/self/task").iterdir()) <= started + 1
 
 
 def test_a_command_answers_with_its_output() -> None:
@@ -287,3 +287,15 @@ def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, ho
     for command in ("nvidia-smi", "ip"):
         host.ask("run", command)
     assert given == {"nvidia-smi": 60.0, "ip": 10.0}
+
+
+def test_of_a_parents_command_line_only_a_range_of_numbers_is_told() -> None:
+    ask = (
+        "from ncclprobe.host.live import LiveHost; from ncclprobe.errors import Missing\n"
+        "try: print(LiveHost((), bool).ask('launched_with', '--nnodes'))\n"
+        "except Missing: print('missing')"
+    )
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    for given, told in {"--nnodes=1:2": "1:2", "--nnodes=secret": "missing", "--other=1:2": "missing"}.items():
+        command = [sys.executable, "-c", parent, ask, given]
+        assert subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.strip() == told

@@ -174,6 +174,7 @@ def test_an_answer_in_pieces_is_put_together(child: NvmlChild, length: int) -> N
         ("out('Segmentation fault\\n'); sys.stdout.flush(); input()", "nonsense"),
         ("out('[' * 100_000 + '\\n'); sys.stdout.flush(); input()", "nonsense"),
         ('out(\'{"refused": "Exception"}\\n\'); sys.stdout.flush(); input()', "nonsense"),
+        ("out('{\"refused\": []}\\n'); sys.stdout.flush(); input()", "nonsense"),
     ],
     indirect=["child"],
 )

@@ -92,7 +92,7 @@ def until_a_pair(lab: Lab) -> None:
 
 @pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_in_the_middle_is_named_and_the_others_play_on(lab: Lab, hit: signal.Signals) -> None:
-    own = ["-e", "16M", "--phase-timeout", "8"]
+    own = ["-e", "16M", "--phase-timeout", "15"]
     ranks = lab.ranks(by_hand(free_port(), 5), *own, count=5, command="pairs")
     until_a_pair(lab)
     ranks[2].popen.send_signal(hit)

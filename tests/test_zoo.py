@@ -21,7 +21,7 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.kernel import CMDLINE
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvidia_smi import Smi
+from ncclprobe.facts.nvidia_smi import FIELDS, Smi
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvlink_status import NvlinkStatus
 from ncclprobe.facts.nvml import Gpus
@@ -47,6 +47,12 @@ MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
 ASKED_SINCE = {name: {("read", CMDLINE), ("home",)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
 ASKED_SINCE["build-vm"] = {("home",)}
+_CARDS = {"build-vm": ("00:03",), "guest-rxe-root": ("43:00", "44:00"), "guest-rxe-nobody": ("43:00", "44:00")}
+for name, cards in _CARDS.items():
+    ASKED_SINCE[name] |= {("bytes", f"/sys/bus/pci/devices/0000:{card}.0/config") for card in cards}
+for asked in ASKED_SINCE.values():
+    for fields in (FIELDS, FIELDS[:8]):
+        asked.add(("run", "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"))
 """Questions that came after a real machine was captured, until it is captured again."""
 
 every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)

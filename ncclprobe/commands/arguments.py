@@ -112,7 +112,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     put("--junit", type=_needing("report", "junitparser"), help="Also write it as JUnit XML, for a CI server.")
     put("--markdown", type=_markdown,
         help=f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.")  # fmt: skip
-    put("--html", type=_needing("html", "plotly", "jinja2"), help="Also write it as one page that opens offline.")
+    put("--html", type=_needing("html", "jinja2"), help="Also write it as one page that opens offline.")
     put("--prometheus", type=_needing("report", "prometheus_client"),
         help="Also write it as NAME.prom for the textfile collector of Prometheus.")  # fmt: skip
     put("--nodes-out", type=_node_lists, metavar="DIR",

@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from ncclprobe import bounds
+from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.observe import observed, replayed
+from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, writes_to
+from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
-from ncclprobe.host.capture import dump
+from ncclprobe.host.capture import Replay, dump
 from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
@@ -34,6 +34,7 @@ from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _LONGEST_PATH = 4095  # PATH_MAX, without its end
@@ -57,12 +58,15 @@ def main(argv: Sequence[str]) -> int:
     if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
         why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
+    if options.code and options.captures:
+        raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -78,16 +82,17 @@ def main(argv: Sequence[str]) -> int:
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
+    if options.code:
+        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         if options.keep:
             _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + options.timeout, given)
-        if writes_to(snapshot):
-            from ncclprobe.cluster.gather.data import written_alone
-
-            snapshot = written_alone(snapshot, answers, collectors, question.clock + options.timeout)
+        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
+        if written := _written(snapshot, question.clock + _look_s(options.timeout)):
+            answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
+            snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -104,6 +109,20 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
+    """What came of writing to the paths of --path from this node alone; None: it writes to none."""
+    if not writes_to(snapshot):
+        return None
+    from ncclprobe.cluster.gather.data import written_alone  # imports that a doctor of one node does without
+
+    return written_alone(snapshot, deadline)
+
+
+def _look_s(timeout_s: float) -> float:
+    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
+    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
 def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
@@ -132,6 +151,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
     shared += [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
+    shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
         words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
@@ -198,6 +218,17 @@ def _host(text: str) -> str:
     return text
 
 
+def _folder(text: str) -> Path:
+    """A folder that is there, in full, for argparse."""
+    path = Path(text)
+    try:
+        if not path.is_dir():
+            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is no folder")
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
+
+
 def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
     """Whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
     several = launch.several_nodes or (launch.local_world_size or 1) > 1
@@ -253,7 +284,12 @@ def _parser() -> argparse.ArgumentParser:
         help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
         "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
         "times.")  # fmt: skip
+    add("--code", type=_folder, metavar="DIR",
+        help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add(
+        "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
+    )
     arguments.selection(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")

@@ -1,8 +1,10 @@
 """From a host to facts: every collector asked once, in the order in which facts need each other."""
 
-import threading
+import _thread
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ncclprobe.engine.traces import Traces
@@ -10,10 +12,13 @@ from ncclprobe.engine.typed import misfit
 from ncclprobe.errors import HostError, ParseError
 from ncclprobe.host import Host
 from ncclprobe.host.capture import Recorder, Replay
+from ncclprobe.interrupt import NO_MEMORY
 from ncclprobe.model.rules import Collector, Need
 from ncclprobe.model.snapshot import Absent
 
 Facts = dict[type, Any]
+_BEGIN_S = 0.5
+"""Without any answer for so long, see whether a collector waits for a thread."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 
 
@@ -47,22 +52,36 @@ def collect_rank(host: Host, collectors: Sequence[Collector], traces: Traces | N
 
 
 def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
-    """What `learn` makes of each collector. Every question has its own deadline, so every thread ends."""
+    """What `learn` makes of each collector. Every question has its own deadline, so every thread ends.
+
+    A thread that has no memory to begin with takes no collector; what no thread takes is learned here. (threading would
+    wait for such a thread without a limit.)
+    """
     learned: dict[type, Any] = {c.produces: Absent("its collector broke, and said why on stderr") for c in collectors}
+    waiting, done = deque(collectors), SimpleQueue[None]()
 
-    def work(collector: Collector) -> None:
-        learned[collector.produces] = learn(collector)
+    def work() -> None:
+        while waiting:
+            try:
+                collector = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                learned[collector.produces] = learn(collector)
+            finally:
+                done.put(None)
 
-    threads = []
-    for each in collectors:
-        thread = threading.Thread(target=work, args=(each,), daemon=True)
+    for _ in collectors:
         try:
-            thread.start()
-            threads.append(thread)
-        except RuntimeError:  # no thread is left to this process: one after the other, then
-            work(each)
-    for thread in threads:
-        thread.join()
+            _thread.start_new_thread(work, ())
+        except RuntimeError:  # ulimit -u, ulimit -v, the cgroup's pids.max
+            break
+    for _ in collectors:
+        try:
+            done.get(timeout=_BEGIN_S)
+        except Empty:
+            work()
+            done.get()
     return [learned[c.produces] for c in collectors]
 
 
@@ -83,6 +102,8 @@ def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
         return Absent(f"not understood: {collector.produces.__name__}{wrong}", "ParseError") if wrong else fact
     except HostError as refusal:
         return Absent(str(refusal), type(refusal).__name__)
+    except MemoryError:
+        return Absent(NO_MEMORY, "Failed")
     except (ParseError, *_NOT_UNDERSTOOD) as error:
         # A capture may hold any text as an answer, and a machine may have no process or thread left to give.
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")

@@ -100,7 +100,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local))
+    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
 
 
 def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
@@ -139,6 +139,7 @@ def diagnose(
     else:
         from ncclprobe.engine import explained  # and with it the readers of logs
 
+        notes = (*notes, *explained.notes(left))
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
@@ -151,6 +152,15 @@ def diagnose(
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
+    if left is not None:
+        said = explained.sections(left, verdicts, question.checks)
+        status, code = explained.conclusion(said["causes"], verdicts)
+    else:
+        rows = "" if run is None else measured.in_words(run)
+        said = {
+            "scope": areas.scope(snapshots, job),
+            "areas": areas.areas(snapshots, verdicts, job, launch.nnodes, rows),
+        }
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
@@ -161,8 +171,6 @@ def diagnose(
         launch=launch,
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
-        scope=areas.scope(snapshots, job),
-        areas=areas.areas(snapshots, verdicts, job, launch.nnodes, "" if run is None else measured.in_words(run)),
         checks=verdicts,
         coverage=coverage(verdicts),
         suppressed=suppressed,
@@ -171,7 +179,7 @@ def diagnose(
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
-        **({} if left is None else explained.sections(left, verdicts, question.checks)),
+        **said,
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 

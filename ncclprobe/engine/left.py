@@ -19,7 +19,7 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader, ReadLog
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.host.left import STDIN, Blocks, LeftFile
+from ncclprobe.host.left import Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import NotUnderstood
 from ncclprobe.model.values import Struct
@@ -30,6 +30,7 @@ _ALONE_BYTES = 48 << 20
 _PATIENCE_S, _SLOWEST_BYTES = 60.0, 2 << 20
 _FEWEST_EVENTS = 64
 _SHOW_EVERY_S = 1.0
+_OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
 
 Show = Callable[[str], None]
 
@@ -48,7 +49,7 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
     by_kind: dict[FileKind, list[LeftFile]] = {}
     for file in files:
-        by_kind.setdefault("log" if file.name == STDIN else _kind(file), []).append(file)
+        by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
     facts: Facts = {}
     odd: list[NotUnderstood] = []
     if logs := by_kind.get("log"):
@@ -56,12 +57,13 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     if dumps := by_kind.get("flight-recorder"):
         records = read_dumps(_whole(dumps, show), os.cpu_count() or 1)
         odd += [NotUnderstood(each.source, 1, None, each.why) for each in records.unread]
+        odd += [NotUnderstood(each.source, 1, None, _OF_NO_RANK) for each in records.unplaced]
         if records.dumps or records.unplaced:
             facts[FlightRecords] = records
     if asked := by_kind.get("ras"):
         facts |= _ras(asked, odd, show)
     for kind in ("binary", "empty"):
-        odd += [NotUnderstood(file.name, 1, None, f"is {KINDS[kind]}") for file in by_kind.get(kind, ())]
+        odd += [NotUnderstood(file.name, 1, None, KINDS[kind]) for file in by_kind.get(kind, ())]
     return LeftBehind(
         facts,
         tuple(f"{plural(len(found), KINDS[kind])}" for kind, found in by_kind.items()),

@@ -12,6 +12,7 @@ from typing import Any
 from ncclprobe import bounds
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.field import learn
 from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, counts, is_task, recognise, run_id
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.hostlist import expand
@@ -20,6 +21,7 @@ from ncclprobe.model.values import Struct, replace
 
 __all__ = ["READS", "Flags", "Launch", "Problem", "derived_port", "detect", "half_given", "launcher", "no_master"]
 
+_RANGE = r"([0-9]{1,9}):([0-9]{1,9})"
 _WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
 
 
@@ -54,7 +56,8 @@ class Launch(Struct, frozen=True):
     """Who this process is. None: the launcher did not say. `variables` names what was read.
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
-    (--nnodes …) or single. `names` are the nodes by node rank, as the scheduler calls them; empty where it did not.
+    (--nnodes …) or single. `elastic`: both of torchrun's --nnodes=MIN:MAX; `nnodes` is then how many came. `names` are
+    the nodes by node rank, as the scheduler calls them; empty where it did not.
     `run_id` is this run's, the same for all ranks. `origins` says for each field that is known the variable or the rule
     that it comes from.
     """
@@ -74,6 +77,7 @@ class Launch(Struct, frozen=True):
     agent_store: bool = False
     run_id: str = ""
     origins: tuple[tuple[str, str], ...] = ()
+    elastic: tuple[int, int] | None = None
 
     @property
     def several_nodes(self) -> bool:
@@ -95,7 +99,19 @@ def launcher(host: Host, environment: Environment) -> Launch:
         flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
     except HostError:
         flags = None
-    return detect(environment.variables, flags)
+    launch = detect(environment.variables, flags)
+    return replace(launch, elastic=_range_of_nodes(host, environment)) if launch.kind == "torchrun" else launch
+
+
+def _range_of_nodes(host: Host, environment: Environment) -> tuple[int, int] | None:
+    """Return the least and the most nodes of an elastic launch, which torchrun tells its ranks by no variable.
+
+    Its command line says it, and where that does not, PET_NNODES (torch distributed/argparse_util.py).
+    """
+    text = learn(host, str, "launched_with", "--nnodes")
+    match = re.fullmatch(_RANGE, text if isinstance(text, str) else environment.get("PET_NNODES") or "")
+    least, most = (int(match[1]), int(match[2])) if match else (1, 1)
+    return (least, most) if least < most else None
 
 
 def detect(variables: Variables, flags: Flags | None = None) -> Launch:
@@ -305,7 +321,7 @@ def _accelerate(variables: Variables) -> Iterator[Problem]:
 
 
 def _elastic(name: str, text: str) -> bool:
-    return name == "PET_NNODES" and re.fullmatch(r"[0-9]{1,9}:[0-9]{1,9}", text) is not None
+    return name == "PET_NNODES" and re.fullmatch(_RANGE, text) is not None
 
 
 def _integer(text: str | None) -> int | None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
+from ncclprobe import bounds
 from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
@@ -35,7 +36,6 @@ _CACHED = (
 )
 _C = ("ld-linux", "libc.so", "libdl.so", "libgcc_s.so", "libm.so", "libpthread.so", "librt.so", "libstdc++.so")
 _FOUND_BY_US = ("/etc/ld.so.cache", "the loader's default folders")
-_MOST_NEEDED = 64
 _MOST_LACKING = 8
 
 
@@ -126,7 +126,7 @@ def _needer(host: Host, path: str, inherited: tuple[str, ...], everything: bool)
         return None
     versioned = {name for name, _ in own.needs_versions}
     wanted = [name for name in own.needed if everything or name.startswith(OURS) or name in versioned]
-    return _Needer(path, own, tuple(wanted[:_MOST_NEEDED]), inherited)
+    return _Needer(path, own, tuple(wanted[: bounds.NEEDED_LIBRARIES]), inherited)
 
 
 def _resolve(

@@ -5,7 +5,7 @@ NCCL opens them as the user of the job, so what this process sees holds for a jo
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from ncclprobe.errors import Missing
@@ -44,6 +44,8 @@ class NamedFiles(Struct, frozen=True):
     libraries: Mapping[str, bool | Absent] = field(default_factory=dict)
 
 
+_CLASSES = ("0x0302", "0x0207", "0x0200", "0x0300")
+"""PCI classes of GPUs and NICs."""
 _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
 _MOST = 64  # names; NCCL reads 14 of NCCL_NET_PLUGIN
 _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
@@ -97,7 +99,17 @@ def _loadable(host: Host, name: str, loader: Loader | Absent) -> bool | Absent:
 
 def topology_file(path: str, text: str) -> TopologyFile:
     """Return what NCCL's own parser would find in it (src/graph/xml.cc). Virtual addresses are as good as any."""
-    version = re.search(r"<system\b[^>]*\bversion=\"(\d+)\"", text)
-    addresses = re.findall(r"<pci\b[^>]*\bbusid=\"([0-9a-fA-F:.]+)\"[^>]*\bclass=\"0x0(?:302|207|200|300)", text)
+    version = next((each.get("version", "") for each in _elements(text, "system")), "")
+    devices = [each.get("busid", "") for each in _elements(text, "pci") if each.get("class", "")[:6] in _CLASSES]
     whole = "<system" in text and text.rstrip().endswith("</system>")
-    return TopologyFile(path, whole, version[1] if version else "", tuple(a.lower() for a in addresses))
+    addresses = tuple(each.lower() for each in devices if each and not each.strip("0123456789abcdefABCDEF:."))
+    return TopologyFile(path, whole, version if version.isdecimal() else "", addresses)
+
+
+def _elements(text: str, tag: str) -> Iterator[dict[str, str]]:
+    """Yield the attributes of each element `tag`, in one pass over the text."""
+    for piece in text.split("<"):
+        element = piece.partition(">")[0]
+        if element.startswith(tag) and element[len(tag) : len(tag) + 1].isspace():
+            words = element[len(tag) :].split('"')
+            yield {name.strip().rstrip("="): value for name, value in zip(words[::2], words[1::2], strict=False)}

@@ -1,18 +1,25 @@
 """GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
 
+Where NVML cannot be asked (nvidia-ml-py that does not fit, a library that is not found) nvidia-smi is the second
+witness.
+
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 from ncclprobe import bounds
-from ncclprobe.errors import Failed, Missing, ParseError
+from ncclprobe.errors import Denied, Failed, Missing, ParseError
+from ncclprobe.facts import nvidia_smi
+from ncclprobe.facts.field import attempt
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
+T = TypeVar("T")
 ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
 FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]
 _COMPUTE_MODES: tuple[ComputeMode, ...] = ("default", "exclusive-thread", "prohibited", "exclusive-process")
@@ -92,19 +99,28 @@ class Gpu(Struct, frozen=True):
 class Gpus(Struct, frozen=True):
     """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4)).
 
-    `nvml` is the version of the library; in a container it may be another than the driver's.
+    `nvml` is the version of the library; in a container it may be another than the driver's. `instead_of_nvml`: all
+    this is nvidia-smi's word, and why.
     """
 
     all: tuple[Gpu, ...]
     driver: str
     cuda: tuple[int, int]
     nvml: str | Absent = NOT_ASKED
+    instead_of_nvml: str = ""
 
 
 @collector
 def nvml(host: Host) -> Gpus:
     """Read every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
-    count = ask(host, number, "nvmlDeviceGetCount")
+    try:
+        count = ask(host, number, "nvmlDeviceGetCount")
+    except (Missing, Denied, Failed) as refusal:
+        why = str(refusal)
+        told = attempt(lambda: _by_nvidia_smi(host, why))
+        if isinstance(told, Absent):
+            raise
+        return told
     if not count:
         raise Missing("NVML counts 0 GPUs: none is visible to this process")
     if count > bounds.NVML_DEVICES:
@@ -116,6 +132,64 @@ def nvml(host: Host) -> Gpus:
         cuda=(code // 1000, code % 1000 // 10),
         nvml=learn(host, text, "nvmlSystemGetNVMLVersion"),
     )
+
+
+def _by_nvidia_smi(host: Host, refusal: str) -> Gpus:
+    rows = nvidia_smi.query(host)
+    return Gpus(
+        all=tuple(map(_of_row, rows)),
+        driver=rows[0]["driver_version"],
+        cuda=nvidia_smi.cuda_version(host.ask("run", "nvidia-smi", "--version")),
+        nvml=Absent(refusal, Missing.__name__),
+        instead_of_nvml=refusal,
+    )
+
+
+def _of_row(row: Mapping[str, str]) -> Gpu:
+    def read(name: str, parse: Callable[[str], T]) -> T | Absent:
+        text = nvidia_smi.cell(row, name)
+        return text if isinstance(text, Absent) else attempt(lambda: _understood(parse, name, text))
+
+    gpu = Gpu(
+        index=_understood(int, "index", row["index"]),
+        name=row["name"],
+        uuid=row["uuid"],
+        pci=row["pci.bus_id"],
+        memory_bytes=read("memory.total", _mebibytes),
+        memory_used_bytes=read("memory.used", _mebibytes),
+        pcie_generation=read("pcie.link.gen.current", int),
+        pcie_width=read("pcie.link.width.current", int),
+        pcie_max_generation=read("pcie.link.gen.max", int),
+        pcie_max_width=read("pcie.link.width.max", int),
+        compute_mode=read("compute_mode", lambda text: _MODE_WORDS[text]),
+        mig=read("mig.mode.current", _enabled),
+        mig_pending=read("mig.mode.pending", _enabled),
+        persistence=read("persistence_mode", _enabled),
+        ecc=read("ecc.mode.current", _enabled),
+        ecc_pending=read("ecc.mode.pending", _enabled),
+        ecc_since_reset=read("ecc.errors.uncorrected.volatile.total", int),
+        ecc_ever=read("ecc.errors.uncorrected.aggregate.total", int),
+        compute=read("compute_cap", lambda text: _capability([int(part) for part in text.split(".")])),
+    )
+    return replace(gpu, lost=_why_lost(gpu))
+
+
+_MODE_WORDS = dict(zip(("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"), _COMPUTE_MODES, strict=True))
+
+
+def _understood(parse: Callable[[str], T], name: str, text: str) -> T:
+    try:
+        return parse(text)
+    except (ValueError, LookupError, TypeError):
+        raise ParseError(f"nvidia-smi {name}: {text[:40]!r}") from None
+
+
+def _mebibytes(text: str) -> int:
+    return int(text) << 20
+
+
+def _enabled(text: str) -> bool:
+    return {"Enabled": True, "Disabled": False}[text]
 
 
 def _gpu(host: Host, index: int) -> Gpu:

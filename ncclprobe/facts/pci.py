@@ -29,6 +29,9 @@ _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _ENCODING = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}  # from 64 GT/s on: FLITs
 _ACS_ID = 0x0D  # PCI_EXT_CAP_ID_ACS, linux/pci_regs.h, as is the layout of its registers
 _ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+_ATS_ID = 0x0F  # PCI_EXT_CAP_ID_ATS
+_EXPRESS_ID, _FIRST_CAPABILITY, _DEVICE_CONTROL = 0x10, 0x34, 8  # PCI_CAP_ID_EXP, PCI_CAPABILITY_LIST, PCI_EXP_DEVCTL
+_MOST_CAPABILITIES = 48
 _SHOWN_TO_ALL, _FIRST_EXTENDED, _CONFIG_BYTES = 64, 0x100, 0x1000
 
 
@@ -103,11 +106,31 @@ class Errors(Struct, frozen=True):
     fatal: Mapping[str, int] = field(default_factory=dict)
 
 
+class PcieSettings(Struct, frozen=True):
+    """What the firmware and the kernel have set of a function's PCIe requests.
+
+    `max_read_bytes` (MaxReadReq) and `max_payload_bytes` bound one request; `relaxed_ordering` lets it pass others;
+    `ats`: it asks the IOMMU for addresses itself, None where it cannot.
+    """
+
+    max_read_bytes: int
+    max_payload_bytes: int
+    relaxed_ordering: bool
+    ats: bool | None = None
+
+    def __str__(self) -> str:
+        """Return them in lspci's words."""
+        words = [f"MaxReadReq {self.max_read_bytes}", f"MaxPayload {self.max_payload_bytes}"]
+        words.append(f"RlxdOrd{'+' if self.relaxed_ordering else '-'}")
+        return " ".join((*words, *([f"ATS{'+' if self.ats else '-'}"] if self.ats is not None else [])))
+
+
 class Device(Struct, frozen=True):
     """A GPU, NIC, NVSwitch or NPU. Absent in a field: could not be read.
 
     `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None where there is none.
     `bars`: of a GPU, bytes of BAR 0 to 5, 0 for one that is not used or has no address; BAR 1 opens onto its memory.
+    `settings`: None where it is not on PCI Express.
     """
 
     address: str
@@ -119,6 +142,7 @@ class Device(Struct, frozen=True):
     iommu: str | Absent | None = None
     errors: Errors | Absent = Errors()
     bars: tuple[int, ...] | Absent = ()
+    settings: PcieSettings | Absent | None = None
 
 
 class Bridge(Struct, frozen=True):
@@ -180,6 +204,7 @@ def _device(host: Host, address: str, who: Identity) -> Device:
         iommu=None if missing(iommu) else iommu,
         errors=attempt(lambda: _errors(host, folder)),
         bars=learn(host, bars, "read", f"{folder}/resource") if who.kind == "gpu" else (),
+        settings=learn(host, settings, "bytes", f"{folder}/config") if who.kind in ("gpu", "nic") else None,
     )
 
 
@@ -304,15 +329,46 @@ def acs(text: str) -> frozenset[str] | None:
 
     Raises Denied where the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
     """
-    config = config_space(text)
-    if config[:4] == b"\xff" * 4:
-        raise Failed("config space: the device does not answer (all bits are one)")
-    if len(config) <= _SHOWN_TO_ALL:
-        raise Denied(f"config space: only {len(config)} bytes are shown, and ACS lies beyond (root sees it)")
+    config = _whole_space(text, "ACS lies")
     for capability, offset in extended_capabilities(config):
         if capability == _ACS_ID and offset + 8 <= len(config):
             control = int.from_bytes(config[offset + 6 : offset + 8], "little")
             return frozenset(name for bit, name in enumerate(_ACS_BITS) if control >> bit & 1)
+    return None
+
+
+def _whole_space(text: str, what: str) -> bytes:
+    """Return a config space. Raises Denied where it is shown up to byte 64 only, and `what` beyond."""
+    config = config_space(text)
+    if config[:4] == b"\xff" * 4:
+        raise Failed("config space: the device does not answer (all bits are one)")
+    if len(config) <= _SHOWN_TO_ALL:
+        raise Denied(f"config space: only {len(config)} bytes are shown, and {what} beyond (root sees it)")
+    return config
+
+
+def settings(text: str) -> PcieSettings | None:
+    """Return what a function's config space says of its requests; None: it is not on PCI Express.
+
+    Raises Denied as `acs` does.
+    """
+    config = _whole_space(text, "its PCIe settings lie")
+    at = config[_FIRST_CAPABILITY] & 0xFC
+    for _ in range(_MOST_CAPABILITIES):
+        if not _SHOWN_TO_ALL <= at <= len(config) - 12:
+            return None
+        if config[at] == _EXPRESS_ID:
+            control = int.from_bytes(config[at + _DEVICE_CONTROL : at + _DEVICE_CONTROL + 2], "little")
+            read, payload = 128 << (control >> 12 & 7), 128 << (control >> 5 & 7)
+            return PcieSettings(read, payload, bool(control & 0x10), _ats(config))
+        at = config[at + 1] & 0xFC
+    return None
+
+
+def _ats(config: bytes) -> bool | None:
+    for capability, offset in extended_capabilities(config):
+        if capability == _ATS_ID and offset + 8 <= len(config):
+            return bool(int.from_bytes(config[offset + 6 : offset + 8], "little") & 0x8000)
     return None
 
 

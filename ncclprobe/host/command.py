@@ -109,4 +109,6 @@ def as_host_error(error: BaseException, what: str) -> HostError:
         return Missing(f"{what}: not there")
     if isinstance(error, PermissionError):
         return Denied(f"{what}: permission denied")
+    if isinstance(error, MemoryError):
+        return TimedOut(f"{what}: not asked, for {interrupt.NO_MEMORY}")  # it says nothing of what was asked
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

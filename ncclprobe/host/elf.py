@@ -21,12 +21,9 @@ _CACHE_HEADER, _CACHE_ENTRY = 48, struct.Struct("=iIIIQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-_MOST_VERSIONS = 4096
 _WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
 _DYNSYM = 11  # sh_type
 _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
-_MOST_SYMBOL_BYTES, _MOST_CONSTANT_BYTES = 64 << 20, 64 << 20
-_MOST_TEXTS, _LONGEST_TEXT = 16, 64
 
 
 class Dynamic(NamedTuple):
@@ -113,7 +110,7 @@ def _version_records(
     if where[0] not in tags or where[1] not in tags:
         return []
     at, found = _offset(segments, tags[where[0]][0]), []
-    for _ in range(min(tags[where[1]][0], _MOST_VERSIONS)):
+    for _ in range(min(tags[where[1]][0], bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
         found.append((at, record))
         at += record[-1]
@@ -122,7 +119,7 @@ def _version_records(
 
 def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
     """Yield `count` records from `at` on, each of which says last how far the next one is."""
-    for _ in range(min(count, _MOST_VERSIONS)):
+    for _ in range(min(count, bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
         yield record
         at += record[-1]
@@ -160,7 +157,7 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
             (names,) = struct.unpack("<H", _at(file, 62, 2))
             table = _at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
             constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
-            data = [_at(file, each.offset, min(each.size, _MOST_CONSTANT_BYTES)) for each in constants]
+            data = [_at(file, each.offset, min(each.size, bounds.ELF_CONTENT_BYTES)) for each in constants]
             return tuple(dict.fromkeys(text for each in data for text in _texts(each, beginning)))
         except (struct.error, ValueError, OverflowError, IndexError):
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
@@ -168,12 +165,12 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
 
 def _texts(data: bytes, beginning: str) -> Iterator[str]:
     mark, at = beginning.encode(), -1
-    for _ in range(_MOST_TEXTS):
+    for _ in range(bounds.ELF_TEXTS):
         at = data.find(mark, at + 1)
         if at < 0:
             return
-        end = data.find(b"\0", at, at + _LONGEST_TEXT)
-        yield data[at : end if end >= 0 else at + _LONGEST_TEXT].decode(errors="replace")
+        end = data.find(b"\0", at, at + bounds.ELF_TEXT)
+        yield data[at : end if end >= 0 else at + bounds.ELF_TEXT].decode(errors="replace")
 
 
 class Symbols(NamedTuple):
@@ -193,8 +190,8 @@ def symbols(path: str, beginning: str) -> Symbols:
             order, sections = _sections(file)
             defined, undefined = set[str](), set[str]()
             for table in (each for each in sections if each.kind == _DYNSYM):
-                names = _at(file, sections[table.link].offset, min(sections[table.link].size, _MOST_SYMBOL_BYTES))
-                rows = _at(file, table.offset, min(table.size, _MOST_SYMBOL_BYTES))
+                names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
+                rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
                 mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
                 for name, info, _, section, _, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
                     if names.startswith(mark, name) and (section or info >> 4 == 1):

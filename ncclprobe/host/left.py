@@ -3,13 +3,16 @@
 They are read from their beginning to their end in blocks, never whole.
 """
 
+import codecs
 import glob
 import importlib
 import os
 import re
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -19,20 +22,29 @@ from ncclprobe.model.values import Struct
 STDIN = "-"
 BLOCK = 1 << 20
 MOST_FILES = 100_000
-MOST_INFLATED = 256 << 30
+MOST_INFLATED = 64 << 30
 """Bytes of one compressed file that are read."""
+
+PIPE_S = 60
+"""How long the first byte of a pipe is waited for."""
 
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
+_LONGEST_MAGIC = 8
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ZSTD = (("compression.zstd", "open"), ("zstandard", "open"), ("pyzstd", "open"))
 _BROKEN = (EOFError, OSError, ValueError)
 
 
 class LeftFile(Struct, frozen=True):
-    """One file: its name as a person finds it again, and its size as it lies there; of standard input 0."""
+    """One file: its name as a person finds it again, and its size as it lies there; of a pipe 0.
+
+    `once`: a pipe, such as standard input, which can be read once.
+    """
 
     name: str
     nbytes: int = 0
+    once: bool = False
 
 
 def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
@@ -44,7 +56,8 @@ def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
     for argument in arguments:
         for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
             key = path if path == STDIN else os.path.realpath(path)
-            found.setdefault(key, LeftFile(path, 0 if path == STDIN else _size(path)))
+            once = path == STDIN or not _regular(path)
+            found.setdefault(key, LeftFile(path, 0 if once else _size(path), once))
             if len(found) > MOST_FILES:
                 raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
     return tuple(found.values())
@@ -57,7 +70,7 @@ def _paths(argument: str) -> Iterator[str]:
             if not matches:
                 raise UsageError(f"{argument}: there is no such file or folder")
             for match in matches:
-                yield from _paths(match) if Path(match).is_dir() else (match,)
+                yield from _paths(match) if Path(match).is_dir() else (match,) if _regular(match) else ()
         elif Path(argument).is_dir():
             for folder, _, names in os.walk(argument):
                 yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
@@ -99,17 +112,16 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
         try:
-            with cast(BinaryIO, sys.stdin.buffer) if self.name == STDIN else open(self.name, "rb") as raw:  # noqa: PTH123
-                first = raw.read(BLOCK)
+            with sys.stdin.buffer if self.name == STDIN else _opened(self.name) as raw:
+                first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
-                if kind and self.name != STDIN:
-                    raw.seek(0)
+                if kind:
                     yield from self._inflated(raw, kind)
                     return
-                while first:
-                    self.nbytes += len(first)
-                    yield first
-                    first = raw.read(BLOCK)
+                decoder = codecs.getincrementaldecoder("utf-16")("replace") if first.startswith(_UTF_16) else None
+                while block := raw.read(BLOCK):
+                    self.nbytes += len(block)
+                    yield decoder.decode(block).encode() if decoder else block
         except OSError as error:
             if not self.nbytes:
                 raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None
@@ -130,6 +142,25 @@ class Blocks:
                         return
         except _errors(kind) as error:
             self.cut = f"ends early or is damaged after {self.nbytes} bytes of text: {error}"
+
+
+def _opened(path: str) -> BufferedReader:
+    """Open a file, or a pipe into which something is written. Raises OSError, and UsageError for what may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    raw = os.fdopen(handle, "rb")
+    mode = os.fstat(handle).st_mode
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    why = ""
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        why = "a device, which may have no end; name a file, or - for standard input"
+    elif stat.S_ISFIFO(mode) and not waiting.poll(1000 * PIPE_S):
+        why = f"a pipe into which no process wrote anything for {PIPE_S} s"
+    if why:
+        raw.close()
+        raise UsageError(f"{path}: cannot be read: {why}")
+    os.set_blocking(handle, True)
+    return raw
 
 
 def _opener(kind: str) -> Callable[..., Any] | None:

@@ -4,7 +4,6 @@ Nothing here may hang: files and names are asked for on a thread that is abandon
 NFS server, a wedged driver), commands and NVML in processes that are.
 """
 
-import contextlib
 import fnmatch
 import importlib.util
 import json
@@ -13,24 +12,24 @@ import pwd
 import re
 import resource
 import socket
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, elf, kernel_ring
+from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.path_child import PathChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import encodable, recorded
 
+_MOST_PARENTS = 4
 _CHUNK_BYTES = 64 << 10
-_METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _PACKAGES = (
     "torch",
     *(f"nvidia-nccl{suffix}" for suffix in ("", "-cu11", "-cu12", "-cu13")),
@@ -91,7 +90,7 @@ class LiveHost:
         if kind == "data":
             what, path = rest
             return json.dumps(self._paths.setdefault(path, PathChild(path)).ask(what, patience_s))
-        return within(patience_s, lambda: _SOURCES[kind](*rest), " ".join((kind, *rest)))
+        return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
 
     def close(self) -> None:
         """Let go of the children."""
@@ -119,6 +118,37 @@ class LiveHost:
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
+
+
+def _looked(kind: str, rest: Sequence[str]) -> str:
+    """Return what a source of this process's own says. Raises Failed where the kernel's files are hidden: what cannot
+    be seen is not known to be missing.
+    """
+    try:
+        answer = _SOURCES[kind](*rest)
+    except (FileNotFoundError, NotADirectoryError):
+        if rest and (why := hidden(rest[0])):
+            raise Failed(f"{kind} {rest[0]}: {why}") from None
+        raise
+    if kind == "list" and answer == "[]" and (why := hidden(rest[0])):
+        raise Failed(f"list {rest[0]}: {why}")
+    return answer
+
+
+def hidden(path: str) -> str:
+    """Return why the kernel does not show `path` here, and what would help; empty where it shows what there is.
+
+    A container may have no /proc or /sys, or an empty file system mounted over a part of it.
+    """
+    for root, always, parts in _KERNEL_TREES:
+        if path.startswith(f"{root}/"):
+            shown = f"start the container with the machine's {root} (docker run -v {root}:{root}:ro)"
+            if not Path(always).exists():
+                return f"{root} is hidden from this process; {shown}"
+            seen = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+            if path.startswith(parts) and seen.stat().st_dev != Path(root).stat().st_dev:
+                return f"something else is mounted over {seen}; {shown}"
+    return ""
 
 
 def _read(path: str) -> str:
@@ -262,22 +292,27 @@ def _psutil(function: str) -> str:
     return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
 
 
+def _launched_with(option: str) -> str:
+    """Return the number, or range of them, that a parent of this process was given for `option`; nothing else of it."""
+    pid = os.getppid()
+    for _ in range(_MOST_PARENTS):
+        arguments = _read(f"/proc/{pid}/cmdline").split("\0")
+        given = [after for before, after in pairwise(arguments) if before == option]
+        given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
+        if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
+            return given[0]
+        parent = re.search(r"^PPid:\t([0-9]{1,9})$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+        if pid <= 1:
+            break
+    raise Missing(f"no parent of this process was given {option}")
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return {k: getattr(v, "value", v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else value
-
-
-def _packages() -> str:
-    """Return the versions of the distributions that decide which NCCL a job gets, without importing any."""
-    versions: dict[str, str] = {}
-    for folder in sys.path:
-        with contextlib.suppress(OSError):
-            for match in map(_METADATA.fullmatch, _names(folder or ".")):
-                if match and (name := match[1].lower().replace("_", "-")) in _PACKAGES:
-                    versions.setdefault(name, match[2])  # the first on the path is the one that imports
-    return json.dumps(dict(sorted(versions.items())))
 
 
 def _module(name: str) -> str:
@@ -286,6 +321,12 @@ def _module(name: str) -> str:
         raise Missing(f"Python module {name}: not installed")
     return found.origin
 
+
+_KERNEL_TREES = (
+    ("/proc", "/proc/self/stat", ("/proc/net", "/proc/sys")),
+    ("/sys", "/sys/class", ("/sys/class", "/sys/bus", "/sys/devices", "/sys/module")),
+)
+"""A tree of the kernel's, what it always has, and those of its parts that no other file system is mounted over."""
 
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
@@ -302,6 +343,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
+    "launched_with": _launched_with,
     "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,
@@ -310,7 +352,9 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
-    "packages": _packages,
+    "packages": lambda: json.dumps(code.distributions(_PACKAGES)),
+    "interpreter": lambda: json.dumps(code.interpreter()),
+    "tree": lambda folder: json.dumps(code.tree(folder)),
     "module": _module,
 }
 _PATIENCE_S = {
@@ -320,6 +364,8 @@ _PATIENCE_S = {
     "resolve": 5.0,
     "data": 10.0,
     "packages": 10.0,
+    "interpreter": 10.0,
+    "tree": 20.0,
     "mapped": 10.0,
     "kernel_log": 15.0,
     "elf_texts": 10.0,

@@ -131,6 +131,6 @@ def _understand(line: bytes) -> dict[str, Any]:
         answer = json.loads(line)
         if isinstance(answer, dict) and ("said" in answer or answer["refused"] in REFUSALS):
             return answer
-    except (ValueError, LookupError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         pass
     raise TimedOut(f"NVML: the process that asks it talks nonsense: {line[:80]!r}")

@@ -1,8 +1,8 @@
 """Waiting for the operating system no longer than one is willing to: on threads that are left behind if need be."""
 
+import _thread
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class _Worker:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True).start()
+        _thread.start_new_thread(self._serve, ())  # threading waits for ever for one that has no memory to begin with
 
     def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
         """Return what `work` returned, or what it raised. Raises Empty where it takes longer."""
@@ -86,7 +86,7 @@ def until(deadline: float, work: Callable[[], T]) -> T:
             outcome.put((False, error))
 
     try:
-        threading.Thread(target=attempt, daemon=True).start()
+        _thread.start_new_thread(attempt, ())
     except RuntimeError:  # no thread is left to this process, and so no way to leave the work behind
         return work()
     try:
@@ -101,14 +101,12 @@ def until(deadline: float, work: Callable[[], T]) -> T:
 def _hired(what: str) -> _Worker:
     try:
         return _Worker()
-    except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
-        raise Failed(f"{what}: {error}") from None
+    except RuntimeError as error:
+        raise TimedOut(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
-    except MemoryError:
-        return None, Failed("this process may take no more memory (ulimit -v)")
-    except (OSError, HostError, ValueError) as error:
+    except (OSError, HostError, ValueError, MemoryError) as error:
         return None, error

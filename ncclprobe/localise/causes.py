@@ -1,21 +1,32 @@
 """From what lines of logs mean to why the job failed: which findings explain which others.
 
-A finding explains another where both speak of the same ranks, a rank and its peer, or one communicator, where it is not
-later, and where the other is a consequence or echoes its code. What nothing explains is a cause; two independent
-faults are two causes.
+A finding explains another where that is a consequence, or echoes its code, where it is not later, and where both have
+to do with each other: of the peers that the other speaks of, of the same rank, communicator or host; else of the same
+job, which one failed rank ends as a whole. What nothing explains is a cause; two independent faults are two causes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ncclprobe.model.causes import Cause, CauseConfidence, Consequence
 from ncclprobe.model.findings import Evidence, Finding, Occurrence, Severity, Verdict
 from ncclprobe.model.rules import CauseRule
 from ncclprobe.model.values import Struct
 
+K = TypeVar("K", int, str)
 UNKNOWN = "unknown"
+ANY = "*"
+_SAME_TEXT_LINES = 10
+"""Lines after a consequence in which its cause may still stand: torch prints NCCL's last error below its own."""
+_BUFFERED_LINES = 100
+"""Lines by which a launcher may mix up those of different ranks."""
+_CLOCK_S = 2.0
+_MOST_TRIED = 64
+_MOST_EVIDENCE = 8
+_CONFIDENCES: tuple[CauseConfidence, ...] = ("named", "narrowed", "unknown")
 
 
-class Said(Struct, frozen=True):
+class Meaning(Struct, frozen=True):
     """One finding with its check's id and rule."""
 
     id: str
@@ -24,72 +35,142 @@ class Said(Struct, frozen=True):
     occurrence: Occurrence
 
     @property
-    def is_cause(self) -> bool:
-        """Return whether the line itself says why; else it follows from something."""
-        return bool(self.rule.code or self.occurrence.codes)
+    def codes(self) -> tuple[str, ...]:
+        """Return the code of the cause, or those that are left; empty: it is a consequence."""
+        return self.occurrence.codes or ((self.rule.code,) if self.rule.code else ())
+
+    @property
+    def can_explain(self) -> bool:
+        """Return whether others may follow from it: a cause, and not one that makes a job slow but ends none."""
+        return self.confidence == "narrowed" or (bool(self.codes) and self.finding.severity is Severity.FAIL)
+
+    @property
+    def weight(self) -> tuple[int, bool]:
+        """Return what sorts causes that explain as much: a named one before a narrowed one."""
+        return _CONFIDENCES.index(self.confidence), self.finding.severity is not Severity.FAIL
+
+    @property
+    def confidence(self) -> CauseConfidence:
+        """Return how far the line itself says why."""
+        return "narrowed" if len(self.codes) > 1 else "named" if self.codes else "unknown"
 
 
-def causes(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> tuple[Cause, ...]:
-    """Return the causes, most likely first, each with its consequences. `rules`: of each check's id."""
-    found = sorted(_said(verdicts, rules), key=_order)
-    heads: dict[int, int] = {}
-    for number, each in enumerate(found):
-        explained = [(-_nearness(other, each), place) for place, other in enumerate(found) if explains(other, each)]
-        heads[number] = min(explained)[1] if explained else number
-    groups: dict[tuple[str, ...], list[Said]] = {}
-    echoes: dict[tuple[str, ...], list[Said]] = {}
+def causes(
+    verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule], clocks: Mapping[str, float] | None = None
+) -> tuple[Cause, ...]:
+    """Return the causes, most likely first, each with its consequences.
+
+    `rules`: of each check's id. `clocks`: by how many seconds each host's clock is ahead, where that is known; times of
+    hosts that it does not hold are compared with nothing.
+    """
+    found = sorted(_meanings(verdicts, rules), key=_order)
+    known = _Causes(found, clocks or {})
+    heads = [known.explaining(number, each) for number, each in enumerate(found)]
+    groups: dict[tuple[str, ...], list[Meaning]] = {}
+    echoes: dict[tuple[str, ...], list[Meaning]] = {}
     for number, each in enumerate(found):
         root = _root(number, heads)
-        key = _key(found[root])
-        (groups if root == number else echoes).setdefault(key, []).append(each)
+        (groups if root == number else echoes).setdefault(_key(found[root]), []).append(each)
     made = [_cause(group, echoes.get(key, [])) for key, group in groups.items()]
-    return tuple(sorted(made, key=lambda each: ("named", "narrowed", "unknown").index(each.confidence)))
+    return tuple(sorted(made, key=lambda each: (_standing(each), -sum(c.count for c in each.consequences))))
 
 
-def explains(one: Said, other: Said) -> bool:
-    """Return whether `one` may be why `other` was written."""
-    if one is other or not one.is_cause or _later(one.occurrence, other.occurrence):
+def _standing(cause: Cause) -> int:
+    """Return the place of a cause: what is merely slow comes after all that failed, even for reasons not known."""
+    slow = cause.confidence == "named" and cause.severity is not Severity.FAIL
+    return len(_CONFIDENCES) if slow else _CONFIDENCES.index(cause.confidence)
+
+
+class _Causes:
+    """Findings that say why something happened, by whom they speak of."""
+
+    def __init__(self, found: Sequence[Meaning], clocks: Mapping[str, float]) -> None:
+        self._found, self._clocks = found, clocks
+        self._all = sorted((n for n, each in enumerate(found) if each.can_explain), key=lambda n: found[n].weight)
+        self._ranks: dict[int, list[int]] = {}
+        self._hosts: dict[str, list[int]] = {}
+        self._comms: dict[str, list[int]] = {}
+        self._peers: dict[int, list[int]] = {}
+        for number in self._all:
+            o = found[number].occurrence
+            _index(self._ranks, o.ranks, number)
+            _index(self._hosts, o.hosts, number)
+            _index(self._comms, (o.comm,) if o.comm else (), number)
+            _index(self._peers, o.peers, number)
+
+    def explaining(self, number: int, other: Meaning) -> int:
+        """Return the number of the finding that explains this one best; its own where none does."""
+        for tried in self._near(other):
+            for one in tried[:_MOST_TRIED]:
+                if one != number and self._explains(one, number):
+                    return one
+        return number
+
+    def _near(self, other: Meaning) -> Iterator[list[int]]:
+        """Yield causes that have to do with `other`, those that have most to do with it first."""
+        o = other.occurrence
+        yield _gathered(self._ranks, o.peers)
+        yield _gathered(self._hosts, o.peer_hosts)
+        yield _gathered(self._ranks, o.ranks)
+        yield _gathered(self._peers, o.ranks)
+        yield _gathered(self._comms, (o.comm,))
+        yield _gathered(self._hosts, o.hosts)
+        if not other.codes or other.confidence == "narrowed" or other.rule.echoes:  # one failed rank ends the job
+            yield self._all
+
+    def _explains(self, one: int, other: int) -> bool:
+        cause, said = self._found[one], self._found[other]
+        if said.codes:
+            echoed = {*said.rule.echoes, *(said.codes if said.confidence == "narrowed" else ())}
+            if not echoed & {*cause.codes, ANY} or (cause.codes == said.codes and one > other):
+                return False
+        return not later(cause.occurrence, said.occurrence, self._clocks)
+
+
+def _index(into: dict[K, list[int]], keys: Collection[K], number: int) -> None:
+    for key in keys:
+        into.setdefault(key, []).append(number)
+
+
+def _gathered(of: Mapping[K, list[int]], keys: Collection[K]) -> list[int]:
+    return [number for key in keys for number in of.get(key, ())]
+
+
+def later(one: Occurrence, other: Occurrence, clocks: Mapping[str, float]) -> bool:
+    """Return whether `one` is certainly later than `other`: by their lines in one log, else by clocks.
+
+    The clock of one host is one clock; those of different hosts are compared only where `clocks` has both.
+    """
+    if not (one.ordered and other.ordered):
         return False
-    if other.is_cause and not ({one.rule.code, *one.occurrence.codes} & {*other.rule.echoes}):
-        return False
-    return _nearness(one, other) > 0
+    if one.stream == other.stream and one.stream >= 0:
+        own = one.ranks == other.ranks and one.hosts == other.hosts
+        return one.line > other.line + (_SAME_TEXT_LINES if own else _BUFFERED_LINES)
+    times = [_time(each, clocks, bool({*one.hosts} & {*other.hosts})) for each in (one, other)]
+    return times[0] is not None and times[1] is not None and times[0] > times[1] + _CLOCK_S
 
 
-def _nearness(one: Said, other: Said) -> int:
-    """How much two findings have to do with each other: 0 nothing, then the job, host, communicator, peers, rank."""
-    a, b = one.occurrence, other.occurrence
-    if {*a.ranks} & {*b.ranks}:
-        return 5
-    if {*a.ranks} & {*b.peers} or {*a.peers} & {*b.ranks} or {*a.hosts} & {*b.peer_hosts}:
-        return 4
-    if a.comm and a.comm == b.comm:
-        return 3
-    if {*a.hosts} & {*b.hosts}:
-        return 2
-    return 0 if other.is_cause else 1  # a failed rank fails its whole job
+def _time(each: Occurrence, clocks: Mapping[str, float], one_host: bool) -> float | None:
+    """Return when it was, by the common clock; None: not known."""
+    if each.time_s is None or one_host:
+        return each.time_s
+    ahead = [clocks[host] for host in each.hosts if host in clocks]
+    return each.time_s - ahead[0] if ahead else None
 
 
-def _later(one: Occurrence, other: Occurrence) -> bool:
-    """Return whether `one` is certainly later: of one stream by its lines, else by a clock of the same host."""
-    if one.stream == other.stream:
-        return one.line > other.line
-    same = bool({*one.hosts} & {*other.hosts})
-    return bool(same and one.time_s is not None and other.time_s is not None and one.time_s > other.time_s)
-
-
-def _said(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> Iterator[Said]:
+def _meanings(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> Iterator[Meaning]:
     for verdict in verdicts:
         for finding in verdict.findings if verdict.id in rules else ():
             if finding.occurrence and finding.severity is not Severity.NOTE:
-                yield Said(verdict.id, rules[verdict.id], finding, finding.occurrence)
+                yield Meaning(verdict.id, rules[verdict.id], finding, finding.occurrence)
 
 
-def _order(each: Said) -> tuple[float, int, int]:
+def _order(each: Meaning) -> tuple[float, int, int]:
     o = each.occurrence
     return (float("inf") if o.time_s is None else o.time_s, o.stream, o.line)
 
 
-def _root(number: int, heads: Mapping[int, int]) -> int:
+def _root(number: int, heads: Sequence[int]) -> int:
     seen: set[int] = set()
     while heads[number] != number and number not in seen:
         seen.add(number)
@@ -97,33 +178,38 @@ def _root(number: int, heads: Mapping[int, int]) -> int:
     return number
 
 
-def _key(head: Said) -> tuple[str, ...]:
+def _key(head: Meaning) -> tuple[str, ...]:
     """Return what makes findings one cause: the same code; all that nothing explains is one unknown."""
-    return (head.rule.code,) if head.rule.code else head.occurrence.codes or (UNKNOWN,)
+    return head.codes or (UNKNOWN,)
 
 
-def _cause(group: Sequence[Said], echoes: Sequence[Said]) -> Cause:
-    head, finding = group[0], group[0].finding
-    confidence: CauseConfidence = "narrowed" if head.occurrence.codes else "named" if head.is_cause else "unknown"
+def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
+    """Return the cause that a group of findings of one code is; of those that fail first."""
+    ordered = sorted(group, key=lambda each: each.finding.severity is not Severity.FAIL)
+    head, finding = ordered[0], ordered[0].finding
+    unknown = head.confidence == "unknown"
     return Cause(
-        code=head.rule.code or (head.occurrence.codes or (UNKNOWN,))[0],
+        code=(head.codes or (UNKNOWN,))[0],
         id=head.id,
-        confidence=confidence,
+        confidence=head.confidence,
         message=finding.message,
+        severity=finding.severity,
         ranks=_ranks(group),
         nodes=_nodes(group),
-        evidence=_evidence(group),
+        evidence=_evidence(ordered),
         blame=finding.blame,
         action=finding.action,
         remedy=finding.remedy,
-        could_be=head.occurrence.codes,
-        doctor=head.rule.doctor,
-        consequences=tuple(_consequences(echoes)),
+        could_be=head.codes if head.confidence == "narrowed" else (),
+        doctor="" if unknown else head.rule.doctor,
+        consequences=tuple(
+            _consequences([*(each for each in group if each.id != head.id), *echoes] if unknown else echoes)
+        ),
     )
 
 
-def _consequences(echoes: Sequence[Said]) -> Iterator[Consequence]:
-    by_id: dict[str, list[Said]] = {}
+def _consequences(echoes: Sequence[Meaning]) -> Iterator[Consequence]:
+    by_id: dict[str, list[Meaning]] = {}
     for each in echoes:
         by_id.setdefault(each.id, []).append(each)
     for name, group in by_id.items():
@@ -131,13 +217,13 @@ def _consequences(echoes: Sequence[Said]) -> Iterator[Consequence]:
         yield Consequence(name, message, _ranks(group), _nodes(group), _evidence(group), len(group))
 
 
-def _ranks(group: Sequence[Said]) -> tuple[int, ...]:
+def _ranks(group: Sequence[Meaning]) -> tuple[int, ...]:
     return tuple(sorted({rank for each in group for rank in each.occurrence.ranks}))
 
 
-def _nodes(group: Sequence[Said]) -> tuple[str, ...]:
+def _nodes(group: Sequence[Meaning]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for each in group for host in each.occurrence.hosts))
 
 
-def _evidence(group: Sequence[Said], most: int = 8) -> tuple[Evidence, ...]:
-    return tuple(dict.fromkeys(one for each in group for one in each.finding.evidence))[:most]
+def _evidence(group: Sequence[Meaning]) -> tuple[Evidence, ...]:
+    return tuple(dict.fromkeys(one for each in group for one in each.finding.evidence))[:_MOST_EVIDENCE]

@@ -1,60 +1,131 @@
 """Who said what when: the moments of a failed job, what became of each rank, and lines that no check knows."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 
+from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
+from ncclprobe.facts.files.torch_lines import timed_out_work
+from ncclprobe.localise.collectives.lanes import Entered, entered
+from ncclprobe.localise.next_steps import missing_ranks
 from ncclprobe.model.causes import Moment, NotUnderstood, RankState
-from ncclprobe.model.findings import Evidence, Verdict
+from ncclprobe.model.findings import Evidence, Occurrence, Verdict
 
 MOST_MOMENTS = 2000
+MOST_RANKS = 1 << 16
 _FAILED = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
+_EMPTY = JobLog((), ())
 
 
-def timeline(log: JobLog, verdicts: Sequence[Verdict]) -> tuple[Moment, ...]:
-    """Return the lines that findings rest on, and the last line of each rank, in the order of their times."""
-    found: dict[tuple[int, int], Moment] = {}
+def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[str, float]) -> tuple[Moment, ...]:
+    """Return the lines that findings rest on, and the last line of each rank, in the order of their times.
+
+    A line without a time stands where the lines of its log do that have one; in a log without any, a finding comes
+    first and a last line last. `ahead_s`: by how much each host's clock is ahead; the times given are without it.
+    """
+    log = log or _EMPTY
+    placed: dict[Evidence, tuple[tuple[float, int, int], Moment]] = {}
+    known = _times(log)
     for verdict in verdicts:
         for finding in verdict.findings:
             if (o := finding.occurrence) and finding.evidence:
-                rank, host = next(iter(o.ranks), None), next(iter(o.hosts), "")
-                moment = Moment(o.time_s, rank, host, finding.message, finding.evidence[0], verdict.id)
-                found.setdefault((o.stream, o.line), moment)
+                who, host = next(iter(o.ranks), None), next(iter(o.hosts), "")
+                moment = Moment(_when(o, ahead_s), who, host, finding.message, finding.evidence[0], verdict.id)
+                placed.setdefault(moment.evidence, (_place(known, moment, o.stream, o.line), moment))
     for each in log.ranks.values():
         if last := each.last:
-            moment = Moment(last.time_s, each.rank, each.host, "its last line", _evidence(log, last))
-            found.setdefault((last.stream, last.line), moment)
-    moments = [found[key] for key in sorted(found)]
-    moments.sort(key=lambda moment: float("inf") if moment.time_s is None else moment.time_s)
-    return tuple(moments[:MOST_MOMENTS])
+            when = None if last.time_s is None else last.time_s - ahead_s.get(last.host, 0.0)
+            moment = Moment(when, each.rank, each.host, "its last line", _evidence(log, last))
+            placed.setdefault(moment.evidence, (_place(known, moment, last.stream, last.line), moment))
+    return tuple(moment for _, moment in sorted(placed.values(), key=lambda each: each[0])[:MOST_MOMENTS])
 
 
-def ranks(log: JobLog) -> tuple[RankState, ...]:
-    """Return what became of each rank that a log names."""
-    return tuple(
-        RankState(each.rank, each.host, each.pid, _evidence(log, each.last) if each.last else None, "", _state(each))
-        for each in log.ranks.values()
-    )
+def _times(log: JobLog) -> Mapping[int, list[tuple[int, float]]]:
+    """Return line and time of the events of each log that have one."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for event in log.events:
+        if event.time_s is not None:
+            found.setdefault(event.stream, []).append((event.line, event.time_s))
+    return found
 
 
-def _state(rank: RankLog) -> str:
+def _place(
+    known: Mapping[int, list[tuple[int, float]]], moment: Moment, stream: int, line: int
+) -> tuple[float, int, int]:
+    """Return what sorts a moment: its time, else that of the line before it in its log, else of the one after."""
+    if moment.time_s is not None:
+        return moment.time_s, stream, line
+    timed = known.get(stream, [])
+    at = bisect_right(timed, (line, float("inf")))
+    if timed:
+        return timed[at - 1 if at else 0][1], stream, line
+    return float("-inf") if moment.id else float("inf"), stream, line
+
+
+def _when(o: Occurrence, ahead_s: Mapping[str, float]) -> float | None:
+    return None if o.time_s is None else o.time_s - next((ahead_s[host] for host in o.hosts if host in ahead_s), 0.0)
+
+
+def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState, ...]:
+    """Return what became of each rank of which there is a log or a dump, or of which there should be one."""
+    log = log or _EMPTY
+    dumps = {dump.rank: dump for dump in records.dumps if dump.rank is not None} if records else {}
+    waiting = _waiting(log)
+    found = []
+    for rank in sorted({*log.ranks, *dumps, *missing_ranks(log)})[:MOST_RANKS]:
+        own = log.ranks.get(rank, RankLog(rank))
+        dump = dumps.get(rank)
+        last = entered(dump, len(dump) - 1) if dump and len(dump) else None
+        collective = _collective(last) if last else waiting.get(rank, "")
+        where = _evidence(log, own.last) if own.last else Evidence(dump.source) if dump else None
+        state = _state(own, last, rank in waiting) if where else "there is no log of it"
+        found.append(RankState(rank, own.host, own.pid, where, collective, state))
+    return tuple(found)
+
+
+def _waiting(log: JobLog) -> Mapping[int, str]:
+    """Return the collective that each rank's watchdog gave up first."""
+    found: dict[int, str] = {}
+    for event in log.events:
+        work = timed_out_work(event.text)
+        rank = event.rank if work is None or work.rank is None else work.rank
+        if work and rank is not None:
+            found.setdefault(rank, f"{work.op} number {work.seq}" if work.seq is not None else work.op)
+    return found
+
+
+def _collective(last: Entered) -> str:
+    return f"{last.call.op} number {last.seq} of group {last.group}"
+
+
+def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
     if rank.last and rank.last.level in _FAILED:
         return "failed"
+    if last is not None and last.state != "completed":
+        return f"in a collective, {last.state}"
+    if waited:
+        return "gave up a collective"
     if rank.init_started > rank.init_complete:
         return "in the initialisation of a communicator"
-    return ""
+    return "its log ends" if last is None else "between collectives"
 
 
 def _evidence(log: JobLog, event: LogEvent) -> Evidence:
     return Evidence(log.streams[event.stream].name, event.line, event.text)
 
 
-def not_understood(log: JobLog, verdicts: Sequence[Verdict]) -> Iterator[NotUnderstood]:
-    """Yield by log how many lines speak of a failure on which no finding rests, with the first of them."""
+def not_understood(log: JobLog, verdicts: Sequence[Verdict], harmless: Sequence[str] = ()) -> Iterator[NotUnderstood]:
+    """Yield by log how many lines speak of a failure on which no finding rests, with the first of them.
+
+    A line that holds a text of `harmless` speaks of none.
+    """
     known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
     first: dict[int, LogEvent] = {}
     count: dict[int, int] = {}
     for event in log.events:
-        if event.level in ("WARN", "ERROR", *_FAILED) and (event.stream, event.line) not in known:
+        if event.level not in ("WARN", "ERROR", *_FAILED) or (event.stream, event.line) in known:
+            continue
+        if not any(text in event.text for text in harmless):
             first.setdefault(event.stream, event)
             count[event.stream] = count.get(event.stream, 0) + 1
     for stream, event in first.items():

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ncclprobe.model.findings import Action, Blame, Evidence
+from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.values import Struct
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
@@ -21,16 +21,20 @@ class Consequence(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Why a job failed. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown`` where no line says it.
+    """Why a job failed, or (severity WARN) was slow. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown``
+    where no line says it.
 
     `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
-    those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does.
+    those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does. `checked`:
+    what that check said in the reports and captures that were given, in words; empty: there were none. `collect`:
+    where the cause is not named, what would name it, as commands and settings.
     """
 
     code: str
     id: str
     confidence: CauseConfidence
     message: str
+    severity: Severity = Severity.FAIL
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
@@ -40,7 +44,9 @@ class Cause(Struct, frozen=True):
     why: str = ""
     could_be: tuple[str, ...] = ()
     doctor: str = ""
+    checked: str = ""
     consequences: tuple[Consequence, ...] = ()
+    collect: tuple[str, ...] = ()
 
 
 class RankState(Struct, frozen=True):

@@ -85,6 +85,8 @@ class Occurrence(Struct, frozen=True):
     of; empty: not known. `comm` is the communicator's or process group's name. `stream` counts the logs as they were
     given, `line` is in it, from 1: order is certain within one stream alone. `time_s` is by the clock of the writer's
     host, seconds since 1970; None: the line has no time. `codes`: where the line leaves two or three causes, theirs.
+    `ordered` is False where the line tells of something earlier, as a launcher's summary does. `stream` is negative for
+    what stands in no log.
     """
 
     ranks: tuple[int, ...] = ()
@@ -96,6 +98,7 @@ class Occurrence(Struct, frozen=True):
     line: int = 0
     time_s: float | None = None
     codes: tuple[str, ...] = ()
+    ordered: bool = True
 
 
 class Finding(Struct, frozen=True):

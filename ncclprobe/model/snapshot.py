@@ -16,12 +16,14 @@ class Absent(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """What the user is about to run, as far as the command line says so. A fact like any other to a check.
 
-    `local`: only this node is asked about, whatever the launcher says.
+    `local`: only this node is asked about, whatever the launcher says. `mixed_gpus`: nodes have different numbers of
+    GPUs on purpose.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
     expect_gpus: int | None = None
     local: bool = False
+    mixed_gpus: bool = False
 
 
 class Snapshot(Struct, frozen=True):

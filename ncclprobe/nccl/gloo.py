@@ -6,8 +6,9 @@ of every other, the second with the second. Of two ranks that with the greater a
 own, and the other listens.
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp createDefaultDevice and Options::create_default, Utils.hpp
-split (torch 2.13; 2.0 to 2.12 read alike in init.cpp); gloo/transport/tcp/device.cc lookupAddrForIface,
-lookupAddrForHostname, sockaddrToInterfaceName and Device::isInitiator, rendezvous in tcp/context.cc.
+split (torch 2.13; 2.x before it reads the same in init.cpp, 1.x took one character for a name, too);
+gloo/transport/tcp/device.cc lookupAddrForIface, lookupAddrForHostname, sockaddrToInterfaceName and
+Device::isInitiator, rendezvous in tcp/context.cc. Beside the real one: scripts/oracle_gloo.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

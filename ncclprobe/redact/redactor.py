@@ -90,7 +90,8 @@ class Redactor:
             self._learn_host(node.name)
             self._learn_host(node.hostname)
         compared = (name for verdict in report.checks for finding in verdict.findings for name in finding.nodes)
-        for name in (*report.missing_nodes, *compared):
+        of_logs = {*(each.host for each in report.ranks), *(each.host for each in report.timeline)}
+        for name in (*report.missing_nodes, *compared, *of_logs):
             self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
@@ -223,7 +224,7 @@ class Redactor:
 
     def _answer(self, ask: tuple[Any, ...], value: str) -> str:
         kind, what = ask[0], str(ask[1]) if len(ask) > 1 else ""
-        if kind == "packages" or (kind == "nvml" and what.endswith("Version")):
+        if kind in ("packages", "interpreter") or (kind == "nvml" and what.endswith("Version")):
             return value  # of versions some look like addresses
         if kind == "bytes":
             return self._forms.config_space(value)
@@ -282,8 +283,7 @@ class Redactor:
         """Replace in the name of a file or folder what is known, what identifies, and what no other site has."""
         if "/" in text:
             return self.text(text)
-        known = _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))
-        return renamed(known, self._new.name)
+        return renamed(self._free(text), self._new.name)
 
     def _free(self, text: str) -> str:
         return _split(IDENTIFIER, text, self._forms.one, lambda between: _NAME.sub(self._name, between))

@@ -29,12 +29,17 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
 
 def quiet(report: Report) -> str:
     """Return one line: the first cause, and how many more there are."""
-    if not report.causes:
-        return _nothing(report) + "\n"
-    first = report.causes[0]
     more = f" (+{len(report.causes) - 1} more)" if len(report.causes) > 1 else ""
+    return f"{headline(report)}{more}\n"
+
+
+def headline(report: Report) -> str:
+    """Return the first cause in one line; without one, that there is none."""
+    if not report.causes:
+        return _nothing(report)
+    first = report.causes[0]
     where = f" on {place}" if (place := who(first.ranks, first.nodes)) else ""
-    return printable(f"{' or '.join(first.could_be) or first.code}{where}: {first.message}{more}") + "\n"
+    return printable(f"{' or '.join(first.could_be) or first.code}{where}: {first.message}")
 
 
 def _nothing(report: Report) -> str:
@@ -52,12 +57,13 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
     yield from _wrapped(_LEAD, cause.message, width)
     yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
     if cause.confidence != "unknown":
-        finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-        yield from _wrapped(f"{_LEAD}whose fault: ", _blamed(finding, cause), width)
+        yield from _wrapped(_LEAD, blamed(cause), width)
     if cause.remedy:
         yield from _wrapped(f"{_LEAD}what to do: ", cause.remedy, width)
+    for step in cause.collect:
+        yield from _wrapped(f"{_LEAD}to find out: ", step, width)
     if cause.consequences:
-        yield f"{_LEAD}what followed:"
+        yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}what else was said:"
         most = len(cause.consequences) if verbose else _MOST_CONSEQUENCES
         for each in cause.consequences[:most]:
             yield from _consequence(each, width)
@@ -65,8 +71,10 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
             yield f"{_LEAD}- and {len(cause.consequences) - most} more; -v shows all"
 
 
-def _blamed(finding: Finding, cause: Cause) -> str:
-    return digest.blamed(finding, cause.nodes).replace(" (read from this machine)", "")
+def blamed(cause: Cause) -> str:
+    """Return whose fault it is, and what to do: ``The job's settings are at fault; correct the job.``."""
+    finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
+    return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:
@@ -101,11 +109,11 @@ def _rest(report: Report, width: int) -> Iterator[str]:
 
 
 def _before_next_launch(report: Report) -> Iterator[str]:
-    """Yield the line that names the checks which would have found it."""
-    ids = list(dict.fromkeys(cause.doctor for cause in report.causes if cause.doctor))
+    """Yield the line that names the checks which would have found it, and whether they did where they were asked."""
+    ids = dict.fromkeys(f"{cause.doctor}{cause.checked}" for cause in report.causes if cause.doctor)
     if ids:
         verb = "check that finds" if len(ids) == 1 else "checks that find"
-        yield f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}"
+        yield printable(f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}")
 
 
 def _wrapped(lead: str, text: str, width: int) -> list[str]:

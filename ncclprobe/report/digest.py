@@ -84,7 +84,19 @@ def problems(report: Report) -> list[Problem]:
     alike: dict[tuple[object, ...], Problem] = {}
     for (name, finding), nodes in where.items():
         f = finding
-        key = (name, f.severity, f.message, f.blame, f.action, f.confidence, f.remedy, f.nodes, f.related, *nodes)
+        key = (
+            name,
+            f.severity,
+            f.message,
+            f.blame,
+            f.action,
+            f.confidence,
+            f.remedy,
+            f.nodes,
+            f.related,
+            f.loss,
+            *nodes,
+        )
         before = alike.get(key)
         subjects = dict.fromkeys((*(before.subjects if before else ()), finding.subject))
         alike[key] = Problem(name, before.finding if before else finding, tuple(nodes), tuple(subjects))
@@ -114,12 +126,17 @@ def _headline(report: Report) -> str:
     blind = [gap for gap in gaps(report) if gap.required]
     missing = [f"{folded(report.missing_nodes)} not heard of"] if report.missing_nodes else []
     if report.status in (Status.FAIL, Status.WARN) and wrong:
-        worst = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
+        worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more
     if report.status is Status.UNKNOWN and report.scope.backend == "nccl" and not report.scope.driver:
         return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
+    stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
+    if report.status is Status.UNKNOWN and stopped:
+        return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):
         first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))
@@ -135,6 +152,11 @@ def _briefly(problem: Problem, report: Report) -> str:
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
     return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
+
+
+def when(started: str) -> str:
+    """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
+    return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))
 
 
 def conclusion(report: Report) -> str:

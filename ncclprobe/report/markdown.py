@@ -8,19 +8,22 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ncclprobe.model.causes import Cause, Moment
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.report import digest, pairs, training
+from ncclprobe.report import causes, digest, pairs, training
 from ncclprobe.report.digest import verdict_line
 from ncclprobe.units import printable, size
 
 MOST_BYTES = 900_000
 MOST_ANNOTATIONS = 10
+_MOST_MOMENTS = 200
 _RESERVED = 4_000  # for titles, and for the lines that say what was left out
 _MOST_CHARACTERS = 1_000  # of one text from the report
-_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^(?:[#+-]|\d+(?=[.)])))")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^[#+-])")
+_LIST = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
@@ -80,6 +83,14 @@ def _command(text: str, also: str = "") -> str:
 
 
 def _sections(report: Report) -> Iterator[Section]:
+    if report.files:
+        yield Section("", [_caption(report)])
+        yield Section("Why it failed", [_cause(cause) for cause in report.causes])
+        yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
+        yield Section("Timeline", [_moment(moment) for moment in report.timeline[:_MOST_MOMENTS]], folded=True)
+        odd = [f"- {code(each.source)}, {each.count}: {code(each.text)}" for each in report.not_understood]
+        yield Section(f"Not understood ({len(odd)})", odd, folded=True)
+        return
     found = digest.problems(report)
     bad = [problem for problem in found if problem.finding.severity is not Severity.NOTE]
     notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
@@ -107,6 +118,30 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section(f"Passed ({len(fine)})", titles, folded=True)
     lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
     yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
+
+
+def _caption(report: Report) -> str:
+    about = f"{report.tool.name} {report.tool.version} read {', '.join(report.files)}"
+    return f"## {text(causes.headline(report))}\n\n{text(about)}"
+
+
+def _cause(cause: Cause) -> str:
+    where = f" on {text(place)}" if (place := causes.who(cause.ranks, cause.nodes)) else ""
+    named = " or ".join(map(code, cause.could_be)) or code(cause.code)
+    lines = [f"- **{cause.confidence}** {named}{where}: {text(cause.message)}"]
+    lines += [f"  - {code(str(each))}" for each in cause.evidence]
+    lines += [f"  - whose fault: {text(causes.blamed(cause))}"] if cause.confidence != "unknown" else []
+    lines += [f"  - fix: {text(cause.remedy)}"] if cause.remedy else []
+    lines += [f"  - to find out: {text(step)}" for step in cause.collect]
+    lines += [f"  - followed by: {text(each.message)} ({each.count})" for each in cause.consequences]
+    lines += [f"  - found before the next launch by {code('ncclprobe doctor')} {cause.doctor}"] if cause.doctor else []
+    return "\n".join(lines)
+
+
+def _moment(moment: Moment) -> str:
+    when = "" if moment.time_s is None else f"{moment.time_s:.3f} "
+    who = "" if moment.rank is None else f"rank {moment.rank} "
+    return f"- {when}{who}{code(moment.host)} {text(moment.text)}: {code(str(moment.evidence))}"
 
 
 def _who_is_slow(report: Report) -> Iterator[str]:
@@ -185,13 +220,8 @@ def _copy(row: CopyRow) -> str:
 
 def text(said: str) -> str:
     """`said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
-    plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(_escaped, _short(said)))
-    return plain.replace("@", "@\u200b")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    """Markup as itself; a number at the beginning would make a list."""
-    return f"{found[0]}\u200b" if found[0].isdigit() else f"\\{found[0]}"
+    plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", _short(said)))
+    return _LIST.sub(r"\1\\\2", plain).replace("@", "@\u200b")
 
 
 def code(said: str) -> str:

@@ -101,8 +101,7 @@ def _about(report: Report) -> str:
     if launch.kind == "options":
         ranks = f", {plural(launch.nnodes or 1, 'node')} by the command line"
     nodes = fold(node.name for node in report.nodes)
-    when = report.started.replace("T", " ").replace("+00:00", " UTC")
-    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {when}"
+    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.when(report.started)}"
 
 
 def _answer(report: Report, width: int, style: Style) -> list[str]:

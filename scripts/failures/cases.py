@@ -53,7 +53,7 @@ def _stranger(lab: Lab, port: int = 29500) -> Iterator[None]:
 
 
 def _loopback_names(lab: Lab) -> AbstractContextManager[Any]:
-    """The host that the others call: gloo's higher ranks call the lower."""
+    """The name of rank 0's host is a loopback address there: torch 2.13 listens on another all the same."""
     return faults.names(lab.hosts[0], "127.0.1.1 n0", *[line for line in lab.names() if not line.endswith(" n0")])
 
 
@@ -89,7 +89,6 @@ CASES: tuple[Case, ...] = (
     Case("crash-srun", "rank-crashed", (2,), "raises", launcher="srun", hosts=2),
     Case("crash-mpirun", "rank-crashed", (2,), "killed", launcher="mpirun", hosts=2),
     Case("files-opened", "fd-limit", (2,), "files-opened"),
-    Case("few-files", "fd-limit", (), prefix=("prlimit", "--nofile=14:14"), launcher="plain"),
     Case("master-nobody", "master-unreachable", (), launcher="plain", leaves_out=(0,), env=_SHORT),
     Case("master-wrong-address", "master-unreachable", (), launcher="plain",
          env={"MASTER_ADDR": "10.77.0.99", **_SHORT}),
@@ -102,11 +101,11 @@ CASES: tuple[Case, ...] = (
          prefix=("setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-net_bind_service", "--inh-caps=-all")),
     Case("world-size", "world-size-mismatch", (3,), launcher="plain", per_rank={3: {"WORLD_SIZE": "5"}}),
     Case("rank-twice", "world-size-mismatch", (3,), launcher="plain", per_rank={3: {"RANK": "2"}}),
-    Case("rank-never-came", "world-size-mismatch", (3,), launcher="plain", leaves_out=(3,), env=_SHORT),
+    Case("rank-never-came", "world-size-mismatch", (), launcher="plain", leaves_out=(3,), env=_SHORT),
     Case("gloo-iface-missing", "gloo-iface", (), env={"GLOO_SOCKET_IFNAME": "ib0"}),
     Case("gloo-iface-syntax", "gloo-iface", (), env={"GLOO_SOCKET_IFNAME": "^docker0,lo"}),
     Case("gloo-iface-one-rank", "gloo-iface", (2,), launcher="plain", per_rank={2: {"GLOO_SOCKET_IFNAME": "eth7"}}),
-    Case("name-is-loopback", "dns-loopback", (0,), launcher="plain", hosts=2, around=_loopback_names),
+    Case("healthy-name-is-loopback", "", launcher="plain", hosts=2, around=_loopback_names),
     Case("peers-blocked", "peer-unreachable", (), launcher="plain", hosts=2, around=_peers_blocked, env=_GLOO),
     Case("stranger", "", launcher="plain", around=_stranger),
     Case("nccl-no-interface", "iface-missing", fault="ncclGetUniqueId", launcher="library",

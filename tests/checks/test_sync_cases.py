@@ -57,6 +57,33 @@ def test_a_setting_of_a_file_is_the_images_and_one_of_the_environment_the_jobs()
         assert origin in finding.seen
 
 
+def port_down(device: str) -> Any:
+    def plant(facts: Facts) -> Facts:
+        devices = [
+            replace(each, ports=tuple(replace(p, state="DOWN", physical="Polling") for p in each.ports))
+            if each.name == device
+            else each
+            for each in facts[Fabric].devices
+        ]
+        return {**facts, Fabric: Fabric(tuple(devices))}
+
+    return plant
+
+
+def test_a_port_that_others_have_up_is_named_with_its_node() -> None:
+    down = fleet("hgx-h100", 4, port_down("mlx5_3"), 1)
+    assert findings(down, "sync.port-state") == [("fail", "n3 mlx5_3:1", ("n3",))]
+    assert findings(fleet("hgx-h100", 2, port_down("mlx5_3"), 1), "sync.port-state") == [
+        ("warn", "n1 mlx5_3:1", ("n1",))
+    ]
+    assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.port-state") == []
+
+
+def test_a_port_of_another_kind_of_machine_is_not_compared() -> None:
+    mixed = [*fleet("dgx-a100", 3)[:2], *fleet("hgx-h100", 3, port_down("mlx5_3"), 1)[2:]]
+    assert findings(mixed, "sync.port-state") == []
+
+
 def test_a_port_that_is_down_is_no_missing_nic() -> None:
     def down(facts: Facts) -> Facts:
         *others, last = facts[Fabric].devices

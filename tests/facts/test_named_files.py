@@ -35,6 +35,26 @@ def test_a_topology_names_its_gpus_and_nics() -> None:
     assert (found.whole, found.version, found.addresses) == (True, "1", ("0001:00:00.0", "0101:00:00.0"))
 
 
+@pytest.mark.parametrize(
+    ("text", "version", "addresses"),
+    [
+        ('<system\tversion=\'1\'><pci class="0x030200" busid="0001:00:00.0"/></system>', "", ("0001:00:00.0",)),
+        (
+            '<system version="x"><pcix busid="1:0:0.0" class="0x0302"/><pci busid="a b" class="0x0302"/></system>',
+            "",
+            (),
+        ),
+        ('<pci busid="1:0:0.0" class="0x0604"><pci busid="2:0:0.0"', "", ()),
+        ("<pci " * 200_000, "", ()),
+        ('<pci busid="' * 100_000, "", ()),
+    ],
+    ids=["tabs", "others", "cut", "many", "open"],
+)
+def test_a_topology_is_read_in_one_pass_whatever_it_holds(text: str, version: str, addresses: tuple[str, ...]) -> None:
+    found = topology_file("/t.xml", text)
+    assert (found.version, found.addresses) == (version, addresses)
+
+
 @pytest.mark.parametrize("text", ["", "not found", XML[:100]])
 def test_a_topology_that_is_cut_off_is_not_whole(text: str) -> None:
     assert not topology_file("/t.xml", text).whole

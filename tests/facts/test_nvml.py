@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
-from ncclprobe.facts import nvlink, nvml, nvml_answers, nvml_p2p
+from ncclprobe.facts import nvidia_smi, nvlink, nvml, nvml_answers, nvml_p2p
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
@@ -186,7 +186,7 @@ def test_no_permission_for_one_function_is_denied_for_its_fields(box: Callable[.
 def test_a_library_that_refuses_itself_leaves_every_fact_absent(box: Callable[..., Box], code: int, kind: str) -> None:
     seen = box(error=code)
     assert [fact.refused for fact in (seen.gpus, seen.links, seen.peers)] == [kind] * 3
-    assert seen.questions == 1
+    assert seen.questions == 2, "nvidia-smi is asked, too"
 
 
 def test_links_that_cannot_be_counted_are_not_known_to_be_none(box: Callable[..., Box]) -> None:
@@ -244,6 +244,54 @@ def test_a_capture_of_an_older_tool_lacks_fields_and_still_has_gpus() -> None:
     gpus = look(answers(ANSWERS)).gpus
     assert [(gpu.name, gpu.lost) for gpu in gpus.all] == [("NVIDIA H200", "")] * 2
     assert gpus.all[0].ecc.refused == gpus.nvml.refused == "NotCaptured"
+
+
+FULL, BRIEF = (f"--query-gpu={','.join(fields)}" for fields in (nvidia_smi.FIELDS, nvidia_smi.FIELDS[:8]))
+ROW = "0, NVIDIA H200, GPU-0, 00000000:07:00.0, 570.86.15, 143771, 600, Default"
+REST = ", Enabled, 9.0, Disabled, Disabled, Enabled, Enabled, 0, [N/A], 1, 5, 16, 16"
+NO_LIBRARY = {("nvml", "nvmlDeviceGetCount"): Missing("libnvidia-ml.so.1: not there")}
+SMI = {("run", "nvidia-smi", "--version"): "NVML version : 570.86\nCUDA Version        : 12.8\n"}
+
+
+def by_smi(**said: Any) -> Any:
+    asked = {("run", "nvidia-smi", question, "--format=csv,noheader,nounits"): text for question, text in said.items()}
+    return look(answers(NO_LIBRARY | SMI | asked)).gpus
+
+
+def test_nvidia_smi_is_asked_where_nvml_cannot_be() -> None:
+    gpus = by_smi(**{FULL: f"{ROW}{REST}\n{ROW.replace('0, NV', '1, NV', 1)}{REST}\n"})
+    assert (len(gpus.all), gpus.driver, gpus.cuda, gpus.instead_of_nvml) == (
+        *(2, "570.86.15", (12, 8)),
+        "libnvidia-ml.so.1: not there",
+    )
+    gpu = gpus.all[0]
+    assert (gpu.name, gpu.pci, gpu.memory_bytes, gpu.compute) == (
+        "NVIDIA H200",
+        "00000000:07:00.0",
+        143771 << 20,
+        (9, 0),
+    )
+    assert (gpu.mig, gpu.mig_pending, gpu.ecc, gpu.ecc_since_reset, gpu.persistence) == (False, False, True, 0, True)
+    assert (gpu.pcie_generation, gpu.pcie_max_generation, gpu.pcie_max_width) == (1, 5, 16)
+    assert nvml_answers.unsupported(gpu.ecc_ever)
+
+
+def test_an_older_nvidia_smi_is_asked_for_less_and_a_lost_gpu_is_lost() -> None:
+    gpus = by_smi(**{FULL: Failed('Field "compute_cap" is not a valid field to query.'), BRIEF: ROW})
+    assert (gpus.all[0].memory_used_bytes, gpus.all[0].compute.refused) == (600 << 20, "Failed")
+    gone = by_smi(**{FULL: f"{ROW}{REST}".replace("143771", "[GPU is lost]")})
+    assert gone.all[0].lost == "nvidia-smi memory.total: GPU is lost"
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found", ROW, f"{ROW}{REST}, 7", f"x{ROW}{REST}"])
+def test_what_nvidia_smi_does_not_tell_plainly_is_nvmls_refusal(text: str) -> None:
+    assert by_smi(**{FULL: text}) == Absent("libnvidia-ml.so.1: not there", "Missing")
+
+
+def test_the_cuda_version_is_read_in_both_spellings() -> None:
+    assert nvidia_smi.cuda_version("CUDA Version        : 12.4\n") == (12, 4)
+    umd = 'CUDA version        : Deprecated, see "CUDA UMD version" instead\nCUDA UMD version    : 13.3\n'
+    assert nvidia_smi.cuda_version(umd) == (13, 3)
 
 
 def test_a_driver_that_does_not_answer_is_no_lost_gpu() -> None:

@@ -297,3 +297,35 @@ def test_nvswitches_and_faster_links_are_read_too(tree: Sysfs) -> None:
     seen = read(tree.finish())
     assert seen.of("nvswitch")[0].link.max_gbps == pytest.approx(63.0, abs=0.1)
     assert seen.devices["0000:00:02.0"].numa_node == -1
+
+
+def express(control: int, ats: int | None = None) -> bytes:
+    """The config space of a function on PCI Express, with another capability before."""
+    config = bytearray(4096)
+    config[0:4], config[0x34], config[0x40:0x42], config[0x60] = b"\xde\x10\x30\x23", 0x40, b"\x05\x60", 0x10
+    config[0x68:0x6A] = control.to_bytes(2, "little")
+    if ats is not None:
+        config[0x100:0x104] = (1 << 16 | 0x000F).to_bytes(4, "little")
+        config[0x106:0x108] = ats.to_bytes(2, "little")
+    return bytes(config)
+
+
+def test_pcie_settings_are_read_in_lspcis_words() -> None:
+    assert str(pci.settings(space(express(0x5930)))) == "MaxReadReq 4096 MaxPayload 256 RlxdOrd+"
+    assert str(pci.settings(space(express(0x2820, 0x8000)))) == "MaxReadReq 512 MaxPayload 256 RlxdOrd- ATS+"
+    assert pci.settings(space(express(0x2820, 0))).ats is False
+
+
+def test_pcie_settings_take_root_and_a_function_on_pci_express() -> None:
+    with pytest.raises(Denied, match="its PCIe settings lie beyond"):
+        pci.settings(space(express(0)[:64]))
+    assert pci.settings(space(bytes(4096))) is None
+    looped = bytearray(4096)
+    looped[0x34], looped[0x40:0x42] = 0x40, b"\x05\x40"
+    assert pci.settings(space(bytes(looped))) is None
+
+
+@given(st.binary(max_size=300))
+def test_any_config_space_has_settings_or_is_refused(config: bytes) -> None:
+    with contextlib.suppress(Denied, Failed):
+        pci.settings(space(config))

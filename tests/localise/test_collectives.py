@@ -48,7 +48,7 @@ def test_a_rank_that_lives_and_did_not_come() -> None:
 def test_a_rank_that_never_called_a_collective_did_not_come_either() -> None:
     (found,) = judge(recorded({0: "1=0,1/a*", 1: "0/b", 2: "0/b"}, world=3))
     assert isinstance(found, NotEntered)
-    assert (found.missing, found.last) == ((1,), ())
+    assert (found.missing, found.last[0].call.op) == ((1,), "b")
 
 
 def test_a_rank_without_a_dump_is_not_judged() -> None:
@@ -133,6 +133,8 @@ def test_the_caller_is_the_programs_own_frame() -> None:
     assert caller((torch, library, own)) == own
     assert caller((torch, library)) == library
     assert caller((torch,)) == torch
+    elsewhere = FlightFrame("all_reduce", "/opt/site/torch/distributed/distributed_c10d.py", 1)
+    assert caller((FlightFrame("wrapper", "/opt/site/typing_extensions.py", 4), elsewhere, own)) == own
     assert caller(()) is None
 
 

@@ -12,7 +12,8 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_blocks import LEAST, Chunks
 from ncclprobe.facts.files.log_prefix import cleaned, habit_of
 from ncclprobe.facts.files.log_reader import MOST_ALIKE, read
-from ncclprobe.facts.files.log_sieve import Sieve
+from ncclprobe.facts.files.log_sieve import Sieve, Whole
+from ncclprobe.facts.files.sign_index import SignIndex
 from ncclprobe.host.left import Blocks, LeftFile, named
 
 WARN = "node1:12:13 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
@@ -45,13 +46,15 @@ def only(text: str | bytes) -> LogEvent:
         ("2026-11-22 10:00:00,250 - ", None, NOON + 0.25),
         ("11/22/2026 10:00:00 - ", None, NOON),
         ("[pod/job-worker-3/pytorch] 2026-11-22T10:00:00Z ", None, NOON),
-        ("worker-3  | ", None, None),
         ("(RayTrainWorker pid=77, ip=10.0.0.3) [rank3]: ", 3, None),
         ("1795341600.25 ", None, NOON + 0.25),
         ("\x1b[31m[rank3]: \x1b[0m", 3, None),
         ("50%|#####     | 1/2\r[rank3]: ", 3, None),
         ("\ufeff", None, None),
         ("\0\0\0", None, None),
+        ("    [rank3]: ", 3, None),
+        ("> [rank3]: ", 3, None),
+        ("[default2]:", 2, None),
     ],
 )
 def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int | None, time_s: float | None) -> None:
@@ -104,6 +107,9 @@ def test_numbers_and_hosts_before_every_line_are_prefixes_and_before_one_are_not
     pdsh = "".join(f"gpu{n % 4}: step {n}\n" for n in range(40))
     assert [e.host for e in log(a=pdsh + "gpu3: an error\n").events] == ["gpu3"]
     assert not habit_of(b"a: 1\nb: 2\nc: 3\nd: 4\n").hosts
+    compose = "".join(f"worker-{n % 4}  | step {n}\n" for n in range(40))
+    assert [e.host for e in log(a=compose + "worker-3  | an error\n").events] == ["worker-3"]
+    assert [e.host for e in log(a="loss | 3.1\n" + "step 7\n" * 9 + "loss | an error\n").events] == [""]
 
 
 def test_half_lines_of_two_writers_are_two_lines() -> None:
@@ -125,7 +131,16 @@ def test_a_rank_is_its_rank_in_the_largest_communicator() -> None:
     assert {event.rank for event in log(a=small + large).events} == {5}
 
 
-@pytest.mark.parametrize(("name", "rank"), [("rank_3.log", 3), ("logs/rank12/out", 12), ("crank3", None), ("n3", None)])
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank_3.log", 3),
+        ("logs/rank12/out", 12),
+        ("none_x1/attempt_0/3/stderr.log", 3),
+        ("crank3", None),
+        ("n3", None),
+    ],
+)
 def test_the_name_of_a_file_may_say_the_rank(name: str, rank: int | None) -> None:
     assert read([(name, [b"an error"])]).events[0].rank == rank
 
@@ -243,7 +258,7 @@ def test_a_sieve_finds_every_line_that_holds_a_text(block: str, texts: list[str]
     found = {data[begin:end] for begin, end, _ in sieve.lines(data)}
     for line in data.split(b"\n"):
         holds = any(text.encode() in line for text in texts)
-        assert sieve.holds(line) == holds
+        assert Whole(texts).holds(line) == holds
         assert line in found or not holds
 
 
@@ -271,3 +286,40 @@ def test_a_compressed_log_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Pa
     blocks = Blocks(LeftFile(str(path)))
     list(blocks)
     assert "ends early" in blocks.cut
+
+
+def test_containers_that_share_host_and_process_number_keep_their_ranks() -> None:
+    init = "n1:1:9 [0] NCCL INFO comm 0x1 rank {} nranks 2 cudaDev 0 busId 7000 commId 0x2 - Init START\n"
+    found = log(a=init.format(0) + f"n1:1:9 {WARN[14:]}\n", b=init.format(1) + f"n1:1:9 {WARN[14:]}\n")
+    assert [event.rank for event in found.events] == [0, 0, 1, 1]
+
+
+@given(st.lists(st.text("ab1298 :", max_size=12), max_size=8), st.lists(st.text("ab1298 :", min_size=1, max_size=4)))
+@settings(max_examples=300, deadline=None)
+def test_the_index_finds_what_a_search_of_every_line_finds(texts: list[str], signs: list[str]) -> None:
+    found = SignIndex(texts).having(tuple(signs))
+    assert found == [number for number, text in enumerate(texts) if any(sign in text for sign in signs)]
+
+
+def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:
+    found = read(
+        [("a", [b"".join(b"no socket interface %d " % n + b"x" * 4000 + b"\n" for n in range(4000))])], ("no socket",)
+    )
+    assert sum(len(event.text) for event in found.events) < 8_000_000
+    assert len(found.events) == 4000
+
+
+def test_text_of_two_bytes_a_character_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(("\ufeff" + WARN).encode("utf-16-le"))
+    assert read([("a", Blocks(LeftFile(str(path))))], ("no socket",)).events[0].text == SAID
+
+
+def test_a_rank_on_its_node_is_no_rank_of_a_job_of_several_nodes() -> None:
+    found = log(a=f"[default2]:{WARN}\n", b=f"[default2]:{WARN.replace('node1', 'node2')}\n")
+    assert [(event.rank, event.local_rank) for event in found.events] == [(None, 2), (None, 2)]
+
+
+def test_lines_beside_one_ranks_prefix_are_its_launchers() -> None:
+    found = log(a="[rank3]: ValueError: an error\nW1122 10:00:00.1 9 api.py:1] an error\n")
+    assert [event.rank for event in found.events] == [3, None]

@@ -74,6 +74,8 @@ BROKEN = (
     Case("own-rank-1-killed", "self", ENDLESS, hit=Hit(KILL, 1)),
     Case("own-rank-0-killed", "self", ENDLESS, hit=Hit(KILL, 0)),
     Case("own-rank-1-stopped", "self", ENDLESS, hit=Hit(STOP, 1)),
+    Case("own-rank-1-terminated", "self", ENDLESS, hit=Hit(TERM, 1)),
+    Case("own-rank-0-interrupted", "self", ENDLESS, hit=Hit(INT, 0)),
     Case("own-parent-killed", "self", ENDLESS, hit=Hit(KILL, None)),
     Case("own-parent-terminated", "self", ENDLESS, hit=Hit(TERM, None)),
     Case("own-parent-interrupted", "self", ENDLESS, hit=Hit(INT, None)),
@@ -83,6 +85,7 @@ BROKEN = (
     Case("hand-rank-0-killed", "hand", ENDLESS, hit=Hit(KILL, 0)),
     Case("hand-rank-0-terminated", "hand", ENDLESS, hit=Hit(TERM, 0)),
     Case("torchrun-rank-1-killed", "torchrun", ENDLESS, hit=Hit(KILL, 1)),
+    Case("torchrun-terminated", "torchrun", ENDLESS, hit=Hit(TERM, None)),
     Case("mpirun-rank-1-killed", "mpirun", ENDLESS, hit=Hit(KILL, 1)),
     Case("mpirun-terminated", "mpirun", ENDLESS, hit=Hit(TERM, None)),
 )  # fmt: skip

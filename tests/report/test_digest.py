@@ -4,9 +4,12 @@ from typing import get_args
 
 import pytest
 
-from ncclprobe.model.findings import ONCE, Action, Blame, Finding, fail
+from ncclprobe.model.findings import ONCE, Action, Blame, Finding, Status, fail, warn
+from ncclprobe.model.report import Scope
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest
+
+from . import samples
 
 SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
 
@@ -45,3 +48,57 @@ def test_every_blame_and_action_has_words(blame: Blame, action: Action) -> None:
     words = digest.blamed(replace(SLOW, blame=blame, action=action))
     assert "-" not in words.partition(" (")[0]
     assert (action == "none") is words.endswith(").")
+
+
+def test_what_stops_a_job_comes_before_what_slows_it_and_that_before_risks() -> None:
+    slow, slower = (replace(SLOW, subject=name, loss=loss) for name, loss in (("a", 0.1), ("b", 0.6)))
+    stops, risk = fail("c", "is missing"), warn("d", "may break")
+    costly = replace(slower, severity=risk.severity, subject="e")
+    verdict = samples.verdict(Status.FAIL, risk, slow, costly, slower, stops)
+    assert [p.subject for p in digest.problems(samples.report(verdict))] == ["c", "b", "a", "e", "d"]
+
+
+def test_one_finding_of_several_subjects_is_one_problem_with_a_folded_list() -> None:
+    alike = [fail(f"GPU{n}", "x8 of 16 lanes", evidence=f"/sys/{n}") for n in (4, 5, 6, 7)]
+    other = fail("GPU0", "x4 of 16 lanes")
+    found = digest.problems(samples.report(samples.verdict(Status.FAIL, *alike, other)))
+    assert [problem.subject for problem in found] == ["GPU[4-7]", "GPU0"]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "typed"),
+    [
+        ("reset it (`nvidia-smi --gpu-reset -i N`), or reboot.", ["nvidia-smi --gpu-reset -i N"]),
+        ("unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.", ["NCCL_ALGO=allreduce:tree,ring"]),
+        ("look at `numactl` and FOO.", []),
+    ],
+)
+def test_commands_and_settings_of_a_remedy_can_be_copied(remedy: str, typed: list[str]) -> None:
+    assert digest.copyable(remedy) == typed
+
+
+def test_a_headline_names_the_culprits_on_their_nodes() -> None:
+    verdict = samples.verdict(Status.FAIL, fail("mlx5_0:1", "is DOWN: the cable is out"), node="n2", id="ib.state")
+    report = samples.report(verdict, samples.verdict(Status.PASS, node="n1"))
+    assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
+    assert digest.conclusion(report) == "Not ready for NCCL jobs on 2 nodes: what FAILs above comes first. (exit 4)"
+
+
+def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
+    report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
+    assert "--backend gloo" in digest.headline(replace(report, scope=Scope(driver=False)))
+    assert "--backend gloo" not in digest.headline(report)
+
+
+def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:
+    own = samples.verdict(Status.FAIL, fail("mlx5_0:1", "is DOWN"), node="n2", id="ib.state")
+    compared = fail("n2 mlx5_0:1", "is DOWN, and ACTIVE on 7 other nodes", nodes=("n2",))
+    report = samples.report(own, samples.verdict(Status.FAIL, compared, node=None, id="sync.port-state"),
+                            samples.verdict(Status.PASS, node="n1"))  # fmt: skip
+    assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
+
+
+def test_a_run_that_a_signal_ended_begins_with_interrupted() -> None:
+    cut = samples.verdict(Status.UNKNOWN, id="run.rank-lost", why="ended by SIGTERM in phase 'pairs'", required=True)
+    report = samples.report(cut, status=Status.UNKNOWN)
+    assert digest.headline(report) == "INTERRUPTED: ended by SIGTERM in phase 'pairs'"

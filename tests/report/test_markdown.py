@@ -95,3 +95,10 @@ def test_a_title_cannot_end_its_own_value() -> None:
 @given(reports)
 def test_whatever_a_report_says_it_is_rendered(made: Report) -> None:
     assert markdown.render(made).startswith("## ")
+
+
+@pytest.mark.parametrize("number", ["0.82", "3. of 4", "12) of 14", "1e-05"])
+def test_a_number_at_the_beginning_is_shown_as_it_stands_and_makes_no_list(number: str) -> None:
+    page = GFM.render(markdown.text(number))
+    assert page.strip() == f"<p>{number}</p>"
+    assert "\u200b" not in markdown.text(number)

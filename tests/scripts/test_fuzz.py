@@ -19,7 +19,7 @@ from ncclprobe.model.registry import discover  # noqa: E402
 from ncclprobe.model.rules import Collector  # noqa: E402
 
 READERS = fuzz_readers.readers()
-SLOW = {"report", "run.jsonl", "redacted capture"}  # tens of milliseconds for each
+SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

@@ -102,6 +102,49 @@ def test_a_signal_to_all_is_nobodys_loss() -> None:
     assert ranks.detector.gone((1,))
 
 
+def after_a_signal(ranks: Ranks) -> FailureDetector:
+    """Rank 0 was signalled."""
+    ranks.leaves(0, "signal SIGTERM ended it")
+    ranks.detector.receive(ranks.heartbeats)
+    ranks.detector.note_signal()
+    return ranks.detector
+
+
+def test_a_signal_to_rank_zero_alone_is_its_loss_once_the_others_have_gone_on() -> None:
+    ranks = Ranks(3)
+    detector = after_a_signal(ranks)
+    ranks.go_on(SILENT_PERIODS - 1)
+    assert (detector.settled(), detector.signalled_alone()) == (False, None)
+    ranks.go_on(1)
+    assert detector.settled()
+    assert lost(detector.signalled_alone()) == [0]
+
+
+def test_of_signals_to_some_ranks_all_of_them_are_named_and_a_signal_to_all_names_none() -> None:
+    ranks = Ranks(3)
+    detector = after_a_signal(ranks)
+    ranks.leaves(2, "signal SIGTERM ended it")
+    ranks.go_on(SILENT_PERIODS)
+    assert lost(detector.signalled_alone()) == [0, 2]
+    ranks = Ranks(3)
+    detector = after_a_signal(ranks)
+    ranks.leaves(1, "signal SIGTERM ended it")
+    ranks.leaves(2, "signal SIGTERM ended it")
+    ranks.go_on(1)
+    assert detector.settled()
+    assert detector.signalled_alone() is None
+
+
+def test_a_rank_that_died_before_a_signal_to_all_is_no_sign_that_it_was_not_to_all() -> None:
+    """The launcher sends SIGTERM because rank 2 was killed."""
+    ranks = Ranks(3)
+    detector = after_a_signal(ranks)
+    ranks.leaves(1, "signal SIGTERM ended it")
+    ranks.go_on(SILENT_PERIODS, silent=[2])
+    assert detector.signalled_alone() is None
+    assert lost(detector.attendance(signalled=True)) == [2]
+
+
 def test_the_rank_behind_the_others_is_the_one_that_stood_still() -> None:
     ranks = Ranks(3)
     ranks.go_on(1, standing=[1])

@@ -1,5 +1,8 @@
 """What becomes of a run whose ranks were started here, from what they left: every way to end, without processes."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.launch import AgentEnd, _complete_log
 from ncclprobe.session.ranks.rank_files import RankFile
+from ncclprobe.session.watchdog.ending import Ending
 
 ENDED = AgentEnd(4)
 
@@ -107,6 +111,46 @@ def test_a_report_that_was_whole_counts_whatever_came_late(run: Run, end: AgentE
     rank_files.write_exit_codes(run.folder, {1: -15})
     report = run.settle(end)
     assert (report.exit_code, findings(report)) == (0, [])
+
+
+@pytest.mark.parametrize("code", [-15, 143, 3])
+def test_a_rank_that_a_signal_ended_first_before_the_ranks_met_is_named(run: Run, code: int) -> None:
+    """The agent then sends SIGTERM to the others, which say so."""
+    run.zero.close(Ending(why="ended by SIGTERM in phase 'import torch'"))
+    run.rank_files[1].signalled("SIGTERM")
+    rank_files.write_exit_codes(run.folder, {1: code, 0: 3})
+    report = run.settle()
+    ((subject, message),) = findings(report)
+    assert (report.exit_code, subject) == (4, "rank 1")
+    assert message.startswith("it was ended by SIGTERM")
+
+
+@pytest.mark.parametrize("end", [AgentEnd(4, "SIGTERM"), AgentEnd(3), AgentEnd(-9)])
+def test_ranks_that_a_signal_to_all_ended_are_not_named(run: Run, end: AgentEnd) -> None:
+    run.zero.close(Ending(why="ended by SIGTERM in phase 'import torch'"))
+    run.rank_files[1].signalled("SIGTERM")
+    rank_files.write_exit_codes(run.folder, {1: 143, 0: 3})
+    report = run.settle(end)
+    assert (report.exit_code, findings(report)) == (3, [])
+
+
+def test_a_torch_agent_that_was_killed_is_said_beside_the_signal_that_its_ranks_got(run: Run) -> None:
+    run.zero.close(Ending(why="ended by SIGTERM in phase 'x'"))
+    assert any("torch's agent was ended by SIGKILL" in note for note in run.settle(AgentEnd(-9)).notes)
+
+
+def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Path) -> None:
+    ours, others = (
+        subprocess.Popen(
+            ["sleep", "100"], env={**os.environ, rank_files.FOLDER: str(tmp_path / name)}, start_new_session=True
+        )
+        for name in ("ours", "ours-too")
+    )
+    rank_files.end_processes_of(str(tmp_path / "ours"))
+    assert ours.wait(60) == -signal.SIGKILL
+    assert others.poll() is None
+    others.kill()
+    others.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ KNOWN = (
     "/.dockerenv/",
     "/dev/",
     "/etc/nccl.conf/",
+    "/etc/nvidia-imex/",
     "/home/user/.nccl.conf/",
     "/opt/",
     "/proc/device-tree/",
@@ -39,7 +40,7 @@ KNOWN = (
     "/usr/lib64/",
     "/usr/local/",
 )
-NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager")  # unless the description says so
+NOT_INSTALLED = ("nvidia-smi", "nv-fabricmanager", "nvidia-imex-ctl")  # unless the description says so
 _ROW_BYTES = 16
 
 
@@ -102,6 +103,8 @@ class Answers:
             return self._program(str(kind), rest)
         if kind == "run" and rest[0] in NOT_INSTALLED:
             raise Missing(f"{rest[0]}: not there")
+        if kind == "launched_with":
+            raise Missing(f"no parent of this process was given {rest[0]}")
         if kind not in _ASKING:
             raise UndescribedError(f"the zoo was never told: {' '.join(map(str, question))}")
         return self._file(str(kind), [str(part) for part in rest])

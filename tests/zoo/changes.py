@@ -29,9 +29,9 @@ def variables(**values: str) -> Change:
     return change
 
 
-def torchrun(nodes: int, **values: str) -> Change:
-    """Rank 0 of torchrun on so many nodes with eight ranks each."""
-    counts = {"WORLD_SIZE": str(8 * nodes), "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": str(nodes)}
+def torchrun(nodes: int, ranks: int = 8, **values: str) -> Change:
+    """Rank 0 of torchrun on so many nodes with `ranks` ranks each."""
+    counts = {"WORLD_SIZE": str(ranks * nodes), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_WORLD_SIZE": str(nodes)}
     zeros = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
     return variables(TORCHELASTIC_RUN_ID="4711", **counts, **zeros, **values)
 
@@ -193,6 +193,18 @@ def acs(machine: Machine) -> Change:
                 config = bytearray(_bytes(json.loads(here.ask("bytes", path))))
                 config[_ACS_CONTROL] = 0x1D  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd
                 here.write(path, bytes(config))
+
+    return change
+
+
+def config(machine: Machine, name: str, offset: int, value: int) -> Change:
+    """A register of 16 bits in the config space of a device."""
+
+    def change(here: Answers) -> None:
+        path = f"{DEVICES}/{functions(machine)[name].address}/config"
+        space = bytearray(_bytes(json.loads(here.ask("bytes", path))))
+        space[offset : offset + 2] = value.to_bytes(2, "little")
+        here.write(path, bytes(space))
 
     return change
 

@@ -121,5 +121,6 @@ def _number(address: Any) -> str:
 
 def _names(machine: Machine, here: Answers) -> None:
     here.write("/etc/hosts", f"127.0.0.1 localhost\n10.0.0.11 {machine.name}\n")
+    here.said["resolve", machine.name] = json.dumps({"addresses": ["10.0.0.11"], "seconds": 0.0002})
     here.write("/etc/resolv.conf", "nameserver 10.0.0.2\nsearch cluster.example\n")
     here.write("/etc/nsswitch.conf", "passwd: files systemd\nhosts: files dns\n")

@@ -119,6 +119,10 @@ def nic_class(nic: Nic) -> int:
     return 0x020700 if nic.rdma and nic.layer == "InfiniBand" else nic.model.class_code
 
 
+_CAPABILITIES, _EXPRESS = 0x34, 0x60
+_CONTROL, _NIC_CONTROL = 0x2930, 0x5930  # PCI_EXP_DEVCTL: MaxReadReq, MaxPayload, relaxed ordering
+
+
 def describe(machine: Machine, here: Answers) -> None:
     """Every function's files: uevent for all, link and errors for devices, the config space for bridges."""
     here.folder(DEVICES)
@@ -188,13 +192,20 @@ def _bars(bar1: int) -> str:
 
 
 def _config(function: Function) -> bytes:
-    """The header, bus numbers of a bridge, and behind AER the access control of a port, all of it switched off."""
+    """The header, bus numbers of a bridge, PCIe settings, and behind AER the access control of a port, switched off.
+
+    Settings in the form of lspci on servers: MaxPayload 256, MaxReadReq 512 of GPUs and 4096 of NICs, relaxed ordering.
+    """
     config = bytearray(4096)
     config[0:4] = function.ids[0].to_bytes(2, "little") + function.ids[1].to_bytes(2, "little")
     config[0x09:0x0C] = function.class_code.to_bytes(3, "little")
     if function.class_code == BRIDGE:
         config[0x0E] = 1
         config[0x18:0x1B] = bytes((int(function.address.split(":")[1], 16), *function.below))
+    config[_CAPABILITIES] = _EXPRESS
+    config[_EXPRESS] = 0x10
+    control = _NIC_CONTROL if function.class_code >> 16 == 2 else _CONTROL
+    config[_EXPRESS + 8 : _EXPRESS + 10] = control.to_bytes(2, "little")
     config[0x100:0x104] = ((0x148 if function.acs else 0) << 20 | 1 << 16 | 0x0001).to_bytes(4, "little")
     if function.acs:
         config[0x148:0x14C] = (1 << 16 | 0x000D).to_bytes(4, "little")

@@ -2,7 +2,8 @@
 
 Where to find what: ``numbers`` and ``names`` (how a variable is written), ``files`` (configuration, topology and plugin
 files), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports``, ``tuning``, ``logs`` and
-``job``, ``texts``. ``fixtures`` holds what the examples of several of them share.
+``job``, ``texts``, ``libraries`` (which NCCL would be loaded). ``fixtures`` holds what the examples of several of them
+share.
 """
 
 from ncclprobe.facts.nccl_conf import Settings

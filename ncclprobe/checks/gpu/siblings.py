@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclprobe.checks.gpu import blanks, named, shown
+from ncclprobe.checks.gpu.peers import several_gpus
 from ncclprobe.checks.gpu.state import HEALTHY, NO_SUCH_THING, REFUSED, WELL, box
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -31,12 +32,6 @@ def has_ecc(job: Job, gpus: Gpus | Absent) -> bool:
     """to jobs on GPUs whose memory has error correction (ECC)."""
     told = [] if isinstance(gpus, Absent) else [unsupported(gpu.ecc) for _, gpu in named(gpus)]
     return job.backend == "nccl" and not (told and all(told))
-
-
-@applies
-def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs, where there are several."""
-    return job.backend == "nccl" and (isinstance(gpus, Absent) or len(gpus.all) > 1)
 
 
 @check(

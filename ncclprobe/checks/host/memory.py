@@ -55,13 +55,18 @@ def in_a_container(container: Container, job: Job) -> bool:
     return job.backend == "nccl" and bool(container.kind)
 
 
-def _may_use_cumem(gpus: Gpus, software: Software, settings: Settings) -> bool:
+def _may_use_cumem(gpus: Gpus | Absent, software: Software, settings: Settings) -> bool:
     """Return whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
 
-    src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6.
+    src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6. Raises Unlearned where the driver decides
+    and is not known.
     """
     version = software.nccl_version or ()
-    return version >= (2, 24) and gpus.cuda >= (12, 6) and settings.get("NCCL_CUMEM_HOST_ENABLE") != "0"
+    if version < (2, 24) or settings.get("NCCL_CUMEM_HOST_ENABLE") == "0":
+        return False
+    if isinstance(gpus, Absent):
+        raise Unlearned(f"/dev/shm is small, and whether NCCL avoids it is up to the driver: {gpus.why}")
+    return gpus.cuda >= (12, 6)
 
 
 def _too_small(memory: SharedMemory, ranks: int) -> bool:
@@ -77,18 +82,20 @@ def _room(memory: SharedMemory) -> str:
     bad=lambda: [
         (SMALL, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
         (SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
+        (SMALL, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_21, PLAIN, Job()),
     ],
     good=lambda: [
         (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
         (SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
         (SMALL, ONE, Launch(), NCCL_2_21, PLAIN, Job()),
         (SMALL, EIGHT, Launch(), NCCL_2_21, OFF, Job()),
+        (ROOMY, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, PLAIN, Job()),
     ],
     required=True,
     applies=gpu_job,
 )
 def shm(
-    memory: SharedMemory, gpus: Gpus, launch: Launch, software: Software, settings: Settings, job: Job
+    memory: SharedMemory, gpus: Gpus | Absent, launch: Launch, software: Software, settings: Settings, job: Job
 ) -> Iterator[Finding]:
     """/dev/shm is too small for NCCL's shared-memory transport.
 
@@ -99,7 +106,10 @@ def shm(
     Fix: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
     ranks = ranks_here(launch, gpus, job)
-    if ranks < 2 or _may_use_cumem(gpus, software, settings) or settings.get("NCCL_SHM_DISABLE") == "1":
+    if isinstance(gpus, Absent) and launch.local_world_size is None:
+        raise Unlearned(f"how many ranks share it is not known: {gpus.why}")
+    roomy = memory.available_bytes >= GIB and not _too_small(memory, ranks)
+    if ranks < 2 or roomy or settings.get("NCCL_SHM_DISABLE") == "1" or _may_use_cumem(gpus, software, settings):
         return
     blamed = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if _too_small(memory, ranks):

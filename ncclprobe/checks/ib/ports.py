@@ -26,7 +26,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model.findings import Blame, Finding, fail, note, seen, warn
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
@@ -237,11 +237,20 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     some = any(device.opens for device in known)
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = fail if some or several else note if single_node(launch) else warn
+    if known and not some:
+        names = listed([each.name for each in known])
+        nodes = any(isinstance(each.verbs, str) and each.verbs for each in known)
+        cause = "this process can open no node there" if nodes else "there is no uverbs node"
+        message = f"{cause}, so NCCL leaves out {names} and goes over sockets between nodes"
+        yield tell(
+            "/dev/infiniband", message, blame="image", action="fix-image", evidence="open /dev/infiniband/uverbs*"
+        )
+        return
     for each in known:
         if not each.opens:
             node = f"/dev/infiniband/{each.verbs}" if isinstance(each.verbs, str) and each.verbs else ""
             message = f"{node} does not open for this process" if node else "has no node below /dev/infiniband"
-            rest = "" if not some else ", those of others do" if node else ", others have"
+            rest = ", those of others do" if node else ", others have"
             evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
             yield tell(each.name, message + rest, blame="image", action="fix-image", evidence=evidence)
 
@@ -281,3 +290,56 @@ def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator
             message = f"its link went down {times} times in the last {HOURS} h"
             evidence = seen(log.source or "kernel log", "mlx5_core … Link down")
             yield warn(str(name), message, blame="link", action="repair", evidence=evidence)
+
+
+_TROUBLES = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err")
+"""Counters of packets that were lost or late (drivers/infiniband/hw/mlx5/counters.c)."""
+_MANY, _TIMES_MORE = 10_000, 10
+_SINCE = Certainty("low", "since the driver was loaded")
+
+
+def _troubled(number: int, **counted: int) -> Port:
+    return port(number, counters={"port_rcv_packets": 10**9}, hw_counters=dict.fromkeys(_TROUBLES, 5) | counted)
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)), PLAIN),
+        (fabric(_troubled(0), _troubled(1, local_ack_timeout_err=20_000), _troubled(2), _troubled(3)), PLAIN),
+    ],
+    good=lambda: [
+        (fabric(*map(_troubled, range(4))), PLAIN),
+        (fabric(*(_troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
+        (fabric(*(_troubled(n, out_of_sequence=900) for n in range(1)), *map(_troubled, range(1, 4))), PLAIN),
+        (fabric(), PLAIN),
+    ],
+    applies=rdma_job,
+)
+def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
+    """A port has lost or repeated far more packets than its siblings.
+
+    Right: No port has lost or repeated far more packets than its siblings.
+    Why: RDMA sends again from the packet that was lost, and NCCL's call waits for it; a bad cable, or a switch port
+    without the pauses (PFC) or marks (ECN) of the others, shows on its rail alone. Adaptive routing puts packets out of
+    order on all rails, which is no loss.
+    Fix: look at cable and transceiver, and compare the switch port's PFC, ECN and drop counters with its neighbours'.
+    """
+    ports = active(taken(fabric, settings))
+    for name in _TROUBLES:
+        shares = {each.name: share for each in ports if (share := _share(each, name)) is not None}
+        for each in ports:
+            others = [share for other, share in shares.items() if other != each.name]
+            count = each.hw_counters.get(name, 0) if isinstance(each.hw_counters, Mapping) else 0
+            if len(others) >= 2 and count >= _MANY and shares.get(each.name, 0.0) > _TIMES_MORE * max(others):
+                message = f"{name} {count}, more than {_TIMES_MORE} times the share of any other port"
+                evidence = seen(f"{path(each)}/hw_counters/{name}", str(count))
+                yield warn(each.name, message, blame="link", action="retest", confidence=_SINCE, evidence=evidence)
+
+
+def _share(port: Port, name: str) -> float | None:
+    """Return a counter's share of the packets received; None where either is not known, or hardly any came."""
+    if isinstance(port.counters, Absent) or isinstance(port.hw_counters, Absent) or name not in port.hw_counters:
+        return None
+    packets = port.counters.get("port_rcv_packets", 0)
+    return port.hw_counters[name] / packets if packets >= _MANY else None

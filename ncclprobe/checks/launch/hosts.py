@@ -87,6 +87,7 @@ _SHARING = Ranks({"n0": {0: _process(0), 1: _process(1)}, "n1": {2: _process(0),
         ),
     ],
     good=lambda: [(_SHARING, _APART), (Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}), _APART)],
+    requires="sync.hostid",
     applies=several_ranks,
 )
 def container_split(processes: Ranks[RankProcess], systems: Every[System | Absent]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Collectives that ranks did not make alike, or not in time: watchdogs, desync reports, messages of another size."""
+"""Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork,
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
-_WATCHDOG = (TIMED_OUT, "last enqueued")
+_WATCHDOG = (TIMED_OUT, "last enqueued", "Last enqueued")
 _SAME = (
     "[E ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
 )
@@ -50,6 +50,7 @@ def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]
     signs=_WATCHDOG,
     bad=lambda: [
         _timeout(0) + _timeout(1, op="_ALLGATHER_BASE"),
+        (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
         _timeout(0, n=1024) + _timeout(1, n=512),
         _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8),
     ],
@@ -273,7 +274,8 @@ _GAVE_UP = (
     "Some NCCL operations have failed or timed out",
     "NCCL communicator was aborted",
     "To avoid data inconsistency, we are taking the entire process down",
-    "Timed out waiting",
+    "ms for recv operation to complete",
+    "ms for send operation to complete",
     "failure detected by watchdog",
     "Received a dump signal",
     "Heartbeat monitor timed out",

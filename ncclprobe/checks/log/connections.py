@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.interfaces import _CONTAINER, _TUNNEL
-from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, warned
+from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import FailedConnection, failed_connection
+from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, FailedConnection, failed_connection
 from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
@@ -28,7 +27,7 @@ def _nccls(event: LogEvent) -> bool:
 def _explained(peer: str) -> bool:
     """Return whether the address itself says what is wrong: loopback, or a scope on a strange interface."""
     scope = peer.partition("%")[2]
-    return peer.startswith(("127.", "::1")) or (bool(scope) and scope.startswith((*_CONTAINER, *_TUNNEL)))
+    return peer.startswith(("127.", "::1")) or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))
 
 
 @cause(
@@ -113,6 +112,7 @@ _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh 
         "dns-loopback",
         "gloo-iface",
         "rank-crashed",
+        "world-size-mismatch",
     ),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.9.0.2<40211> failed : "
@@ -191,7 +191,11 @@ _CLOSED = (
         "[10.0.0.2]:41233",
         "n1:7:9 [0] socket.h:470 NCCL WARN Net : Call to recv from 10.0.0.2<41> failed : Connection reset by peer",
     ],
-    good=lambda: ["n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0"],
+    good=lambda: [
+        "n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0",
+        "WARNING:urllib3.connectionpool:Retrying (Retry(total=4)) after ConnectionResetError(104, 'Connection reset by "
+        "peer')",
+    ],
 )
 def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
     """A peer closed its connection: it ended first.
@@ -202,7 +206,7 @@ def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
     Fix: look at the log of the rank at that address for what it wrote last, and at the kernel log of its host.
     """
     for event in log.having(*_CLOSED):
-        if not demoted(event) and not warned(event):
+        if of_the_job(event) and not demoted(event) and not warned(event):
             peer = closed_peer(event.text)
             yield consequence(log, event, f"{peer or 'a peer'} closed the connection", **of_peer(log, peer))
 

@@ -7,17 +7,21 @@ from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demot
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _NOT_OWN = (
     "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA ", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM",
     "onitoredBarrier", "between collectives", "ddress already in use", "Name or service", "name resolution",
-    "Too many open files", "shared memory", "received signal", "collective", "No space left", "DDP expects same model",
-    "store", "Store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "Permission denied",
+    "Too many open files", "shared memory", "received signal", "collective", "DDP expects same model", "torch_shm",
+    "store", "Store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML",
     "RayTaskError", "ActorDiedError", "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
+_OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
+"""Of the program's own environment, or of its own connections to somewhere else."""
+_IGNORED = "Exception ignored in"
 _LAST_LINES = 60
 
 
@@ -25,9 +29,26 @@ def _own_exceptions(log: JobLog) -> Iterator[LogEvent]:
     """Yield exceptions that a rank's own program raised, and that ended it."""
     failure = failed(log) or any(event.level == "ROOT CAUSE" for event in log.events)
     for event in log.events:
-        own = event.level == "EXCEPTION" and not any(text in event.text for text in _NOT_OWN)
-        if own and (failure or event.line > log.streams[event.stream].nlines - _LAST_LINES):
+        if not _is_own(event) or _ignored(log, event):
+            continue
+        if failure or event.line > log.streams[event.stream].nlines - _LAST_LINES:
             yield event
+
+
+def _ignored(log: JobLog, event: LogEvent) -> bool:
+    """Return whether Python says shortly before that it ignores the exception: at the end of a process it may."""
+    return any(
+        other.stream == event.stream and 0 <= event.line - other.line <= _LAST_LINES for other in log.having(_IGNORED)
+    )
+
+
+def _is_own(event: LogEvent) -> bool:
+    """Return whether a line is an exception, with its traceback or in torchrun's summary, of the program itself."""
+    summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
+    if event.level != "EXCEPTION" and not summary:
+        return False
+    foreign = any(text in event.text for text in _NOT_OWN)
+    return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 
 def _roots(log: JobLog) -> set[int]:
@@ -37,10 +58,14 @@ def _roots(log: JobLog) -> set[int]:
 
 @cause(
     code="rank-crashed",
-    signs=("Traceback (most recent call last)",),
+    signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
-        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n"
+        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
+        '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
+        "  ValueError: batch 17 holds no tokens\n========\n",
     ],
     good=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
@@ -48,6 +73,8 @@ def _roots(log: JobLog) -> set[int]:
         "error\n",
         "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
         + "step: loss 2\n" * 200,
+        "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
     ],
 )
 def program_raised(log: JobLog) -> Iterator[Finding]:
@@ -56,7 +83,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     Right: No rank's program raised an exception of its own.
     Why: one rank that ends by itself leaves the others in a collective that it will never join; they say so minutes
     later, and louder.
-    Fix: correct what the exception says on that rank; its frame stands beside it.
+    Fix: correct what the exception says on that rank; its frame stands in the same line.
     """
     found = list(_own_exceptions(log))
     roots = _roots(log)
@@ -80,13 +107,23 @@ def _signal(event: LogEvent) -> int | None:
 
 @cause(
     code="rank-crashed",
-    signs=("Root Cause (first observed failure)", "exited on signal", "slurmstepd: error", "srun: error"),
+    signs=(
+        "Root Cause (first observed failure)",
+        "exited on signal",
+        "exits with return code = -",
+        "failed (exitcode: -",
+        "terminated with signal ",
+        "died with <Signals.",
+    ),
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
         "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
         "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
         "mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault).",
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ],
     good=lambda: [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
@@ -107,14 +144,53 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
     or `python -X faulthandler`; SIGBUS: room in /dev/shm.
     """
     for event in log.events:
-        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_mpi(event.text)
+        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_launcher(event.text)
         if signal in _WORDS:
             codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, peers=_mpi_rank(event.text), **JOB)
 
 
-def _of_mpi(text: str) -> int | None:
-    return number(between(text, "exited on signal ")) if "exited on signal" in text else None
+_ENDED_ITSELF = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+    "  rank      : 3 (local_rank: 1)\n  exitcode  : 3 (pid: 77)\n  error_file: <N/A>\n"
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n========\n"
+)
+
+
+@cause(
+    code="rank-crashed",
+    signs=("Root Cause (first observed failure)",),
+    echoes=("oom", "gpu-hw-error", "shm-too-small", "collective-desync"),
+    bad=lambda: [_ENDED_ITSELF],
+    good=lambda: [
+        _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
+    ],
+)
+def exited(log: JobLog) -> Iterator[Finding]:
+    """A rank ended itself with an exit code of its own.
+
+    Right: No rank ended itself with an exit code of its own.
+    Why: Python ends with 1 after an exception, which it prints; another code is the program's own, of sys.exit or
+    os._exit, or of a usage error (2). The launcher then ends the other ranks.
+    Fix: look for this exit code in the program and at what the rank printed last.
+    """
+    for event in log.events:
+        code = number(between(event.text, "exitcode: ")) if event.level == "ROOT CAUSE" else None
+        if code is not None and code > 1 and _signal(event) is None:
+            yield said(log, event, f"ended itself with exit code {code}", **JOB)
+
+
+def _of_launcher(text: str) -> int | None:
+    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
+    if "exited on signal " in text:
+        return number(between(text, "exited on signal "))
+    for start in ("exits with return code = -", "failed (exitcode: -"):
+        if start in text:
+            return number(between(text, start))
+    name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
+    return next((signal for signal, word in _WORDS.items() if word == name), None)
 
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
@@ -134,6 +210,7 @@ _SEGFAULT = (
     "stack smashing detected",
     "Floating point exception",
     "Illegal instruction",
+    "is killed by signal: Killed",
 )
 _DUMPED = ("Fatal Python error: Aborted",)
 
@@ -144,6 +221,7 @@ _DUMPED = ("Fatal Python error: Aborted",)
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: [
         "[rank1]: Fatal Python error: Segmentation fault",
+        "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
         "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
         "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)",
     ],
@@ -158,7 +236,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
-        summary = event.level in ("ROOT CAUSE", "FAILURE") or "exited on signal" in event.text
+        summary = event.level in ("ROOT CAUSE", "FAILURE") or _of_launcher(event.text) is not None
         if not summary and not any(text in event.text for text in _DUMPED):
             yield said(log, event, "the process crashed", **JOB)
 
@@ -291,4 +369,12 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         code = _signal(event)
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
         if summary or (not demoted(event) and any(text in event.text for text in _ENDED)):
-            yield consequence(log, event, "a rank was ended after another failed")
+            found = consequence(log, event, "a rank was ended after another failed")
+            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
+    roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
+    occurrence = found.occurrence
+    return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found

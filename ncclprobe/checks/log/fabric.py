@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, each, following
+from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, each, following, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
-_NOT_READY = ("system not yet initialized",)
+_NOT_READY = ("system not yet initialized", "GPU fabric is not ready within")
 _BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
 _NVLINK_OFF = "P2P is disabled between NVLINK connected GPUs"
 _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported", "unknown error", "not permitted")
@@ -72,9 +72,12 @@ def nvlink_without_peer_access(log: JobLog) -> Iterator[Finding]:
 _IMEX = ("Check the IMEX c", "nvidia-caps-imex-channels", "IMEX channel")
 
 
+_IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
+
+
 @cause(
     code="imex-missing",
-    signs=(*_IMEX, "MNNVL"),
+    signs=(*_IMEX, *_IMEX_HINT, "MNNVL"),
     doctor="nvl.imex",
     bad=lambda: [
         "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check "
@@ -97,6 +100,8 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_IMEX, "MNNVL is not supported on this system"):
         if not demoted(event):
             yield said(log, event, "NVLink between hosts has no IMEX channel", **NODE)
+    message = "NCCL takes its error for one of the IMEX service"
+    yield from informed(log, _IMEX_HINT, message, codes=("imex-missing", "fabric-manager"), **NODE)
 
 
 @cause(

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
 from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.checks.log.lines import failed
 from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.localise.collectives import (
     AllEntered,
     CameLate,
@@ -15,7 +17,8 @@ from ncclprobe.localise.collectives import (
     folded,
     judge,
 )
-from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
+from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
+from ncclprobe.model.snapshot import Absent
 
 _READ = Certainty("high", "flight records of the ranks")
 _ENDS_A_RANK = (
@@ -40,6 +43,7 @@ _HOW = {
     "additional": "called one more",
 }
 _SHOWN = 4
+_NO_LOG = Absent("no log was given")
 
 
 @cause(
@@ -156,11 +160,8 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
     """
     for found in judge(records):
         if isinstance(found, NotEntered):
-            last = (
-                f"; its last was {_call(found.last[0])}{_from(found.last[0])}, number {found.last[0].seq}"
-                if found.last
-                else ""
-            )
+            last = f"; its last was {_where(found.last[0])}{_from(found.last[0])}" if found.last else ""
+            codes = ("timeout-straggler", "collective-desync")
             yield fail(
                 _ranks(found.missing),
                 f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
@@ -169,7 +170,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
                 confidence=_READ,
                 evidence=[*map(_seen, found.last[:_SHOWN]), _seen(found.entry)],
                 occurrence=_occurrence(
-                    found.entry, found.missing, found.waiting, ("timeout-straggler", "collective-desync")
+                    found.entry, found.missing, found.waiting, codes[::-1] if _apart(found) else codes
                 ),
             )
 
@@ -210,15 +211,16 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
 
 @cause(
     bad=lambda: [
-        (recorded({0: "all_reduce*", 1: "all_reduce?"}),),
-        (recorded({0: "all_reduce*"}, world=4),),
+        (recorded({0: "all_reduce*", 1: "all_reduce?"}), _NO_LOG),
+        (recorded({0: "all_reduce*"}, world=4), _NO_LOG),
     ],
     good=lambda: [
-        (recorded({0: "all_reduce", 1: "all_reduce"}),),
-        (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3),),
+        (recorded({0: "all_reduce", 1: "all_reduce"}), _NO_LOG),
+        (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), _NO_LOG),
+        (recorded({0: "all_reduce*", 1: "all_reduce?"}), JobLog((), ())),
     ],
 )
-def all_entered(records: FlightRecords) -> Iterator[Finding]:
+def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Finding]:
     """Every rank with a flight record waits in the same collective.
 
     Right: No collective stands still with all ranks in it.
@@ -229,13 +231,19 @@ def all_entered(records: FlightRecords) -> Iterator[Finding]:
     """
     for found in judge(records):
         if isinstance(found, AllEntered) and not _few(found):
-            yield warn(
+            tell = note if isinstance(log, JobLog) and not failed(log) else warn  # a job at work is always in some call
+            yield tell(
                 f"group {found.entry.group}",
                 f"{_where(found.entry)} is not finished: {'; '.join(_states(found))}",
                 confidence=_READ,
                 evidence=_seen(found.entry),
                 occurrence=_occurrence(found.entry, _inside(found)),
             )
+
+
+def _apart(found: NotEntered) -> bool:
+    """Return whether the ranks that did not come went to calls of different groups."""
+    return len({entry.group for entry in found.last}) > 1
 
 
 def _few(found: AllEntered) -> bool:

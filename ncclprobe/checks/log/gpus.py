@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, informed
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.torch_lines import ranks_in
 from ncclprobe.model.findings import Finding
 
 _FAULTS = (
@@ -17,13 +18,15 @@ _FAULTS = (
     "Unable to determine the device handle for GPU",
 )
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
-_HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
+_LIVED_WITH = ("Non-fatal", "No user action")
+_DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
+HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
 """Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
 
 
 @cause(
     code="gpu-hw-error",
-    signs=(*_FAULTS, *_KERNEL),
+    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED),
     doctor="gpu.xid",
     bad=lambda: [
         "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -31,11 +34,13 @@ _HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "1
         "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
         "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
         "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
+        "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in comm 0x9",
     ],
     good=lambda: [
         "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010",
         "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, Ch 00000010, MMU Fault: ENGINE GRAPHICS",
         "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20012, Non-fatal, Link 44 egress",
+        "n1:7:7 [0] NCCL DIAG ECC: no uncorrected volatile errors across 8 ranks in comm 0x9",
     ],
 )
 def gpu_failed(log: JobLog) -> Iterator[Finding]:
@@ -52,10 +57,13 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
     for event in log.having(*_KERNEL):
         xid = _xid(event)
-        if xid and xid not in _HARMLESS_XIDS:
+        if xid and xid not in HARMLESS_XIDS:
             yield said(log, event, f"the driver reports Xid {xid}", **NODE)
-        elif not xid and "Non-fatal" not in event.text:
+        elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
+    for event in log.having(*_DIAGNOSED):
+        ranks = ranks_in(between(event.text, "on rank(s) ", " ("))
+        yield said(log, event, "NCCL's diagnostics report a fault of a GPU or NVLink", peers=ranks, **NODE)
 
 
 def _xid(event: LogEvent) -> str:
@@ -239,9 +247,12 @@ def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _DRIVER, "the driver and the CUDA runtime do not fit", **IMAGE)
 
 
+_MAPPINGS = ("peer mapping resources exhausted", "peer-mapping (BAR1 P2P) resources are exhausted")
+
+
 @cause(
     code="peer-limit",
-    signs=(*CUDA_SIGNS, "peer mapping resources exhausted"),
+    signs=(*CUDA_SIGNS, *_MAPPINGS),
     doctor="gpu.p2p",
     bad=lambda: [
         "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
@@ -258,7 +269,8 @@ def too_many_peers(log: JobLog) -> Iterator[Finding]:
     Fix: use 8 GPUs or fewer per process group of one host, or NCCL_P2P_LEVEL=PXB so that distant GPUs use shared
     memory.
     """
-    yield from each(log, ("peer mapping resources exhausted",), "a GPU has more peers than mappings", **JOB)
+    yield from each(log, _MAPPINGS[:1], "a GPU has more peers than mappings", **JOB)
+    yield from informed(log, _MAPPINGS[1:], "NCCL takes its error for too many peer mappings", **JOB)
 
 
 _PEERING = (
@@ -269,10 +281,11 @@ _PEERING = (
     "peer access is not supported between these two devices",
     "UDS: Sending data over socket",
 )
+_HANDLE = ("invalid argument", "invalid device context", "invalid resource handle", "invalid device pointer")
 
 
 @cause(
-    signs=(*_PEERING, *CUDA_SIGNS),
+    signs=(*_PEERING, *CUDA_SIGNS, "No CUDA GPUs are available"),
     doctor="launch.container-split",
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
     bad=lambda: [
@@ -280,6 +293,7 @@ _PEERING = (
         "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
         "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
         "Connection refused (111)",
+        "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
         "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
     ],
     good=lambda: [
@@ -300,7 +314,13 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and "peer mapping resources exhausted" not in event.text:
             codes = ("gpu-isolation", "p2p-broken-acs-iommu")
             yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
-    for event in cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected"):
+    for event in cuda_errors(log, *_HANDLE):
+        if event.place.startswith(("transport/p2p", "transport.cc")):
+            codes = ("gpu-isolation", "p2p-broken-acs-iommu")
+            yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
+    unseen = ("No CUDA GPUs are available",)
+    ordinals = cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected")
+    for event in (*ordinals, *log.having(*unseen)):
         codes = ("gpu-isolation", "world-size-mismatch")
         yield said(log, event, "a rank does not see the GPU that it is to use", codes=codes, **JOB)
 
@@ -332,7 +352,7 @@ def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
 
 @cause(
     code="wsl-unsupported",
-    signs=("microsoft", "WSL", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
+    signs=("microsoft-standard", "WSL2", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
     doctor="gpu.p2p",
     bad=lambda: [
         "Linux box 5.15.167.4-microsoft-standard-WSL2\n"

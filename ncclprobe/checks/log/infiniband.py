@@ -10,6 +10,7 @@ from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
 _COMPLETION = ("Got completion",)
+_UCX_RETRIES = "Transport retry count exceeded"
 _RETRY_EXCEEDED, _FLUSHED, _RNR = 12, 5, 13
 _ACCESS = (4, 8, 10, 11)
 _LENGTH = (1, 9)
@@ -35,7 +36,7 @@ _ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 op
 
 
 @cause(
-    signs=(*_COMPLETION, " mtu "),
+    signs=(*_COMPLETION, " mtu ", _UCX_RETRIES),
     doctor="ib.state",
     echoes=_DEAD_PEER,
     bad=lambda: [
@@ -45,6 +46,8 @@ _ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 op
         "remoteGids::ffff:10.2.0.2 hca mlx5_0",
         "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 32478, "
         "vendor err 129",
+        "[1767323045.1] [n1:7 :0] ib_mlx5_log.c:177 UCX ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 "
+        "vend 0x81 hw_synd 0/0)",
         "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
         "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
         f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
@@ -63,21 +66,26 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     Fix: `ib_write_bw -d HCA` between just these two devices; `ibstat` and the kernel log on both hosts; RoCE: the GIDs
     of both ends (`show_gids`) and the switches' counters of discarded packets.
     """
+    for event in log.having(_UCX_RETRIES):
+        device = between(event.text, f"{_UCX_RETRIES} on ", " ")
+        message = f"retries exceeded on {device or 'a device'}"
+        yield said(log, event, message, codes=("ib-link-error", "ib-no-path", "rank-crashed"), **RETEST)
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
+    one_peer = len({each.peer for _, each in events}) == 1 and len({event.host for event, _ in events}) > 2
     for event, found in events:
-        codes = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, events)
-        details = {**RETEST, "codes": codes}
+        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, one_peer)
+        details = {**RETEST, "codes": left}
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
 
 
-def _of_unanswered(found: Completion, events: list[tuple[LogEvent, Completion]]) -> tuple[str, ...]:
-    """Return what an unanswered message can be, the likelier first: its GIDs, and what all such lines share."""
+def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
+    """Return what an unanswered message can be, the likelier first: by its GIDs, and whether all name one peer."""
     if types_differ(found.local_gid, found.remote_gid):
         return ("ib-gid", "ib-no-path", "ib-link-error")
     if rails_differ(found.local_gid, found.remote_gid):
         return ("ib-cross-rail", "ib-no-path", "ib-link-error")
-    if len({event.host for event, _ in events}) > 2 and len({each.peer for _, each in events}) == 1:
+    if one_peer:
         return ("rank-crashed", "ib-link-error", "ib-no-path")
     return ("ib-link-error", "ib-no-path", "rank-crashed")
 
@@ -104,7 +112,7 @@ def flushed(log: JobLog) -> Iterator[Finding]:
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
-_ACS_HINT = "ACS is enabled which would break GPU Direct RDMA"
+_ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
 
 
 @cause(
@@ -134,7 +142,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
     Fix: switch ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` shows SrcValid-), or `iommu=pt`; to confirm,
     start once with NCCL_NET_GDR_LEVEL=LOC.
     """
-    hinted = any(True for _ in log.having(_ACS_HINT))
+    hinted = any(True for _ in log.having(*_ACS_HINTS))
     for event, found in _completions(log, *_ACCESS):
         local = found.status in (4, 8)
         codes = ("p2p-broken-acs-iommu", "kernel-pin-failure") if local else ("p2p-broken-acs-iommu", "rank-crashed")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, warned
+from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import Used, used
+from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, Used, failed_connection, used
 from ncclprobe.model.findings import Finding
 
 _USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")
@@ -17,8 +17,6 @@ _NO_INTERFACE = (
     "No interface found in the same subnet as remote address",
     "verify NCCL_OOB_NET_IFNAME",
 )
-_CONTAINER = ("docker", "veth", "br-", "virbr", "cni", "flannel", "cali", "lxc", "lxdbr", "podman", "cilium", "kube")
-_TUNNEL = ("tun", "tap", "wg", "tailscale", "zt", "ppp", "ipip", "gre", "utun", "nebula", "vxlan")
 _CUT_OFF = ("onnect to ", "exceeded retries", "exceeded timeouts", "exceeded error retry count", "onnection refused")
 
 
@@ -31,7 +29,8 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
 
 def _unconnected(log: JobLog) -> bool:
     """Return whether a connection failed, so that a strange interface is why and not just strange."""
-    return any(event.level != "INFO" and not warned(event) for event in log.having(*_CUT_OFF))
+    lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
+    return any(event.level != "INFO" and not warned(event) for event in lines)
 
 
 @cause(
@@ -60,13 +59,15 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
 
 @cause(
     code="iface-loopback",
-    signs=_USING,
+    signs=(*_USING, *_CUT_OFF),
     doctor="env.ifname-virtual",
     bad=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+        "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 127.0.0.1<40211> failed : Connection refused",
         {
             "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
             "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
-        }
+        },
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
@@ -85,12 +86,19 @@ def loopback(log: JobLog) -> Iterator[Finding]:
     Fix: set NCCL_SOCKET_IFNAME to the interface with the address that other hosts know, for example
     `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
     """
-    if len(hosts(log)) < 2:
+    if len(hosts(log)) < 2 and not _refused_by_itself(log):
         return
     for event, taken in _taken(log):
         if taken.name == "lo" or taken.address.startswith("127.") or taken.address == "::1":
-            message = f"uses {taken.name} ({taken.address}) in a job of several hosts"
-            yield said(log, event, message, **JOB)
+            message = f"uses {taken.name} ({taken.address}), which no other host reaches"
+            codes = () if len(hosts(log)) > 1 else ("iface-loopback", "rank-crashed")
+            yield said(log, event, message, codes=codes, **JOB)
+
+
+def _refused_by_itself(log: JobLog) -> bool:
+    """Return whether a rank connected to 127.0.0.1 and found no listener: the peer is on another host, or gone."""
+    found = (failed_connection(event.text) for event in log.having(*_CUT_OFF) if event.level == "WARN")
+    return any(each_found and each_found.final and each_found.peer.startswith("127.") for each_found in found)
 
 
 @cause(
@@ -119,7 +127,7 @@ def container_interface(log: JobLog) -> Iterator[Finding]:
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
-    yield from _strange(log, _CONTAINER, "a port of a container's bridge")
+    yield from _strange(log, CONTAINER_PORTS, "a port of a container's bridge")
 
 
 @cause(
@@ -146,7 +154,7 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
     `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
     """
-    yield from _strange(log, _TUNNEL, "a tunnel")
+    yield from _strange(log, TUNNELS, "a tunnel")
 
 
 def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
@@ -196,9 +204,10 @@ def bridge_network(log: JobLog) -> Iterator[Finding]:
     if len(hosts(log)) < 2 or not failed(log):
         return
     where: dict[str, set[str]] = {}
-    for event, taken in _taken(log):
+    inside = [(event, taken) for event, taken in _taken(log) if not taken.name.startswith(CONTAINER_PORTS)]
+    for event, taken in inside:
         where.setdefault(taken.address, set()).add(event.host)
-    for event, taken in _taken(log):
+    for event, taken in inside:
         twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", "fe80", "::1"))
         if twice or taken.address.startswith("172.17."):
             message = f"publishes {taken.address}, an address of a container's private network"
@@ -232,12 +241,11 @@ def gloo_interface(log: JobLog) -> Iterator[Finding]:
 
 
 _FALLBACK = ("Unable to resolve hostname to a (local) address",)
-_LOCAL = ("127.0.1.1", "127.0.0.1")
 
 
 @cause(
     code="dns-loopback",
-    signs=(*_FALLBACK, *_LOCAL),
+    signs=(*_FALLBACK, "127.0.1.1", "connectFullMesh failed"),
     doctor="launch.fqdn",
     bad=lambda: [
         "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "

@@ -15,6 +15,8 @@ _SHM = (
     "unable to open shared memory object",
     "Error while creating shared memory segment",
     "unable to write to file </torch_",
+    "Call to posix_fallocate failed",
+    "Call to ftruncate failed",
 )
 
 
@@ -25,6 +27,7 @@ _SHM = (
     bad=lambda: [
         "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-Ab12cd to 33030532 bytes, "
         "error: No space left on device (28)",
+        "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
         "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd (size "
         "9637888)",
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
@@ -108,8 +111,9 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
         tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
         if not demoted(event) and (tried or "CUBLAS" in event.text):
             yield said(log, event, "a GPU's memory is full", **JOB)
+    nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
-        if "nvls" not in event.place and "OutOfMemoryError" not in event.text:
+        if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
             yield said(log, event, "a GPU's memory is full", **JOB)
     yield from each(log, _NCCL_OOM, "a GPU has no memory left for NCCL's buffers", **JOB)
 

@@ -27,8 +27,6 @@ FAILED = (
     "exceeded retries",
     "Connection closed by remote peer",
     "Got completion",
-    "Connect to ",
-    "connect to ",
     "ChildFailedError",
     "DistBackendError",
     "DistNetworkError",
@@ -46,7 +44,8 @@ with different settings, is a cause only in a log that holds one of them.
 
 def failed(log: JobLog) -> bool:
     """Return whether a line of the job says that something failed."""
-    return any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
+    said_so = any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
+    return said_so or any(event.host and event.level == "WARN" for event in log.having("onnect to "))
 
 
 def demoted(event: LogEvent) -> bool:
@@ -57,6 +56,14 @@ def demoted(event: LogEvent) -> bool:
 def warned(event: LogEvent) -> bool:
     """Return whether torch wrote it as a warning: it tries something else, and says it again if that fails."""
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
+
+
+_OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI")
+
+
+def of_the_job(event: LogEvent) -> bool:
+    """Return whether the line is of the ranks' own connections: programs also lose those to models and data."""
+    return bool(event.host and event.level == "WARN") or any(text in event.text for text in _OF_THE_JOB)
 
 
 def each(
@@ -96,7 +103,7 @@ def of_peer(log: JobLog, address: str) -> dict[str, Any]:
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 
 
-CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ")
+CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failure ", "HIP failure", "HIP error: ")
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, demoted, each, failed, warned
+from ncclprobe.checks.log.lines import JOB, demoted, each, failed, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import waited
 from ncclprobe.model.findings import Finding
@@ -16,6 +17,7 @@ _UNRESOLVED = (
     "nodename nor servname provided",
     "Could not resolve hostname",
 )
+_ELSEWHERE = ("HTTP", "urllib", "huggingface", "wandb", "requests.", "s3.", "git ")
 _GAVE_UP = ("The client socket has failed to connect to", "The client socket has timed out", "socket.gaierror")
 
 
@@ -39,6 +41,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     good=lambda: [
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\nloss 2.1",
+        "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name resolution)",
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
         "Name or service not known).\n"
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
@@ -57,6 +60,8 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_UNRESOLVED):
         name = between(event.text, "network addresses of (", ",")
         final = "failed to connect to any" in event.text or not name
+        if any(text in event.text for text in _ELSEWHERE):
+            continue
         if demoted(event) or not (final or _given_up(log, event, name)):
             continue
         what = f"{name} does not resolve" if name else "a name does not resolve"
@@ -64,8 +69,11 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
 
 
 def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
-    """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all."""
-    if "The IPv6 network" in event.text:
+    """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all.
+
+    torch 2.13 says it of IPv6 alone; a resolver that does not answer answers for neither family.
+    """
+    if _of_ipv6_alone(event):
         return False
     return any(
         other.stream == event.stream and other.line >= event.line and f"({name}," in other.text
@@ -154,7 +162,7 @@ _MASTER = (
 
 @cause(
     code="master-unreachable",
-    signs=(*_MASTER, *_UNRESOLVED),
+    signs=(*_MASTER, *_UNRESOLVED, "clients joined"),
     doctor="launch.master-reach",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom"),
     bad=lambda: [
@@ -179,11 +187,13 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     address, open the port between the hosts, and look whether rank 0 has started at all.
     """
     for event in log.having(*_MASTER):
-        if any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
+        if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
-        yield said(log, event, message, **JOB)
+        listens = any(found.rank == 0 for found in log.having("clients joined"))
+        codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
+        yield said(log, event, message, peers=(0,), codes=codes, **JOB)
 
 
 def _never_resolved(log: JobLog, event: LogEvent) -> bool:
@@ -192,18 +202,20 @@ def _never_resolved(log: JobLog, event: LogEvent) -> bool:
     return bool(name) and any(
         other.stream == event.stream and other.line < event.line and f"({name}," in other.text
         for other in log.having(*_UNRESOLVED)
-        if "The IPv6 network" not in other.text
+        if not _of_ipv6_alone(other)
     )
 
 
+def _of_ipv6_alone(event: LogEvent) -> bool:
+    return "The IPv6 network" in event.text and "Temporary failure" not in event.text
+
+
 _MAGIC = ("wrong magic", "wrong type", "wrong socket type")
-_TRUNCATED = ("Message truncated : received",)
-_MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
 
 
 @cause(
     code="foreign-connection",
-    signs=(*_MAGIC, *_TRUNCATED),
+    signs=(*_MAGIC, MET_WITH),
     doctor="launch.port-flooded",
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketFinalizeAccept: wrong type 3 != 4",
@@ -227,14 +239,14 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
     own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
     """
     failure = failed(log)
-    for event in log.having(*_MAGIC, *_TRUNCATED):
-        received = number(between(event.text, "truncated : received "))
-        strange = (received or 0) > _MOST_STRUCT or (received or 0) < 0
-        wrong = received is None and ("wrong type" in event.text or failure)
-        if not demoted(event) and (strange or wrong):
+    for event in log.having(*_MAGIC, MET_WITH):
+        wrong = "wrong type" in event.text or "wrong socket type" in event.text
+        strange = stranger_length(event.text) if MET_WITH in event.text else wrong or failure
+        if not demoted(event) and strange:
             yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
 
 
+_TRIED_IN_VAIN = "The client socket has timed out after"
 _JOINED = ("clients joined", "store based barrier")
 _MISMATCH = (
     "mismatch in rank count from procs",
@@ -247,9 +259,9 @@ _MISMATCH = (
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError"),
+    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN),
     doctor="launch.world-agree",
-    echoes=("rank-crashed", "master-unreachable", "dns-unresolved", "addr-in-use", "oom"),
+    echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: [
         "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
         "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",
@@ -276,9 +288,11 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MISMATCH):
         if not demoted(event):
             yield said(log, event, "ranks disagree about who is in the job", **JOB)
+    shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN))
+    codes = ("port-blocked", "master-unreachable", "world-size-mismatch") if shut_out else ()
     for event in log.having(*_JOINED):
         if found := waited(event.text):
-            yield said(log, event, _who_came(found.came, found.wanted), **JOB)
+            yield said(log, event, _who_came(found.came, found.wanted), codes=codes, **JOB)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)
 
 
@@ -324,5 +338,5 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     first rank.
     """
     for event in log.having(*_STORE):
-        if not demoted(event) and not warned(event):
+        if of_the_job(event) and not demoted(event) and not warned(event):
             yield consequence(log, event, "lost the store, or waited in it for another rank")

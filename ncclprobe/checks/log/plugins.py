@@ -61,7 +61,6 @@ _GROUP = (
     "Unreachable remote",
     "never received a response",
     "FI_EHOSTUNREACH",
-    "Unresponsive receiver",
 )
 
 

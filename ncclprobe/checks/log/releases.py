@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, cuda_errors, demoted, failed
 from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.nccl_lines import MET_WITH, other_length
 from ncclprobe.model.findings import Finding
 
 _VERSION = "NCCL version "
@@ -52,13 +52,9 @@ def several_nics_of_2_5(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, "a fault of NCCL 2.5 with several NICs", **IMAGE)
 
 
-_LENGTH = "Message truncated : received "
-_MOST_STRUCT = 1 << 20
-
-
 @cause(
     code="nccl-bug-2.19-bootstrap",
-    signs=(_LENGTH, _VERSION),
+    signs=(MET_WITH, _VERSION),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
         "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 3072 bytes instead of 256"
@@ -74,10 +70,10 @@ def reordered_bootstrap_of_2_19(log: JobLog) -> Iterator[Finding]:
     Right: No job met the fault of NCCL 2.19's bootstrap.
     Why: the exchange of connections and the barrier after it used one tag, so that a rank could take the one for the
     other on a slow network; 2.21.5's release notes name the fix ("packet reordering issue causing bootstrap mismatch").
-    Fix: use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5` beside torch), the same on all hosts.
+    Fix: use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5`), the same on all hosts.
     """
-    for event in log.having(_LENGTH) if _between(log, (2, 19, 0), (2, 21, 5)) else ():
-        if 0 < (number(between(event.text, _LENGTH)) or 0) < _MOST_STRUCT and not demoted(event):
+    for event in log.having(MET_WITH) if _between(log, (2, 19, 0), (2, 21, 5)) else ():
+        if other_length(event.text) and not demoted(event):
             yield said(log, event, "a fault of NCCL 2.19 and 2.20 while ranks connect", **IMAGE)
 
 

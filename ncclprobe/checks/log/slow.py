@@ -1,4 +1,4 @@
-"""Jobs that run and are slow: sockets beside RDMA, no GPUDirect, NVLS left out, another topology than there is."""
+"""Jobs that run and are slow: sockets instead of RDMA, no GPUDirect, NVLS left out, another topology than there is."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.model.findings import Finding, Severity
 
-_DISABLED = "NCCL_IB_DISABLE set by environment to 1"
+_OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
 
 
 @cause(
     code="slow-socket-fallback",
-    signs=("Using network Socket", _DISABLED, *_RDMA, "NCCL_NET set by environment to Socket"),
+    signs=("Using network Socket", *_OFF, *_RDMA),
     doctor="env.ib-disable",
     echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "net-asymmetric", "efa-no-provider"),
     bad=lambda: [
@@ -31,7 +31,7 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
         "n1:7:7 [0] NCCL INFO Using network IB",
     ],
 )
-def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
+def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     """NCCL uses sockets although the host has RDMA.
 
     Right: NCCL uses RDMA wherever the host has it.
@@ -40,7 +40,9 @@ def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
     Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
     "Using network".
     """
-    if any(True for _ in log.having(*_RDMA)):
+    there = any(True for _ in log.having("NET/IB : Using", "GPU Direct RDMA Enabled"))
+    switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
+    if there or switched_off:
         message = "sockets are used although RDMA devices are there"
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
 
@@ -114,7 +116,7 @@ def nvls_left_out(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
 
 
-_SIMPLE = ("falling back to simple order",)
+_SIMPLE = ("falling back to simple order", "run the container without '--net host'")
 
 
 @cause(
@@ -168,4 +170,4 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
         links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
-            yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=Severity.WARN, **JOB)
+            yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)

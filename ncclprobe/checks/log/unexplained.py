@@ -26,7 +26,7 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     Fix: collect what is missing as the report says, and explain all of it together.
     """
     left = [each for each in log.events if each.level in ENDINGS and (each.stream, each.line) not in explained.lines]
-    if not explained.codes and (left or explained.consequences):
+    if not explained.codes and (left or explained.open):
         raise Unlearned(_why(log, left, explained))
     for event in left[:1]:
         evidence = seen(log.streams[event.stream].name, event.text, event.line)
@@ -35,8 +35,8 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
 
 
 def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
-    if explained.consequences:
-        return "the logs show what followed from a failure, and no line that says why"
+    if explained.open:
+        return f"the logs show what followed from a failure, and no line says why: {', '.join(explained.open)}"
     first = left[0]
     return f"{log.streams[first.stream].name}:{first.line} says of a failure what no check knows: {first.text[:200]}"
 

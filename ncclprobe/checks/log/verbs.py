@@ -59,7 +59,7 @@ def _call(event: LogEvent) -> str:
 
 @cause(
     code="kernel-pin-failure",
-    signs=(*_REGISTER, *_LOCKED, "OS call failed or operation not supported on this OS", "microsoft", "WSL"),
+    signs=(*_REGISTER, *_LOCKED, "OS call failed or operation not supported on this OS", "microsoft-standard", "WSL2"),
     doctor="ib.gdr",
     bad=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address",
@@ -89,7 +89,7 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{_call(event)} is refused: {error}", **NODE)
         elif not error and not low:
             yield said(log, event, "memory cannot be registered", codes=("kernel-pin-failure", "memlock"), **NODE)
-    if not any(True for _ in log.having("microsoft", "WSL")):
+    if not any(True for _ in log.having("microsoft-standard", "WSL2")):
         signs = ("OS call failed or operation not supported on this OS",)
         yield from each(log, signs, "the kernel refused to pin host memory for a GPU", **NODE)
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, demoted, each, failed
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.nccl_lines import MET_WITH, other_length
+from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
 _SET = (" set by environment to ",)
@@ -17,6 +18,8 @@ _EQUAL = frozenset({
     "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_MNNVL_ENABLE", "NCCL_PXN_DISABLE",
 })  # fmt: skip
 """Both ends of a connection, or all ranks of a communicator, have to have the same value."""
+
+_DIAGNOSED = "NCCL environment: mismatch across"
 
 Process = tuple[str, int | None]
 
@@ -37,7 +40,7 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
 
 @cause(
     code="env-mismatch",
-    signs=_SET,
+    signs=(*_SET, _DIAGNOSED),
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
@@ -65,6 +68,8 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
     """
     if not failed(log):
         return
+    for event in log.having(_DIAGNOSED):
+        yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
     for name, values in _settings(log).items():
         if len({value for value, _ in values.values()}) > 1:
             yield from _differing(log, name, values)
@@ -78,14 +83,16 @@ def _differing(log: JobLog, name: str, values: Mapping[Process, tuple[str, LogEv
             yield said(log, event, f"{name} is {value} here and something else on other ranks", subject=name, **JOB)
 
 
-_VERSIONS = ("Mismatched NCCL version detected", "NCCL version mismatch with remote peer")
-_LENGTH = "Message truncated : received "
-_MOST_STRUCT = 1 << 20
+_VERSIONS = (
+    "Mismatched NCCL version detected",
+    "Mismatched NCCL git versions detected",
+    "NCCL version mismatch with remote peer",
+)
 
 
 @cause(
     code="version-mismatch",
-    signs=(*_VERSIONS, "NCCL version ", _LENGTH),
+    signs=(*_VERSIONS, "NCCL version ", MET_WITH),
     doctor="sync.nccl-version",
     bad=lambda: [
         "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version 22703",
@@ -119,11 +126,11 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
 
 def failed_to_meet(log: JobLog) -> bool:
     """Return whether ranks got a structure of another length while they met."""
-    return any(0 < (number(between(event.text, _LENGTH)) or 0) < _MOST_STRUCT for event in log.having(_LENGTH))
+    return any(other_length(event.text) for event in log.having(MET_WITH))
 
 
 @cause(
-    signs=(_LENGTH, "NCCL version "),
+    signs=(MET_WITH, "NCCL version "),
     doctor="sync.nccl-version",
     echoes=("version-mismatch", "nccl-bug-2.19-bootstrap", "foreign-connection"),
     bad=lambda: ["n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
@@ -136,8 +143,8 @@ def structure_of_another_length(log: JobLog) -> Iterator[Finding]:
     Why: they run different builds of NCCL, or they belong to different jobs that use one port.
     Fix: compare the "NCCL version" lines of all ranks, and end ranks left over from an earlier start.
     """
-    for event in log.having(_LENGTH):
-        if 0 < (number(between(event.text, _LENGTH)) or 0) < _MOST_STRUCT and not demoted(event):
+    for event in log.having(MET_WITH):
+        if other_length(event.text) and not demoted(event):
             codes = ("version-mismatch", "world-size-mismatch", "nccl-lib-mismatch")
             yield said(log, event, "ranks that meet are of different builds or jobs", codes=codes, **IMAGE)
 

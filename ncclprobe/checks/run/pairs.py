@@ -115,6 +115,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             f"{_what(each)} is slow: {100 * each.ratio:.0f} % of the usual bandwidth is left"
             + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
             blame=_WHOSE[each.kind],
+            loss=round(1 - each.ratio, 4),
             action="retest" if each.kind == "pair" else "repair",
             confidence=Certainty(
                 "high", f"measured again with {each.partners} partners, {100 * each.confidence:.1f} %"

@@ -168,6 +168,7 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
             action="retest",
             confidence=_how_sure(row),
             evidence=_sources(row),
+            loss=_loss(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
     noise = [row for row in judged if row.status == "inconclusive"]
@@ -183,7 +184,14 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
                 action="retest",
                 confidence=_how_sure(row),
                 evidence=_sources(row),
+                loss=_loss(row),
             )
+
+
+def _loss(row: Measurement) -> float | None:
+    """Return the share of the expected bandwidth that is missing."""
+    expected = row.expectation.value if row.expectation else 0.0
+    return round(max(0.0, 1 - row.busbw_GBps / expected), 4) if expected > 0 else None
 
 
 def _why_none(asked: Asked, expected: Expected) -> str:

@@ -233,6 +233,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
                     row.source,
                 ),
                 nodes=(row.node,),
+                loss=round(1 - row.GBps / row.expected_GBps, 4) if row.expected_GBps else None,
             )
     if asked.require_judged and all(row.status == "unjudged" for row in rows):
         raise Unlearned("nothing is known of what copies reach on this machine")
@@ -272,4 +273,5 @@ def affinity(measured: Affinities) -> Iterator[Finding]:
                 ),
                 remedy=row.words,
                 nodes=(row.node,),
+                loss=round(1 - 1 / row.ratio, 4),
             )

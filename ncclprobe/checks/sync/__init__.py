@@ -1,9 +1,10 @@
 """Comparisons: what must be equal on all nodes of a job, or is likelier to be a mistake than meant.
 
 ``counts`` (inventories and kinds of machines), ``software`` (versions), ``settings`` (variables, from any source),
-``links`` (ports and interfaces), ``addresses``, ``host`` (kernel, limits, layout), ``clock`` and ``roster`` (nodes that
-are missing or were lost); ``interfaces`` chooses the ones that carry data. A majority may be wrong: nodes that differ
-are named, and blamed only where they have less than the others. Of two nodes neither is blamed.
+``links`` (ports and interfaces), ``roce`` (marks of RoCE), ``rack`` (NVLink between machines), ``addresses``, ``host``
+(kernel, limits, layout), ``code`` (what the job runs), ``clock`` and ``roster`` (nodes that are missing or were lost);
+``interfaces`` chooses the ones that carry data. A majority may be wrong: nodes that differ are named, and blamed only
+where they have less than the others. Of two nodes neither is blamed.
 A fabric manager whose version differs from the driver's concerns one node: ``nvl.fm-service``.
 """
 

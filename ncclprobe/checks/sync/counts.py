@@ -13,10 +13,10 @@ from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
 from ncclprobe.nccl.values import read_setting
@@ -35,24 +35,26 @@ LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EI
 @check(
     slows=True,
     bad=lambda: [
-        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS),
-        (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS),
-        (Every({"n0": EIGHT, "n1": SEVEN}), DGXS),
+        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS, Job()),
+        (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
+        (Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
     ],
     good=lambda: [
-        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS),
-        (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER})),
+        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS, Job()),
+        (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
+        (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
     ],
     required=True,
     applies=several_with_gpus,
 )
-def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[Finding]:
+def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) -> Iterator[Finding]:
     """Nodes of one kind have different numbers of GPUs.
 
     Right: Nodes of one kind have the same number of GPUs.
     Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
     others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
-    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer.
+    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. Where it is meant:
+    --mixed-gpus.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
     for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
@@ -63,6 +65,9 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent]) -> Iterator[
         fewer = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
         blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
         message = describe(ballot, "{} GPUs".format)
+        if job.mixed_gpus:
+            yield note(named(outliers), f"{message} (--mixed-gpus)", nodes=outliers, evidence="nvmlDeviceGetCount")
+            continue
         yield fail(named(outliers), message, nodes=outliers, evidence="nvmlDeviceGetCount", **blamed)
 
 

@@ -5,7 +5,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, hcas
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, having, hcas
 from ncclprobe.checks.ib.selection import active, listed, taken
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.counts import DGXS, H100S
@@ -38,6 +38,7 @@ def _changed(fabric: Fabric, **changes: Any) -> Fabric:
 
 _SLOW = _changed(_FAST, rate=Rate(200, 4, "HDR"))
 _THREE_FAST = {f"n{i}": _FAST for i in range(3)}
+_WITHOUT_IT = {f"n{i}": having(NCCL_IB_HCA="mlx5_0") for i in range(4)}
 
 
 def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple[Port, ...]]:
@@ -87,6 +88,69 @@ def rate(
         blamed = {"blame": "link" if lower else "fabric", "action": "repair"}
         seen = "/sys/class/infiniband/*/ports/*/rate"
         yield tell(named(outliers), describe(ballot, "{:g} Gb/s".format), nodes=outliers, evidence=seen, **blamed)
+
+
+_DARK: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
+_ONE_DARK = Fabric((_FAST.devices[0], *_changed(Fabric(_FAST.devices[1:]), **_DARK).devices))
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (Every({**_THREE_FAST, "n3": _ONE_DARK}), _PLAIN, DGXS, H100S),
+        (Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S),
+    ],
+    good=lambda: [
+        (Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S),
+        (Every(dict.fromkeys(("n0", "n1", "n2"), _ONE_DARK)), _PLAIN, DGXS, H100S),
+        (Every({**_THREE_FAST, "n3": _ONE_DARK}), Every(_WITHOUT_IT), DGXS, H100S),
+        (Every({**_THREE_FAST, "n3": Fabric()}), _PLAIN, DGXS, H100S),
+    ],
+    applies=several_with_gpus,
+)
+def port_state(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """A port is down on a node, and up on the others.
+
+    Right: Every port that is up on most nodes is up on all.
+    Why: what is up elsewhere was meant to be up: NCCL takes the ports that are active and is silent about the others,
+    so that this node has fewer NICs than the rest. One node alone cannot tell a port without a cable from one that
+    needs none.
+    Fix: reseat or replace the cable of this port and look at its switch port; one that is Disabled is switched on by
+    mlxlink or ibportstate.
+    """
+    parts = of_one_kind(
+        {node: _placed(each, settings.by_node.get(node)) for node, each in fabrics.items()}, kinds(machines, gpus)
+    )
+    for part in parts:
+        for place in dict.fromkeys(place for ports in part.values() for place in ports):
+            here = {node: ports[place] for node, ports in part.items() if place in ports}
+            dark = {n: p for n, p in here.items() if isinstance(p.state, str) and p.state != "ACTIVE"}
+            lit = [node for node, port in here.items() if port.state == "ACTIVE"]
+            if dark and len(lit) >= len(dark):
+                yield _dark(dark, len(lit))
+
+
+def _placed(fabric: Fabric, settings: Settings | None) -> dict[tuple[str, int], Port]:
+    """Return the ports that NCCL would take by their place: a NIC that is gone hands its name to the next one."""
+    slots = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
+    ports = () if settings is None else taken(fabric, settings)
+    return {(slots.get(port.device, port.device), port.number): port for port in ports}
+
+
+def _dark(dark: dict[str, Port], lit: int) -> Finding:
+    """Return a finding on the port that is down on these nodes and up on `lit` others."""
+    port = next(iter(dark.values()))
+    nodes, same = tuple(dark), len({(p.state, p.physical) for p in dark.values()}) == 1
+    what = f"{port.state}/{port.physical}" if same and isinstance(port.physical, str) else str(port.state)
+    message = f"is {what}, and ACTIVE on {'the other node' if lit == 1 else f'{lit} other nodes'}"
+    tell = fail if lit > len(dark) else warn
+    evidence = f"/sys/class/infiniband/{port.device}/ports/{port.number}/state"
+    return tell(f"{named(nodes)} {port.name}", message, blame="link", action="repair", nodes=nodes, evidence=evidence)
 
 
 def _with_mtu(mtu: int) -> Interfaces:

@@ -20,13 +20,9 @@ import msgspec
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.errors import HostError, TimedOut
 from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataWrites, Sight, Written, writes_to
-from ncclprobe.host import SAMPLE
-from ncclprobe.host.capture import Replay
 from ncclprobe.host.path_child import PathChild, digested
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import Struct, asdict, replace
 
@@ -144,9 +140,11 @@ def at_once(work: Sequence[Callable[[], None]]) -> None:
         thread.join()
 
 
-def written_alone(snapshot: Snapshot, answers: Heard, collectors: Sequence[Collector], deadline: float) -> Snapshot:
-    """Write to this node's paths, which no other looks at; return the snapshot with what came of it."""
+def written_alone(snapshot: Snapshot, deadline: float) -> DataWrites | None:
+    """Write to this node's paths, which no other looks at; None where it writes to none."""
     work = PathWork(writes_to(snapshot), 0, snapshot.node)
+    if not work.rows:
+        return None
     try:
         work.follow(DataOrder("write", max(0.0, deadline - _CLEAN_S - time.monotonic())))
         for path, row in work.rows.items():
@@ -155,8 +153,7 @@ def written_alone(snapshot: Snapshot, answers: Heard, collectors: Sequence[Colle
                 work.put(path, row.folder, "shard-0", shard, deadline - _CLEAN_S, _SHARD_TIMES)
     finally:
         work.close()
-    answers[SAMPLE, "data_writes"] = msgspec.json.encode(DataWrites(0, rows=tuple(work.rows.values()))).decode()
-    return of_capture(Replay(answers, snapshot.node, older=False), collectors)
+    return DataWrites(0, {0: snapshot.node}, tuple(work.rows.values()))
 
 
 class Rounds:

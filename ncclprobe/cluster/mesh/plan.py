@@ -17,8 +17,8 @@ RATE_CANDIDATES = 4
 """Nodes ahead of each in the ring to which it may stream; the first two that answer are used."""
 
 
-GLOO = "gloo"
-"""How the roles begin of addresses that gloo groups would take and NCCL would not."""
+NCCL = "nccl"
+"""How the roles begin of the interfaces that NCCL would use."""
 
 
 class Call(Struct, frozen=True):
@@ -61,7 +61,7 @@ def plan_mesh(
 ) -> dict[int, NodePlan]:
     """Return the plan of each node, by rank. At the k-th position of their lists all call different nodes.
 
-    Two nodes call each other in a role only if both listen in it, of gloo's roles by one address family: where it
+    Two nodes call each other in a role only if both listen in it, but for NCCL's by one address family: where gloo
     takes IPv4 here and IPv6 there, launch.gloo-group says so, and no call could tell more.
     """
     ranks = sorted(listeners_by_node)
@@ -106,4 +106,4 @@ def _calls(
 
 
 def _callable(own: MeshListener, other: MeshListener) -> bool:
-    return not own.role.startswith(GLOO) or (":" in own.address) == (":" in other.address)
+    return own.role.startswith(NCCL) or (":" in own.address) == (":" in other.address)

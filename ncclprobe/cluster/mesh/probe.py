@@ -81,7 +81,8 @@ def untried(call: Call, local: MeshListener) -> Path:
 
 async def reach(caller: Caller, call: Call, local: MeshListener, deadline: float) -> Wire:
     """Connect to the node that `call` means. Raises WireError, WrongPeer."""
-    connection = await wire.connect(_with_scope(call.address, local), call.port, caller.key, deadline, local.address)
+    address = _with_scope(call.address, local)  # a listener of this run: it has all of the time to greet
+    connection = await wire.connect(address, call.port, caller.key, deadline, local.address, patience_s=TRY_S)
     try:
         who = await connection.receive(deadline, _ANSWER_BYTES)
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on

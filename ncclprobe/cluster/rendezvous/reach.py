@@ -20,7 +20,7 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
 from ncclprobe.model.values import replace
-from ncclprobe.wire import Key, Wire, WireError, connect
+from ncclprobe.wire import STRANGERS_PATIENCE_S, Key, Wire, WireError, connect
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -34,6 +34,8 @@ _ENOUGH = {  # calls, a second apart, of something that is there and does not se
     "too-big": 3,
     "silent": 8,
 }
+_LONGER_S = 0.5
+"""By so much longer a greeting is waited for with each silent call: a busy rank 0 may not have been slow on purpose."""
 _BY_PATIENCE = ("resolve", "filtered", "silent")
 """Outcomes of a try that begins too late, whatever was there."""
 _FARTHER = (
@@ -66,7 +68,8 @@ async def find(
     reach = Reach(target, port, "resolve", "there was no time to try")
     counts: Counter[str] = Counter()
     while time.monotonic() < deadline:
-        wire, now = await _round(reach, key, deadline, interfaces, resolve)
+        patience_s = STRANGERS_PATIENCE_S + _LONGER_S * counts["silent"]
+        wire, now = await _round(reach, key, deadline, interfaces, resolve, patience_s)
         cut_short = reach.tries > 0 and now.outcome in _BY_PATIENCE and time.monotonic() >= deadline
         tries = reach.tries + 1
         reach = reach if cut_short else now
@@ -82,7 +85,7 @@ async def find(
 
 
 async def _round(
-    reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve
+    reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve, patience_s: float
 ) -> tuple[Wire | None, Reach]:
     """Try every address once."""
     started = time.monotonic()
@@ -96,7 +99,7 @@ async def _round(
     reach = replace(reach, addresses=addresses, resolve_s=round(time.monotonic() - started, 4))
     rounds = [replace(reach, outcome="resolve", detail=f"{reach.target}: {trouble}", address="", source="")]
     for address in addresses:
-        wire, attempt = await _attempt(reach, address, key, deadline, interfaces)
+        wire, attempt = await _attempt(reach, address, key, deadline, interfaces, patience_s)
         if wire is not None:
             return wire, attempt
         rounds.append(attempt)
@@ -104,7 +107,7 @@ async def _round(
 
 
 async def _attempt(
-    reach: Reach, address: str, key: Key, deadline: float, interfaces: Mapping[str, str]
+    reach: Reach, address: str, key: Key, deadline: float, interfaces: Mapping[str, str], patience_s: float
 ) -> tuple[Wire | None, Reach]:
     reach = replace(reach, address=address, source="", interface="")
     try:
@@ -114,7 +117,8 @@ async def _attempt(
         return None, replace(reach, outcome=outcome, detail=f"{address}: {os.strerror(error.errno or 0)}")
     reach = replace(reach, source=source, interface=interfaces.get(source, ""))
     try:
-        wire = await connect(address, reach.port, key, min(deadline, time.monotonic() + _CONNECT_S), small=True)
+        until = min(deadline, time.monotonic() + _CONNECT_S)
+        wire = await connect(address, reach.port, key, until, small=True, patience_s=patience_s)
     except WireError as error:
         return None, replace(reach, outcome=error.kind, detail=str(error))
     return wire, replace(reach, outcome="ok", detail="")

@@ -112,7 +112,7 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_unix_connection(socket_name(token, node_rank), limit=1 << 14)
             _refuse_other_user(writer)
-            return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S))
+            return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S), _HELLO_S)
         if time.monotonic() + _PAUSE_S > deadline:
             raise WireError("refused", "local rank 0 of this node is not there")
         await asyncio.sleep(_PAUSE_S)

@@ -40,8 +40,8 @@ class Hang(Struct, frozen=True):
 
     @property
     def certain(self) -> bool:
-        """Return whether the difference is of operations or sizes, and not of numbers alone."""
-        return "differ" in self.differ
+        """Return whether operations or sizes differ, and not numbers alone, in one group: before 2.3 none is named."""
+        return bool(self.group) and "differ" in self.differ
 
 
 def hangs(

@@ -4,11 +4,11 @@ from ncclprobe.model.values import Struct
 
 
 class Explained(Struct, frozen=True):
-    """`codes` of the causes that were named or narrowed; `consequences` that no cause explains, by their check's id.
+    """`codes` of the causes that were named; `open`: ids of the checks whose findings leave several causes, or none.
 
     `lines` are those that a finding rests on: index of the log, and line.
     """
 
     codes: tuple[str, ...] = ()
-    consequences: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     lines: frozenset[tuple[int, int]] = frozenset()

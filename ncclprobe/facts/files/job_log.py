@@ -5,6 +5,7 @@ Made by :mod:`ncclprobe.facts.files.log_reader`.
 
 from collections.abc import Iterator, Mapping
 
+from ncclprobe.facts.files.sign_index import Same, index_of
 from ncclprobe.model.values import Struct, field
 
 
@@ -82,9 +83,8 @@ class JobLog(Struct, frozen=True):
 
     def having(self, *signs: str) -> Iterator[LogEvent]:
         """Yield the events that hold one of `signs`."""
-        for event in self.events:
-            if any(sign in event.text for sign in signs):
-                yield event
+        for number in index_of(Same(self.events)).having(signs):
+            yield self.events[number]
 
     def where(self, event: LogEvent) -> str:
         """Return ``rank 3``, else the host and process, else the log's name: the subject of a finding."""

@@ -2,16 +2,18 @@
 
 from typing import Literal
 
+from ncclprobe.facts.files.flight_records import is_dump
+
 FileKind = Literal["log", "flight-recorder", "ras", "capture", "report", "binary", "empty"]
 
 KINDS: dict[FileKind, str] = {
     "log": "log",
     "flight-recorder": "flight-recorder dump",
-    "ras": "answer of NCCL's RAS",
-    "capture": "capture of ncclprobe",
-    "report": "report of ncclprobe",
-    "binary": "no text",
-    "empty": "empty",
+    "ras": "RAS answer",
+    "capture": "ncclprobe capture",
+    "report": "ncclprobe report",
+    "binary": "file without text",
+    "empty": "empty file",
 }
 """Each kind as a person reads it."""
 
@@ -24,7 +26,7 @@ def kind_of(head: bytes) -> FileKind:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
     if not text:
         return "binary" if head else "empty"
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):  # pickle's PROTO
+    if is_dump(head):
         return "flight-recorder"
     if text[:1] == b"{":
         return _json(text)
@@ -39,8 +41,6 @@ def _json(text: bytes) -> FileKind:
         return "report"
     if b'"capture"' in start[:64]:
         return "capture"
-    if (b'"entries"' in text or b'"pg_config"' in text or b'"nccl_comm_state"' in text) and b'"version"' in text:
-        return "flight-recorder"
     if b'"nccl_version"' in start and b'"communicators"' in text:
         return "ras"
     return "log"

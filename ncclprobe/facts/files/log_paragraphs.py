@@ -68,7 +68,7 @@ def _children(lines: Iterable[tuple[int, LogLine]], root: bool) -> Iterator[tupl
             return
         if found := _MEMBER.match(line.text):
             said[found[1]], last = found[2].strip(), line
-            at = number if found[1] in ("time", "exitcode") else at
+            at = number if not at or found[1] in ("time", "exitcode") else at
         elif said and _RAISED.match(line.text.strip()) and line.text.startswith("  ") and line.text[2:3] != " ":
             said["traceback"] = line.text.strip()
     if said:

@@ -6,7 +6,7 @@ logs --prefix``, ``docker compose logs``, Ray's driver; NCCL's src/debug.cc.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.facts.files import log_shippers, log_times
 from ncclprobe.model.values import Struct, replace
@@ -51,20 +51,30 @@ class LogLine(Struct, frozen=True):
 
 
 class Habit(Struct, frozen=True):
-    """Prefixes that only their repetition gives away: a number (`srun --label`, Hydra), a host's name (pdsh, clush)."""
+    """Prefixes that only their repetition gives away: a number (`srun --label`, Hydra), a host's or container's name
+    before a colon (pdsh, clush) or a bar (docker compose).
+    """
 
     ranks: bool = False
     hosts: bool = False
+    bars: bool = False
 
 
 def habit_of(head: bytes) -> Habit:
     """Return which of these prefixes nearly all lines of the start of a log have."""
     lines = [line for line in _text(head[: 64 << 10]).split("\n") if line.strip()][:400]
     enough = max(2, 0.8 * len(lines))
-    hosts = [found["host"] for line in lines if (found := _BARE_HOST.match(line))]
-    few = len(set(hosts)) <= max(1, len(hosts) // 3) and not {*hosts} & {"INFO", "WARNING", "ERROR", "DEBUG"}
-    numbered = sum(bool(_BARE_RANK.match(line)) for line in lines)
-    return Habit(numbered >= enough, len(hosts) >= enough and few)
+    return Habit(
+        sum(bool(_BARE_RANK.match(line)) for line in lines) >= enough,
+        *(_names(form, lines) >= enough for form in (_BARE_HOST, _COMPOSE)),
+    )
+
+
+def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
+    """Return how many lines begin with a name, if it is a few names over and over and none of them is a level."""
+    found = [match["host"] for line in lines if (match := form.match(line))]
+    few = len(set(found)) <= max(1, len(found) // 3)
+    return len(found) if few and not {*found} & {"INFO", "WARNING", "ERROR", "DEBUG"} else 0
 
 
 def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B008 - frozen
@@ -104,6 +114,8 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
 def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
+    if text[:1] in (" ", "\t", ">") and (inner := text.lstrip(" \t>")):  # quoted in a mail or an issue
+        return _shorter(replace(line, text=inner), habit) if inner[0] in "[({0123456789" else None
     if found := log_times.glog_at_start(text):
         when, level, place, length = found
         return replace(line, text=text[length:], time_s=_first(line.time_s, when), level=level, place=place)
@@ -115,14 +127,15 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if found_log := _SYSLOG.match(rest):
             line = _taken(line, found_log)
         return line
-    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _RAY, _COMPOSE, _KERNEL):
+    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _RAY, _KERNEL):
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):
         rank = int(found_at["one"] or found_at["two"])
         return replace(line, text=text[found_at.end() :], rank=rank if line.rank is None else line.rank)
-    if habit.hosts and not line.host and (found_at := _BARE_HOST.match(text)):
-        return _taken(line, found_at)
+    for form, usual in ((_BARE_HOST, habit.hosts), (_COMPOSE, habit.bars)):
+        if usual and not line.host and (found_at := form.match(text)):
+            return _taken(line, found_at)
     return None
 
 

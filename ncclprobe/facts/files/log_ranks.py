@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog
@@ -12,7 +12,7 @@ from ncclprobe.model.values import Struct, field, replace
 if TYPE_CHECKING:
     from ncclprobe.facts.files.log_reader import ReadLog
 
-MOST_EVENTS = 300_000
+MOST_EVENTS = 200_000
 """Of all logs together: each takes some 500 bytes."""
 MOST_RANKS = 1 << 20
 
@@ -23,25 +23,31 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
-_HostAndPid = tuple[str, int | None]
+_Process = tuple[int, str, int | None]
+"""A log, a host and a process there: of containers that share a host's name, several may have one number."""
+_EVERY_LOG = -1
 
 
 class _Known(Struct):
     """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
 
-    of: dict[_HostAndPid, tuple[int, int]] = field(default_factory=dict)
+    of: dict[_Process, tuple[int, int]] = field(default_factory=dict)
     inits: Counter[tuple[int, str]] = field(default_factory=Counter)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     locals: dict[tuple[int, int], int] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
     year_of: float = 0.0
 
     def learn(self, event: LogEvent) -> None:
         """Learn what one line says of its process."""
+        if event.host:
+            self.hosts.add(event.host)
         if event.host and (found := _INIT.search(event.text)):
             rank, size = int(found[1]), int(found[2])
-            if size > self.of.get((event.host, event.pid), (0, 0))[1]:
-                self.of[event.host, event.pid] = rank, size
+            for stream in (event.stream, _EVERY_LOG):
+                if size > self.of.get((stream, event.host, event.pid), (0, 0))[1]:
+                    self.of[stream, event.host, event.pid] = rank, size
         if event.host and (found := _ADDRESS.search(event.text)):
             self.addresses.setdefault(found[1].partition("%")[0], event.host)
         for name, form in (("nccl", _NCCL), ("torch", _TORCH)):
@@ -50,9 +56,21 @@ class _Known(Struct):
         if event.rank is not None and event.local_rank is not None:
             self.locals[event.stream, event.local_rank] = event.rank
         if event.rank is not None and event.pid is not None and event.level in ("ROOT CAUSE", "FAILURE"):
-            self.of.setdefault((event.host, event.pid), (event.rank, 1))
+            self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
         if event.time_s is not None and names_year(event.time_s):
             self.year_of = max(self.year_of, event.time_s)
+
+    @property
+    def one_node(self) -> bool:
+        """Return whether ranks on their node are those of the job: no second host is named."""
+        return len(self.hosts) <= 1
+
+    def rank_of(self, event: LogEvent) -> int | None:
+        """Return the rank of the process that wrote a line, by its own log or by any."""
+        for stream in (event.stream, _EVERY_LOG):
+            if found := self.of.get((stream, event.host, event.pid)):
+                return found[0]
+        return None
 
 
 def joined(logs: "Sequence[ReadLog]") -> JobLog:
@@ -70,7 +88,7 @@ def joined(logs: "Sequence[ReadLog]") -> JobLog:
         events=tuple(done),
         ranks=_ranks(done, last),
         versions={name: tuple(found) for name, found in known.versions.items()},
-        world_size=_world_size(known, done),
+        world_size=_world_size(known),
         addresses=known.addresses,
         unread=tuple(_unread(logs)),
     )
@@ -85,23 +103,28 @@ def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
 
 
 def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStream:
-    """Return a log, with its rank and host where only one process writes it."""
-    processes = {(e.host, e.pid) for e in events if e.host and e.pid is not None}
-    ranks = {e.rank for e in events if e.rank is not None}
-    ranks |= {known.of[each][0] for each in processes if each in known.of}
-    locals_ = {e.local_rank for e in events if e.local_rank is not None}
-    named = _rank_of_name(log.name)
-    rank = next(iter(ranks)) if len(ranks) == 1 and len(locals_) <= 1 else named if not ranks else None
-    hosts = {e.host for e in events if e.host}
-    host, pid = next(iter(processes)) if len(processes) == 1 else (next(iter(hosts)) if len(hosts) == 1 else "", None)
+    """Return a log, with its rank and host where only one process writes it.
+
+    That one rank alone has a prefix says nothing of the lines without: those are its launcher's.
+    """
+    processes = {(event.host, event.pid): event for event in events if event.host and event.pid is not None}
+    ranks = {event.rank for event in events} | {event.local_rank for event in events}
+    ranks |= {known.rank_of(event) for event in processes.values()}
+    rank = _rank_of_name(log.name, known.one_node)
+    if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
+        rank = known.rank_of(next(iter(processes.values())))
+    hosts = {event.host for event in events if event.host}
+    host = next(iter(hosts)) if len(hosts) == 1 else ""
+    pid = next(iter(processes))[1] if len(processes) == 1 else None
+    rank = None if ranks - {None, rank} else rank
     return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
 
 
-def _rank_of_name(name: str) -> int | None:
+def _rank_of_name(name: str, one_node: bool) -> int | None:
     """Return the rank in a file's name, such as ``rank_3.log`` or ``logs/rank3/out``; torchrun's folders hold local
     ranks, which are global ones only where there is one node.
     """
-    found = [*_OF_NAME.finditer(name[-512:].lower())]
+    found = [*_OF_NAME.finditer(name[-512:].lower())] or ([*_LOCAL_OF_NAME.finditer(name[-512:])] if one_node else [])
     return int(found[-1][1]) if found else None
 
 
@@ -110,12 +133,14 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     rank = event.rank
     if rank is None and event.local_rank is not None:
         rank = known.locals.get((event.stream, event.local_rank))
-    if rank is None and event.pid is not None and (event.host, event.pid) in known.of:
-        rank = known.of[event.host, event.pid][0]
+        if rank is None and known.one_node:
+            rank = event.local_rank
+    if rank is None and event.pid is not None:
+        rank = known.rank_of(event)
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
         rank = stream.rank
     time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
-    host = event.host or (stream.host if event.rank is None or stream.pid is not None else "") or stream.host
+    host = event.host or stream.host
     if rank == event.rank and host == event.host and time_s == event.time_s:
         return event
     return replace(event, rank=rank, host=host, time_s=time_s)
@@ -125,10 +150,9 @@ def _of_stream(event: LogEvent, stream: LogStream) -> bool:
     return event.pid is None or stream.pid is None or event.pid == stream.pid
 
 
-def _world_size(known: _Known, events: Iterable[LogEvent]) -> int | None:
+def _world_size(known: _Known) -> int | None:
     """Return the size of the largest communicator that a line names."""
-    sizes = [size for _, size in known.of.values() if size > 1]
-    return max(sizes, default=None)
+    return max((size for _, size in known.of.values() if size > 1), default=None)
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from ncclprobe.facts.files import log_blocks, log_paragraphs, log_ranks
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
-from ncclprobe.facts.files.log_sieve import Sieve
-from ncclprobe.model.values import Struct, field
+from ncclprobe.facts.files.log_sieve import Sieve, Whole
+from ncclprobe.model.values import Struct, field, replace
 
 NamedBytes = tuple[str, Iterable[bytes]]
 """A log: its name, and its bytes in blocks of any length."""
@@ -30,9 +30,12 @@ MOST_ALIKE = 32
 """Of lines of one log that differ in digits alone; of those that a check searches for, of which a rank each may say
 one, MOST_WANTED."""
 MOST_WANTED = 4096
+_DIGITS = b"0123456789"
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 40, 2000
+_CHARACTERS_EACH = 320
+"""Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
 
 
 class ReadLog(Struct):
@@ -55,8 +58,10 @@ class Reader:
 
     def __init__(self, signs: Collection[str] = (), most: int = MOST_EVENTS) -> None:
         self.most = most
-        self.signs = Sieve((*signs, *_OWN))
+        self.signs = Whole((*signs, *_OWN))
         self.sieve = Sieve((*signs, *FAILURES, *_OWN))
+        self.any = Whole((*signs, *FAILURES, *_OWN))
+        self.shapes = Whole(sign.encode().translate(None, _DIGITS).decode() for sign in (*signs, *_OWN))
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
         """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
@@ -76,8 +81,12 @@ class _Reading:
     def __init__(self, name: str, reader: Reader) -> None:
         self.log, self._reader = ReadLog(name), reader
         self._habit: Habit | None = None
+        self._nchars = 0
+        self._raised: set[int] = set()
+        """Lines that were read as the end of a traceback: none is told twice."""
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
+        self._shapes: dict[bytes, bool] = {}
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -86,21 +95,30 @@ class _Reading:
 
     def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
         """Take one line that may say something."""
-        number, raw = chunk.line_of(begin), log_blocks.window(chunk.data, begin, end, hit)
-        wanted = raw[:1] == b"{" or self._reader.signs.holds(raw)
-        shape = raw.translate(None, b"0123456789")
+        raw = log_blocks.window(chunk.data, begin, end, hit)
+        shape = raw.translate(None, _DIGITS)
         self._alike[shape] += 1
-        if self._alike[shape] > (MOST_WANTED if wanted else MOST_ALIKE):
+        if self._alike[shape] > MOST_ALIKE and (self._alike[shape] > MOST_WANTED or not self._wanted(shape, raw)):
             self.log.more += 1
+            return
+        number = chunk.line_of(begin)
+        if number in self._raised:
             return
         several = [*cleaned(raw, self._habit or Habit())]
         for line in several:
-            if len(several) == 1 or line.level or self._reader.sieve.holds(line.text.encode()):
+            if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
                 self._add(number, line)
             if begins := log_paragraphs.follows(line):
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 for at, said in log_paragraphs.paragraph(begins, line, following):
                     self._add(at, said)
+                    self._raised |= {at} if said.level == "EXCEPTION" else set()
+
+    def _wanted(self, shape: bytes, raw: bytes) -> bool:
+        """Return whether a check searches for the line; that none does for lines of its shape is remembered."""
+        if shape not in self._shapes:
+            self._shapes[shape] = shape[:1] == b"{" or self._reader.shapes.holds(shape)
+        return self._shapes[shape] and (raw[:1] == b"{" or self._reader.signs.holds(raw))
 
     def _lines(self, raws: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, LogLine]]:
         return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit or Habit()))
@@ -108,6 +126,9 @@ class _Reading:
     def _add(self, number: int, line: LogLine) -> None:
         if not line.text.strip():
             return
+        self._nchars += len(line.text)
+        if self._nchars > self._reader.most * _CHARACTERS_EACH:
+            line = replace(line, text=line.text[:_CHARACTERS_EACH])
         if len(self.log.events) < self._reader.most // 2:
             self.log.events.append(_event(number, line))
         else:  # the first of them and the last: a cause is the one or the other

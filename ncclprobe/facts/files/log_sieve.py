@@ -2,13 +2,13 @@
 
 Searching a block for one literal takes half a nanosecond a byte in CPython, and so does a regular expression that
 begins with one literal character, however many texts go on from there; one that begins with any of several characters
-takes ten times that. So a handful of characters is chosen such that every text has one of them, and texts are searched for
-from that character on, what stands before it being looked at last. Case is folded first, which is cheap and halves the
-characters. A line that is found is then tested for the whole texts.
+takes ten times that. So a handful of characters is chosen such that every text has one of them, and texts are searched
+for from that character on, what stands before it being looked at last. Case is folded first, which is cheap and halves
+the characters. A line that is found is then tested for the whole texts.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _PER_MILLE = {
     " ": 128, "s": 48, "e": 48, "t": 41, "o": 42, "n": 42, "a": 33, ":": 30, "i": 33, "r": 28, "l": 26, ".": 23,
@@ -26,6 +26,8 @@ _SHORTEST, _LONGEST = 4, 6
 """Characters that a piece must have, and of those before and after its character that it may have."""
 _CLEAR = re.compile(r"[^\"'\\<>&/\x00-\x1f\x7f-\U0010ffff]+")
 """What JSON writes as it is: pieces hold nothing else, so that lines of log shippers are found too."""
+_EVERYWHERE = "] nccl info channel via net/ib/"
+"""What very many lines hold: a piece of it would find them all."""
 _Choice = tuple[str, str]
 """A character to begin at, or a literal to search for; the other is empty."""
 _CLEAR = re.compile(r"[^\"'\\<>&/\x00-\x1f\x7f-\U0010ffff]+")
@@ -34,13 +36,24 @@ _SHORTEST, _LONGEST = 4, 6
 """Characters that a piece must have, and of those before and after its rare one that it may have."""
 
 
+class Whole:
+    """Says whether a line holds one of `texts`."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        words = {text.encode(): b"" for text in texts if text}
+        self._any = re.compile(_tree(words) if words else b"(?!)")
+
+    def holds(self, line: bytes) -> bool:
+        """Return whether `line` holds a text."""
+        return self._any.search(line) is not None
+
+
 class Sieve:
-    """Finds the lines of a block that may hold one of `texts`, and says which surely do."""
+    """Finds the lines of a block that may hold one of `texts`."""
 
     def __init__(self, texts: Collection[str]) -> None:
         pieces, self.literals = _pieces(list(dict.fromkeys(text.encode().lower().decode() for text in texts if text)))
         self.begun = tuple(re.compile(_from(char, pieces)) for char in sorted({after[0] for _, after in pieces}))
-        self._whole = re.compile(_tree({text.encode(): b"" for text in texts if text}) if any(texts) else b"(?!)")
 
     def lines(self, block: bytes, own: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yield where the lines of `block` that may hold a text begin and end, in their order, each once, and where
@@ -52,10 +65,6 @@ class Sieve:
                 begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
                 end = len(block) if end < 0 else end
                 yield begin, end, at
-
-    def holds(self, line: bytes) -> bool:
-        """Return whether `line` holds a whole text."""
-        return self._whole.search(line) is not None
 
     def _hits(self, block: bytes, own: int) -> Iterator[int]:
         """Yield where a piece stands: of each literal at most once in a line."""
@@ -121,7 +130,7 @@ def _cuts(text: str) -> dict[str, tuple[str, str]]:
         for at in reversed(range(len(clear) if len(clear) >= _SHORTEST else 0)):
             after = clear[at : at + _LONGEST]
             before = "" if len(after) >= _SHORTEST else clear[max(at - _LONGEST, 0) : at]
-            if len(before + after) >= _SHORTEST:
+            if len(before + after) >= _SHORTEST and before + after not in _EVERYWHERE:
                 found[clear[at]] = before, after
     return found
 

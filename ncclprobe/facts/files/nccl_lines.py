@@ -24,6 +24,26 @@ ERRNOS = {
 }
 """Linux's numbers by strerror's words: releases print the one, the other or both."""
 
+CONTAINER_PORTS = (
+    "docker",
+    "veth",
+    "br-",
+    "virbr",
+    "cni",
+    "flannel",
+    "cali",
+    "lxc",
+    "lxdbr",
+    "podman",
+    "cilium",
+    "kube",
+)
+TUNNELS = ("tun", "tap", "wg", "tailscale", "zt", "ppp", "ipip", "gre", "utun", "nebula", "vxlan")
+"""How names of interfaces begin that every host has for itself, and of those that lead through a tunnel."""
+
+MET_WITH = "Message truncated : received "
+_MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
+
 _STATUSES = {  # enum ibv_wc_status, src/include/ibvcore.h
     "LOC_LEN_ERR": 1,
     "LOC_QP_OP_ERR": 2,
@@ -152,6 +172,17 @@ def failed_connection(text: str) -> FailedConnection | None:
 
 def _peer(text: str) -> str:
     return address_of(between(text, "onnect to ", " "))
+
+
+def stranger_length(text: str) -> bool:
+    """Return whether a rank that met another got a length that none of NCCL's structures has: of another program."""
+    received = number(between(text, MET_WITH))
+    return received is not None and not 0 <= received < _MOST_STRUCT
+
+
+def other_length(text: str) -> bool:
+    """Return whether it got a length that another structure of NCCL may have: of another build, or another message."""
+    return 0 < (number(between(text, MET_WITH)) or 0) < _MOST_STRUCT
 
 
 def used(text: str) -> tuple[Used, ...]:

@@ -81,10 +81,11 @@ def timed_out_work(text: str) -> TimedOutWork | None:
 
 def progress(text: str) -> Progress | None:
     """Return how far a rank came: ``last enqueued NCCL work: 5, last completed NCCL work: 4.`` and newer forms."""
-    if "last enqueued" not in text:
+    said = text.replace("Last enqueued", "last enqueued")
+    if "last enqueued" not in said:
         return None
-    enqueued = between(text, "last enqueued NCCL work: ") or between(text, "last enqueued work: ")
-    completed = between(text, "last completed NCCL work: ") or between(text, "last completed work: ")
+    enqueued = between(said, "last enqueued NCCL work: ") or between(said, "last enqueued work: ")
+    completed = between(said, "last completed NCCL work: ") or between(said, "last completed work: ")
     return Progress(watchdog_rank(text), watchdog_group(text), number(enqueued), number(completed))
 
 

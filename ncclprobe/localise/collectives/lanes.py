@@ -108,7 +108,7 @@ class SideBySide:
         return self._by_key[key]
 
     def _lay(self, rank: int, dump: FlightDump) -> None:
-        """Put every collective of one dump beside those of the same number of the other ranks."""
+        """Put every collective of one dump to those of the same number of the other ranks."""
         lanes, keys = self.lane_of[rank], [None if call.p2p else equal_on_all(call) for call in dump.calls]
         held: list[tuple[int, object] | None] = [None] * len(lanes)
         whole = [dump.first_record == 0] * len(lanes)  # else the oldest may be the rest of calls that were coalesced
@@ -187,12 +187,19 @@ def entered(dump: FlightDump, at: int) -> Entered:
 
 
 def caller(stack: Sequence[FlightFrame]) -> FlightFrame | None:
-    """Return the innermost frame of the program itself; of a library where there is none; of torch at last."""
-    for outside in (("site-packages/", "dist-packages/", "/lib/python3", "/torch/", "<"), ("/torch/",)):
+    """Return the innermost frame of the program itself; of a library where there is none; of torch at last.
+
+    Libraries are what lies where libraries do, or where torch does.
+    """
+    beside_torch = {f.filename.partition("torch/")[0] for f in stack if "/torch/distributed/" in f.filename}
+    for outside in ((*_LIBRARIES, *beside_torch), ("/torch/",)):
         for frame in stack:
             if not any(part in frame.filename for part in outside):
                 return frame
     return stack[0] if stack else None
+
+
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/torch/", "<")
 
 
 def _state(state: int, backend: str) -> str:

@@ -17,7 +17,7 @@ Call = tuple[object, ...]
 
 
 class NotEntered(Struct, frozen=True):
-    """A call that `waiting` ranks entered and `missing` did not, whose last entries in that group are `last`.
+    """A call that `waiting` ranks entered and `missing` did not, whose last entries of any group are `last`.
 
     `undumped` ranks belong to the group and have left no dump. `timed_out`: torch has given up waiting.
     """
@@ -119,9 +119,9 @@ def _trouble(side: SideBySide, wait: Wait, stuck: Mapping[int, Call]) -> NotEnte
     timed_out = bool(lane and lane.timed_out)
     idle = tuple(rank for rank in wait.missing if rank not in stuck)
     if wait.missing:
-        last = [side.entry(lane, rank) for rank in idle] if lane is not None else []
-        known = tuple(each for each in last if each is not None)
-        return NotEntered(wait.entry, wait.waiting, idle or wait.missing, known, undumped, timed_out)
+        dumps = [side.dumps[rank] for rank in idle]
+        last = tuple(entered(dump, len(dump) - 1) for dump in dumps if len(dump))
+        return NotEntered(wait.entry, wait.waiting, idle or wait.missing, last, undumped, timed_out)
     by_state: dict[str, list[int]] = defaultdict(list)
     for rank in wait.waiting:
         entry = side.entry(lane, rank, wait.entry.seq) if lane is not None else wait.entry

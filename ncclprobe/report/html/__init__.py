@@ -1,4 +1,4 @@
-"""The report as one page that opens offline (extra ``html``): text in plain HTML, charts by plotly, pictures in SVG.
+"""The report as one page that opens offline (extra ``html``): text in plain HTML, charts and pictures in SVG.
 
 All text is there with JavaScript off. What a machine said is escaped wherever it stands, and a policy in the page lets
 the browser run this page's own scripts alone and fetch nothing.
@@ -8,7 +8,11 @@ from ncclprobe.model.report import Report
 
 
 def render(report: Report) -> str:
-    """Return the whole page. Needs jinja2, and plotly where something was measured (the extra ``html``)."""
+    """Return the whole page. Needs jinja2 (the extra ``html``)."""
+    if report.files:
+        from ncclprobe.report.html import causes
+
+        return causes.page(report)
     from ncclprobe.report.html.page import page  # here, so that asking for no page costs nothing
 
     return page(report)

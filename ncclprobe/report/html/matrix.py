@@ -1,14 +1,17 @@
 """Pairs as a heat map: who sends in rows, who receives in columns, the suspects' cells framed."""
 
+import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from markupsafe import Markup
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.values import Struct
+from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
 from ncclprobe.report.pairs import description
 from ncclprobe.units import plural, size
@@ -21,14 +24,21 @@ WORST = 20
 _NUMBERS_IN_CELLS = 12
 _SHORT = 8
 """Characters of an end's name up to which it stands at the axis, where else the rank does."""
+_MOST_TICKS = 24
+_SHADES = 10
+"""Colours between nothing and what is usual."""
+_TOLD = frozenset(f"h{shade}" for shade in range(_SHADES - 1))
+"""Colours whose cells say their number in a large map: what is slower than 85 % of what is usual."""
+_CELL, _SMALL_CELL, _LARGEST_SIDE = 46, 24, 760
+_ABOVE = 34
 
 
 class Map(Struct, frozen=True):
-    """One heat map; `usual` says which rates have its full colour, `note` what it leaves out."""
+    """One heat map of `ends` rows; `usual` says which rates have its full colour, `note` what it leaves out."""
 
-    name: str
     title: str
-    figure: dict[str, Any]
+    picture: Markup
+    ends: int
     usual: str
     note: str = ""
 
@@ -48,7 +58,7 @@ def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[Map]:
         chosen = [row for row in rows if row.both is both and not row.step]
         if chosen:
             title = f"{size(chosen[0].nbytes)}, {'both ways at once' if both else 'one way'}, GB/s"
-            drawn.append(_map(f"pairs{int(both)}", title, chosen, found))
+            drawn.append(_map(title, chosen, found))
     return drawn
 
 
@@ -78,7 +88,7 @@ def words(found: Localisation) -> Iterator[Words]:
         yield Words("note", "cleared", f"Slow once, and not when measured again: {', '.join(found.cleared[:WORST])}")
 
 
-def _map(name: str, title: str, rows: Sequence[PairRow], found: Localisation | None) -> Map:
+def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> Map:
     ends = _ends(rows)
     blamed = _blamed(found) if found else []
     shown = _chosen(ends, rows, blamed)
@@ -87,8 +97,8 @@ def _map(name: str, title: str, rows: Sequence[PairRow], found: Localisation | N
     usual = _usual(rows)
     full = " and ".join(f"{rate(each)} GB/s{' within a node' * within}" for within, each in usual.items())
     frames = list(_frames(shown, ends, blamed, found.culprits if found else ()))
-    figure = {"data": [_heat(shown, rows, usual)], "layout": _layout(shown, ends, frames)}
-    return Map(name, title, figure, full, note)
+    cleared = frozenset(found.cleared) if found else frozenset()
+    return Map(title, _picture(shown, ends, rows, usual, frames, cleared), len(shown), full, note)
 
 
 def _blamed(found: Localisation) -> list[Blamed]:
@@ -121,65 +131,98 @@ def _usual(rows: Sequence[PairRow]) -> dict[bool, float]:
     return {within: statistics.median(each) for within, each in rates.items() if each}
 
 
-def _heat(shown: Sequence[int], rows: Sequence[PairRow], usual: dict[bool, float]) -> dict[str, Any]:
-    """Return the heat map; colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
-    place = {rank: n for n, rank in enumerate(shown)}
-    z: list[list[float | None]] = [[None] * len(shown) for _ in shown]
-    text = [[""] * len(shown) for _ in shown]
-    number = [[""] * len(shown) for _ in shown]
-    for row in rows:
-        if row.src in place and row.dst in place:
-            x, y = place[row.dst], place[row.src]
-            z[y][x] = 100 * row.GBps / usual[row.inside] if usual[row.inside] else None
-            text[y][x], number[y][x] = _hover(row), f"{row.GBps:.3g}" if row.GBps >= 1 else f"{row.GBps:.2g}"
+def _picture(
+    shown: Sequence[int],
+    ends: Mapping[int, str],
+    rows: Sequence[PairRow],
+    usual: Mapping[bool, float],
+    frames: Sequence["Frame"],
+    cleared: frozenset[str],
+) -> Markup:
+    """Return the map; colours are shares of what is usual, so that one fast transport does not hide slow pairs."""
     few = len(shown) <= _NUMBERS_IN_CELLS
-    return {
-        "type": "heatmap",
-        "z": z,
-        "hovertext": text,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "hoverongaps": False,
-        "xgap": 2 if len(shown) <= 40 else 0,
-        "ygap": 2 if len(shown) <= 40 else 0,
-        "zmin": 0,
-        "zmax": 100,
-        "colorscale": [[0, "--heat0"], [0.5, "--heat1"], [1, "--heat2"]],
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "ticksuffix": " %"},
-        **({"text": number, "texttemplate": "%{text}"} if few else {}),
-    }
+    side = min(_CELL if few else _SMALL_CELL, _LARGEST_SIDE / len(shown))
+    names = _names(shown, ends)
+    left = 24 + 7 * max(map(len, names))
+    place = {rank: n for n, rank in enumerate(shown)}
+    cells = {(place[row.src], place[row.dst]): row for row in rows if row.src in place and row.dst in place}
+    marked = [_was_cleared(ends[rank], cleared) for rank in shown]
+    names = [f"{name} •" if mark else name for name, mark in zip(names, marked, strict=True)]
+    draw = partial(_cells if few else _strips, side=side, usual=usual)
+    parts: list[Markup] = []
+    for y in range(len(shown)):
+        parts += draw([cells.get((y, x)) for x in range(len(shown))], y, (left, _ABOVE + y * side))
+    step = max(1, math.ceil(len(shown) / _MOST_TICKS))
+    for n in range(0, len(shown), step):
+        middle = (n + 0.5) * side
+        parts.append(svg.text(left - 6, _ABOVE + middle + 4, names[n], "y"))
+        parts.append(svg.text(left + middle, _ABOVE - 6, names[n], "x"))
+    parts += [svg.box(left + f.x * side, _ABOVE + f.y * side, f.wide * side, f.high * side, f.kind) for f in frames]
+    return svg.drawing(left + len(shown) * side + 8, _ABOVE + len(shown) * side + 8, "heat", _SPOKEN, parts)
 
 
-def _hover(row: PairRow) -> str:
-    """Return the hover text; plotly reads a few elements in it, so names are escaped here too."""
-    src, dst = escape(printable(row.src_end, 60)), escape(printable(row.dst_end, 60))
+_SPOKEN = "Heat map; the slowest directions are in the table below"
+
+
+def _names(shown: Sequence[int], ends: Mapping[int, str]) -> list[str]:
+    """Return what stands at the axes: names where all are short, else ranks."""
+    names = [printable(ends[rank]) for rank in shown]
+    return names if max(map(len, names)) <= _SHORT else [str(rank) for rank in shown]
+
+
+def _was_cleared(end: str, cleared: frozenset[str]) -> bool:
+    """Return whether `end` alone was slow once and not when measured again: ``into n0``, ``out of n0``, ``n0``."""
+    return bool(cleared & {end, f"into {end}", f"out of {end}"})
+
+
+def _cells(
+    row: Sequence[PairRow | None], own: int, corner: tuple[float, float], side: float, usual: Mapping[bool, float]
+) -> Iterator[Markup]:
+    """Yield the cells of one sender with their numbers, dashed where nothing was measured."""
+    left, y = corner
+    for n, each in enumerate(row):
+        x = left + n * side
+        if each is None:
+            yield from [] if n == own else [svg.box(x, y, side - 2, side - 2, "unmeasured", "not measured")]
+            continue
+        yield svg.box(x, y, side - 2, side - 2, f"h{_shade(each, usual)}", _hover(each))
+        number = f"{each.GBps:.3g}" if each.GBps >= 1 else f"{each.GBps:.2g}"
+        yield svg.text(x + side / 2 - 1, y + side / 2 + 3, number, "cell")
+
+
+def _strips(
+    row: Sequence[PairRow | None], own: int, corner: tuple[float, float], side: float, usual: Mapping[bool, float]
+) -> Iterator[Markup]:
+    """Yield the cells of one sender, neighbours of one colour as one strip; what is slow says its number on hover."""
+    left, y = corner
+    kinds = ["own" if n == own else "unmeasured" if r is None else f"h{_shade(r, usual)}" for n, r in enumerate(row)]
+    start = 0
+    for kind, run in itertools.groupby(kinds):
+        length = len(list(run))
+        if kind in _TOLD:
+            for n in range(start, start + length):
+                yield svg.box(left + n * side, y, side - 1, side - 1, kind, _hover(row[n]))
+        elif kind != "own":
+            yield svg.box(left + start * side, y, length * side - 1, side - 1, kind)
+        start += length
+
+
+def _shade(row: PairRow, usual: Mapping[bool, float]) -> int:
+    """Return the colour of a rate: 0 for nothing, 10 for what is usual."""
+    full = usual.get(row.inside, 0.0)
+    share = row.GBps / full if full and math.isfinite(row.GBps) else 0.0
+    return round(_SHADES * min(1.0, max(share, 0.0)))
+
+
+def _hover(row: PairRow | None) -> str:
+    """Return what is said of a cell."""
+    if row is None:
+        return "not measured"
     return (
-        f"<b>{src} to {dst}</b><br>{rate(row.GBps)} GB/s, {size(row.nbytes)}<br>"
-        f"latency {micros(row.latency_us)} µs<br>"
+        f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
+        f"latency {micros(row.latency_us)} µs\n"
         f"{micros(row.min_us)} – {micros(row.max_us)} µs in {plural(len(row.samples_us), 'sample')}"
     )
-
-
-def _layout(shown: Sequence[int], ends: dict[int, str], frames: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the map; `height` is the most, and the page makes the map square, as far as its width allows."""
-    names = [printable(ends[rank]) for rank in shown]
-    short = max(map(len, names)) <= _SHORT
-    told = [escape(name) for name in names] if short else [str(rank) for rank in shown]
-    step = max(1, math.ceil(len(shown) / 24))
-    ticks = {"tickvals": list(range(0, len(shown), step)), "ticktext": told[::step]}
-    what = "" if short else " rank"
-    return {
-        "height": min(760, max(300, 130 + 34 * len(shown))),
-        "margin": {"l": 30 + 7 * max(map(len, told)), "r": 10, "t": 46, "b": 12},
-        "xaxis": {
-            "title": {"text": f"to{what}", "standoff": 6}, "side": "top", "constrain": "domain",
-            "constraintoward": "left", **ticks,
-        },
-        "yaxis": {
-            "title": {"text": f"from{what}"}, "autorange": "reversed", "scaleanchor": "x", "constrain": "domain",
-            "constraintoward": "top", **ticks,
-        },
-        "shapes": list(frames),
-    }  # fmt: skip
 
 
 _END = re.compile(r"(.*?)(?: rail (\d{1,6}))?(?: \(.*\))?", re.DOTALL)
@@ -197,26 +240,34 @@ def _is_of(end: str, blamed: Blamed) -> bool:
     return (not blamed.nodes or node in blamed.nodes) and blamed.rail in (None, rail)
 
 
+class Frame(Struct, frozen=True):
+    """A rectangle around cells, counted from the upper left; `kind` is confirmed or suspected."""
+
+    x: int
+    y: int
+    wide: int
+    high: int
+    kind: str
+
+
 def _frames(
     shown: Sequence[int], ends: dict[int, str], blamed: Sequence[Blamed], confirmed: Sequence[Blamed]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Frame]:
     """Yield a frame around each row (what goes out) and column (what comes in) to which blame is attached."""
     for each in blamed[:8]:
-        line = {"color": "--fail", "width": 3} if each in confirmed else {"color": "--warn", "width": 3, "dash": "dot"}
-        yield from ({**frame, "line": line} for frame in _framed(shown, ends, each))
+        yield from _framed(shown, ends, each, "confirmed" if each in confirmed else "suspected")
 
 
-def _framed(shown: Sequence[int], ends: dict[int, str], blamed: Blamed) -> Iterator[dict[str, Any]]:
-    last = len(shown) - 0.5
+def _framed(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, kind: str) -> Iterator[Frame]:
     mine = [n for n, rank in enumerate(shown) if _is_of(ends[rank], blamed)]
     if blamed.kind == "pair":
-        yield from (_frame(x, y, x, y) for y in mine for x in mine if x != y and _goes(shown, ends, blamed, y, x))
+        yield from (Frame(x, y, 1, 1, kind) for y in mine for x in mine if x != y and _goes(shown, ends, blamed, y, x))
         return
     for n in mine:
         if blamed.direction != "into":
-            yield _frame(-0.5, n, last, n)
+            yield Frame(0, n, len(shown), 1, kind)
         if blamed.direction != "out":
-            yield _frame(n, -0.5, n, last)
+            yield Frame(n, 0, 1, len(shown), kind)
 
 
 def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, dst: int) -> bool:
@@ -224,12 +275,3 @@ def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, 
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]
-
-
-def _frame(x0: float, y0: float, x1: float, y1: float) -> dict[str, Any]:
-    """Return a rectangle around cells, which are numbered by their middle; -0.5 and n - 0.5 are the map's own edges."""
-
-    def edge(value: float, way: float) -> float:
-        return value if value % 1 else value + way
-
-    return {"type": "rect", "x0": edge(x0, -0.5), "y0": edge(y0, -0.5), "x1": edge(x1, 0.5), "y1": edge(y1, 0.5)}

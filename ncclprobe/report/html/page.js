@@ -1,91 +1,43 @@
 "use strict";
-/* What the page does beyond its text: the theme, the charts, the filter. Texts go in as text, never as markup. */
+/* What the page does beyond its text: the theme, the filter. Texts go in as text, never as markup. */
 (() => {
   const root = document.documentElement;
   const given = (id) => JSON.parse(document.getElementById(id).textContent);
-  const colourOf = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   root.classList.add("script");
   for (const each of document.querySelectorAll(".script-only")) each.hidden = false;
-
-  /* Charts: figures name the page's variables where a colour stands. */
-  const figures = given("figures");
-  const named = (key) => /colou?r$/.test(key) || key === "colorscale";
-  const painted = (value, colour) => {
-    if (Array.isArray(value)) return value.map((each) => painted(each, colour));
-    if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, painted(each, colour || named(key))]));
-    }
-    return colour && typeof value === "string" && value.startsWith("--") ? colourOf(value) : value;
-  };
-  const axis = (own) => ({
-    gridcolor: colourOf("--line"), linecolor: colourOf("--line"), zeroline: false, ticks: "", fixedrange: false, ...own,
-  });
-  const settled = (layout) => ({
-    ...layout,
-    autosize: true,
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colourOf("--muted") },
-    hoverlabel: {
-      bgcolor: colourOf("--surface"), bordercolor: colourOf("--muted"), align: "left",
-      font: { color: colourOf("--ink"), size: 12 },
-    },
-    xaxis: axis(layout.xaxis),
-    yaxis: axis(layout.yaxis),
-  });
-  /* Where there is little room: every other size at the axis, and the legend under the title. */
-  const fit = (layout, room, paper) => {
-    layout.xaxis.tickangle = 0;
-    if (paper) Object.assign(layout, { height: 220 }), layout.font.size = 10;
-    if (room > 430) return;
-    if (layout.showlegend) layout.margin.t += 18;
-    for (const list of ["tickvals", "ticktext"]) layout.xaxis[list] = layout.xaxis[list].filter((_, n) => n % 2 === 0);
-  };
-  const draw = (paper) => {
-    if (typeof Plotly === "undefined") return Promise.resolve();
-    return Promise.all([...document.querySelectorAll("[data-figure]")].map((place) => {
-      const figure = painted(figures[place.dataset.figure], false);
-      const map = figure.data[0].type === "heatmap";
-      const layout = settled(figure.layout);
-      if (paper) Object.assign(layout, { autosize: false, width: map && !place.closest(".maps:not(.many)") ? 640 : 325 });
-      if (!map) fit(layout, layout.width || place.clientWidth, paper);
-      if (map) {
-        layout.xaxis.showgrid = layout.yaxis.showgrid = false;
-        const room = (layout.width || place.clientWidth) - layout.margin.l - layout.margin.r - 70;
-        layout.height = Math.min(layout.height, Math.max(160, room) + layout.margin.t + layout.margin.b);
-      }
-      return Plotly.react(place, figure.data, layout, {
-        responsive: true, displayModeBar: false,
-      });
-    }));
-  };
 
   /* Theme: the system's, until the reader chooses. Paper is always light. */
   const button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
   const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  const restyle = () => { label(); return draw(false); };
   button.hidden = false;
-  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; restyle(); });
-  system.addEventListener("change", restyle);
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; label(); });
+  system.addEventListener("change", label);
   let before;
   const folded = () => [...document.querySelectorAll("details")];
   addEventListener("beforeprint", () => {
     before = { theme: root.dataset.theme, shut: folded().filter((each) => !each.open) };
     for (const each of before.shut) each.open = true;
     root.dataset.theme = "light";
-    draw(true);
   });
   addEventListener("afterprint", () => {
     if (!before) return;
     if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
     for (const each of before.shut) each.open = false;
     before = undefined;
-    restyle();
+    label();
   });
   label();
-  draw(false).then(() => { root.dataset.drawn = "yes"; });
+  root.dataset.drawn = "yes";
+
+  /* Commands and settings to copy. */
+  for (const each of document.querySelectorAll("[data-copy]")) {
+    each.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(each.dataset.copy);
+      each.textContent = "Copied";
+    });
+  }
 
   /* Filter: rows of the page are shown or hidden; those that are only data are made when they are asked for. */
   const body = document.getElementById("rows");

@@ -2,19 +2,18 @@
 
 import base64
 import hashlib
-import importlib
 from collections.abc import Sequence
 from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
-from ncclprobe.report.digest import none_judged
+from ncclprobe.report.digest import copyable, headline, none_judged, when
 from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
 from ncclprobe.report.html.legible import breaks, folded, micros, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
@@ -28,21 +27,22 @@ MOST_BLIND = 30
 MOST_MEASURED = 500
 MOST_LISTED = 60
 MOST_SETTINGS = 200
+_LONGEST_HEADLINE = 240
 
 
 def page(report: Report) -> str:
     """Return `report` as HTML."""
-    scripts, found = _scripts(report), rows(report)
-    rules = " ".join(_hash(script) for script in scripts)
-    return _template().render(
+    script, found = read("page.js"), rows(report)
+    return environment().get_template("page.html.j2").render(
         **_about(report, found), **_found(report, found), **_measured(report), **_nodes(report, found),
-        style=Markup(_read("style.css")), scripts=[Markup(script) for script in scripts], script_rules=rules,
+        style=Markup(read("style.css")), script=Markup(script), script_rules=_hash(script),
     )  # fmt: skip
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(
+def environment() -> Environment:
+    """Return what templates are read with: everything is escaped."""
+    made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -50,27 +50,21 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "rate": rate,
         "micros": micros,
         "size": size,
         "plural": plural,
         "fold": folded,
         "breaks": breaks,
+        "copyable": copyable,
     }
-    return environment.get_template("page.html.j2")
+    return made
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """Return a file beside this one."""
     return (HERE / name).read_text(encoding="utf-8")
-
-
-def _scripts(report: Report) -> list[str]:
-    """Return the page's own script, and plotly's before it where there is anything to plot: it has five megabytes."""
-    own = _read("page.js")
-    if not report.measurements and not report.pairs:
-        return [own]
-    return [importlib.import_module("plotly.offline").get_plotlyjs(), own]
 
 
 def _hash(script: str) -> str:
@@ -111,7 +105,10 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     counted = [(state, report.coverage[state]) for state in order if report.coverage.get(state, 0) > 0]
     return {
         "report": report,
+        "headline": headline(report, _LONGEST_HEADLINE),
         "verdict": _verdict(report, found),
+        "when": when(report.started),
+        "words_of": {"pass": "ok", "skip": "–"},
         "nothing": _NOTHING.get(report.status.value, _VERDICTS["warn"]),
         "coverage": counted,
         "covered": sum(number for _, number in counted),
@@ -174,20 +171,16 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 def _measured(report: Report) -> dict[str, Any]:
     drawn, more = charts.charts(report.measurements)
     heat = matrix.maps(report.pairs, report.localisation)
-    figures = {f"{each.name}-bandwidth": each.bandwidth for each in drawn}
-    figures |= {f"{each.name}-latency": each.latency for each in drawn}
-    figures |= {each.name: each.figure for each in heat}
     return {
         "charts": drawn,
         "more_charts": more,
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "crowded": any(len(each.figure["data"][0]["z"]) > matrix.SIDE_BY_SIDE for each in heat),
+        "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
         "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
-        "figures": legible.data(figures),
         "tables": tables.tables(report),
         "pair_notes": tables.pair_notes(report),
         "fingerprint": tables.fingerprint(report),

@@ -4,10 +4,10 @@
 which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is
 written; an end of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks
 may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and ten more where
-the log has its end, the owner stands still: the report is made of what there is, and made again once the run ends. FOLDER, if any,
-is removed in the end, with the processes that work in it; whichever of the two outlives the other removes it. The
-process leads a session of its own, so that a signal to the owner's group does not reach it, and imports next to
-nothing.
+the log has its end, the owner stands still: the report is made of what there is, and made again once the run ends.
+FOLDER, if any, is removed in the end, with the processes that work in it; whichever of the two outlives the other
+removes it. The process leads a session of its own, so that a signal to the owner's group does not reach it, and imports
+next to nothing.
 """
 
 import contextlib

@@ -57,6 +57,12 @@ def test_an_interface_is_walked_only_where_both_ends_have_it_and_ranks_may_be_mi
     assert plans[0].names == {0: "a", 2: "b", 7: "node 7"}
 
 
+def test_only_nccls_interfaces_are_called_by_another_family() -> None:
+    four = [MeshListener(role, "eth0", "10.0.0.1", 4000) for role in ("nccl0", "default", "gloo0")]
+    six = [MeshListener(role, "eth0", "fd00::2", 4000) for role in ("nccl0", "default", "gloo0")]
+    assert [call.role for call in plan_mesh({0: four, 1: six})[0].calls] == ["nccl0"]
+
+
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "::ffff:127.0.0.1", "n1"]
 )

@@ -17,7 +17,7 @@ from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.errors import NcclprobeError
 
-PATIENCE_S = 90.0
+PATIENCE_S = 230.0
 
 
 async def node(port: int, rank: int, nbytes: int) -> bool:

@@ -15,6 +15,7 @@ from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.facts.reach import Gathering
 
 NODES = 2048
+GATHERING_S = 240.0  # nothing is timed: on a machine that is shared by twenty others all of it takes so long
 HELPERS = 2
 GOOD = NODES - 1 - (NODES - 1) // 100
 CAPTURE_BYTES = 100_000
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
     process = psutil.Process()
     before = process.memory_info().rss
-    async with Coordinator(TOKEN, NODES, spool, soon(100)) as coordinator:
+    async with Coordinator(TOKEN, NODES, spool, soon(GATHERING_S)) as coordinator:
         port = await coordinator.listen(0)
         crowds = []
         for first in range(0, NODES, NODES // HELPERS):
@@ -40,13 +41,13 @@ async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
                 peak = max(peak, process.memory_info().rss - before)
                 return sum(peer.settled for peer in coordinator.peers) == GOOD
 
-            await until(all_settled, 60, 0.2)
+            await until(all_settled, GATHERING_S, 0.2)
             gathering = await coordinator.gather(soon(0.1))
             samples = await coordinator.mesh(
-                {peer.hello.id: {"to": peer.hello.name} for peer in coordinator.peers}, soon(20)
+                {peer.hello.id: {"to": peer.hello.name} for peer in coordinator.peers}, soon(GATHERING_S)
             )
             leaves = {peer.hello.id: Leave(peer.hello.node_rank) for peer in coordinator.peers}
-            await coordinator.leave(leaves, soon(1))
+            await coordinator.leave(leaves, soon(20))
             told = [int((await crowd.communicate())[0]) for crowd in crowds]
         finally:
             for crowd in crowds:
@@ -56,6 +57,7 @@ async def gathered(spool: Path) -> tuple[Gathering, int, int, int, list[int]]:
         return gathering, len(coordinator.peers), len(samples), peak, told
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 512, reason="ulimit -Hn is too low")
 def test_one_per_cent_of_bad_peers_costs_the_others_nothing(tmp_path: Path) -> None:
     gathering, peers, samples, grown, told = asyncio.run(gathered(tmp_path))

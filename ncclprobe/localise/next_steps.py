@@ -1,0 +1,56 @@
+"""What to collect where the cause of a failure is not named: the exact command or setting, and of whom."""
+
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.values import replace
+
+_MOST_NAMED = 4
+INFO = (
+    "start again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, and "
+    "explain these files too"
+)
+RECORDS = (
+    "start again with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/flight_ (from torch 2.9 on TORCH_FR_BUFFER_SIZE, TORCH_FR_DUMP_TEMP_FILE), "
+    "and explain /tmp/flight_* of all ranks"
+)
+
+
+def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool) -> tuple[Cause, ...]:
+    """Return the causes, those that are not named with what would name them. `records`: flight records were given."""
+    steps = tuple(_steps(found, log, records))
+    return tuple(each if each.confidence == "named" else replace(each, collect=steps) for each in found)
+
+
+def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterator[str]:
+    if log is None:
+        yield "explain the logs of the ranks together with these files"
+        return
+    if missing := missing_ranks(log):
+        yield f"explain the logs of {_ranks(missing)} too: what they said last is not known"
+    if not records and any(_waited(each) for each in found):
+        yield RECORDS
+    if not any(event.level == "INFO" and event.pid is not None for event in log.events):
+        yield INFO
+    hosts = [host for host in dict.fromkeys(event.host for event in log.events) if host]
+    on = f" on {fold(hosts)}" if 0 < len(hosts) <= _MOST_NAMED else " on every host"
+    yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
+
+
+def missing_ranks(log: JobLog) -> tuple[int, ...]:
+    """Return the ranks of the job of which there is no line, as far as a line says how many there are."""
+    return tuple(rank for rank in range(log.world_size or 0) if rank not in log.ranks)
+
+
+def _waited(cause: Cause) -> bool:
+    """Return whether a line speaks of a collective that took too long."""
+    texts = [each.text for each in cause.evidence] + [e.text for c in cause.consequences for e in c.evidence]
+    return any("Watchdog" in text or "imeout" in text or "imed out" in text for text in texts)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    numbers = fold([str(rank) for rank in ranks]).strip("[]")
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"

@@ -1,0 +1,93 @@
+"""Why a job failed, as a page: causes, and who was where when."""
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from markupsafe import Markup
+
+from ncclprobe.model.causes import Moment
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct
+from ncclprobe.report.causes import blamed, headline, who
+from ncclprobe.report.html.page import environment, read
+
+MOST_LANES = 64
+MOST_DOTS = 60
+MOST_RANKS = 400
+_WIDTH, _LEFT, _ROW, _TOP = 1100.0, 150.0, 22.0, 34.0
+_STATES = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
+
+
+class Dot(Struct, frozen=True):
+    """One moment of a lane."""
+
+    x: float
+    state: str
+    r: float
+    title: str
+
+
+class Lane(Struct, frozen=True):
+    """What one rank, or a host's own processes, said over time."""
+
+    name: str
+    y: float
+    first: float
+    last: float
+    dots: tuple[Dot, ...]
+
+
+def page(report: Report) -> str:
+    """Return `report` as HTML, without any script."""
+    lanes, more, scale, ticks, divergence = _drawn(report)
+    return environment().get_template("causes.html.j2").render(
+        report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
+        blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
+        height=_TOP + _ROW * len(lanes) + 14, shown_ranks=report.ranks[:MOST_RANKS],
+    )  # fmt: skip
+
+
+def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]], float | None]:
+    """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part."""
+    by_lane: dict[str, list[tuple[int, Moment]]] = {}
+    for number, moment in enumerate(report.timeline):
+        by_lane.setdefault(_name(moment), []).append((number, moment))
+    names = sorted(by_lane, key=lambda name: (not any(m.id for _, m in by_lane[name]), by_lane[name][0][0]))
+    times = [m.time_s for m in report.timeline if m.time_s is not None]
+    timed = len(times) == len(report.timeline) and len(set(times)) > 1
+    low, high = (min(times), max(times)) if timed else (0.0, float(max(len(report.timeline) - 1, 1)))
+
+    def across(number: int, moment: Moment) -> float:
+        at = moment.time_s if timed and moment.time_s is not None else float(number)
+        return round(_LEFT + (_WIDTH - _LEFT - 20) * (at - low) / (high - low), 1)
+
+    first = {str(each) for cause in report.causes[:1] for each in cause.evidence}
+    drawn = sorted(
+        names[:MOST_LANES], key=lambda name: (by_lane[name][0][1].rank is None, by_lane[name][0][1].rank or 0)
+    )
+    lanes = [_lane(name, row, [(across(n, m), m) for n, m in by_lane[name]], first) for row, name in enumerate(drawn)]
+    cause = [across(n, m) for n, m in enumerate(report.timeline) if str(m.evidence) in first]
+    scale = f"Seconds since {_clock(low)} UTC." if timed else "In the order of the lines: not all of them have a time."
+    steps = [low + (high - low) * part / 5 for part in range(6)] if timed else []
+    ticks = [
+        (round(_LEFT + (_WIDTH - _LEFT - 20) * part / 5, 1), f"{step - low:.4g}") for part, step in enumerate(steps)
+    ]
+    return lanes, max(len(names) - MOST_LANES, 0), scale, ticks, min(cause, default=None)
+
+
+def _lane(name: str, row: int, moments: Sequence[tuple[float, Moment]], first: set[str]) -> Lane:
+    dots = [
+        Dot(x, "fail" if str(m.evidence) in first else "warn" if m.id else "note", 6 if str(m.evidence) in first else 4,
+            f"{m.text}: {m.evidence}"[:400])
+        for x, m in moments[:MOST_DOTS]
+    ]  # fmt: skip
+    return Lane(name, _TOP + _ROW * row, min(x for x, _ in moments), max(x for x, _ in moments), tuple(dots))
+
+
+def _name(moment: Moment) -> str:
+    rank = f"rank {moment.rank}" if moment.rank is not None else ""
+    return " · ".join(filter(None, (rank, moment.host))) or "no rank"
+
+
+def _clock(when: float) -> str:
+    return datetime.fromtimestamp(when, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,148 @@
+"""``ncclprobe explain FILE…`` as its users see it: text, JSON, page, Markdown, exit codes; and what it refuses."""
+
+import gzip
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.__main__ import main
+from ncclprobe.commands import explain
+
+NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
+UNHANDLED = "[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\n"
+WATCHDOG = (
+    "[rank{r}]:[E1122 10:00:0{r}.5 ProcessGroupNCCL.cpp:607] [Rank {r}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds "
+    "before timing out.\n"
+)
+
+
+def written(folder: Path, **texts: str) -> str:
+    for name, text in texts.items():
+        (folder / f"{name}.log").write_text(text)
+    return str(folder)
+
+
+def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.main([written(tmp_path, rank3=NO_INTERFACE + UNHANDLED), "--no-color"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "CAUSE  iface-missing  on rank 3, node1"
+    assert lines[2] == f"     {tmp_path}/rank3.log:1: Bootstrap : no socket interface found"
+    assert any(line.startswith("   The job's settings are at fault; ") for line in lines)
+    assert any(line.startswith("   what to do: ") for line in lines)
+    assert "   what followed:" in lines
+    assert lines[-1] == "The check that finds this before the next launch: `ncclprobe doctor` env.ifname-match"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [(NO_INTERFACE, 4), (WATCHDOG.format(r=0) + WATCHDOG.format(r=1), 3), ("step 1 loss 2.3\n", 0)],
+)
+def test_it_is_no_gate_unless_it_is_asked_to_be(tmp_path: Path, text: str, code: int) -> None:
+    folder = written(tmp_path, a=text)
+    assert explain.main([folder, "-q"]) == 0
+    assert explain.main([folder, "-q", "--exit-code"]) == code
+
+
+def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path, rank3=NO_INTERFACE + UNHANDLED, rank4="[rank4]: x.cc:1 ERROR what is this\n")
+    explain.main([folder, "--json", "-"])
+    report = json.loads(capsys.readouterr().out)
+    (cause,) = report["causes"]
+    assert (cause["code"], cause["id"], cause["confidence"], cause["ranks"]) == (
+        "iface-missing", "log.no-interface", "named", [3]
+    )  # fmt: skip
+    assert cause["evidence"][0]["line"] == 1
+    assert [each["rank"] for each in report["ranks"]] == [3, 4]
+    assert [each["id"] for each in report["timeline"]][:2] == ["log.no-interface", "log.nccl-returned-an-error"]
+    assert (report["status"], report["exit_code"], report["files"]) == ("fail", 4, ["2 logs"])
+
+
+def test_a_saved_report_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "explained.json"
+    explain.main([written(tmp_path, rank3=NO_INTERFACE), "--json", str(saved), "--no-color"])
+    first = capsys.readouterr().out
+    assert main(["report", str(saved), "--no-color"]) == 4
+    assert capsys.readouterr().out == first
+
+
+def test_what_to_collect_is_said_where_the_cause_is_not_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explain.main([written(tmp_path, a=WATCHDOG.format(r=0) + WATCHDOG.format(r=1))])
+    told = capsys.readouterr().out
+    assert told.startswith("UNKNOWN")
+    for step in ("NCCL_DEBUG=INFO", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "journalctl -k"):
+        assert step in told
+
+
+def test_page_and_markdown_hold_cause_and_timeline_and_escape_what_logs_say(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    folder = written(tmp_path, rank3=NO_INTERFACE + UNHANDLED.replace("x.cpp", "<script>alert(1)</script>"))
+    page, markdown = tmp_path / "a.html", tmp_path / "a.md"
+    explain.main([folder, "-q", "--html", str(page), "--markdown", str(markdown)])
+    html = page.read_text()
+    assert "iface-missing" in html
+    assert "<svg" in html
+    assert "<script" not in html
+    assert "first divergence" in html
+    assert markdown.read_text().startswith("## iface-missing on rank 3, node1")
+
+
+def test_redaction_reaches_hosts_that_logs_alone_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = NO_INTERFACE.replace("node1", "gpu-blue-17") + "gpu-blue-18:1:1 [0] NCCL INFO NET/IB : No device found.\n"
+    explain.main([written(tmp_path, a=log), "--json", "-", "--redact-key", "a long key nobody knows"])
+    told = capsys.readouterr().out
+    assert "gpu-blue" not in told
+    assert "iface-missing" in told
+
+
+def test_a_report_of_the_same_nodes_says_whether_the_check_found_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl"
+    explain.main([written(tmp_path, rank3=NO_INTERFACE), str(capture), "--no-color"])
+    assert capsys.readouterr().out.splitlines()[-1].endswith("(captures: it did not apply on hgx-h100)")
+
+
+def test_a_compressed_file_is_a_log_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(NO_INTERFACE.encode()))
+    explain.main([str(tmp_path / "a.log.gz"), "-q"])
+    assert capsys.readouterr().out.startswith("iface-missing on node1")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x01\x02\x03" + bytes(range(32)) * 40])
+def test_a_file_that_says_nothing_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    assert main(["explain", str(tmp_path / "a")]) == 2
+    assert "says anything of a failed job" in capsys.readouterr().err
+
+
+def test_a_name_that_is_neither_file_nor_id_is_refused_as_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "no.such-check"]) == 2
+    told = capsys.readouterr().err
+    assert "no such check" in told
+    assert "no file of this name" in told
+    assert main(["explain", "/no/such/file"]) == 2
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_pipe_is_a_log_too(tmp_path: Path, compressed: bool) -> None:
+    content = gzip.compress(NO_INTERFACE.encode()) if compressed else NO_INTERFACE.encode()
+    command = [sys.executable, "-m", "ncclprobe", "explain", "-q"]
+    done = subprocess.run([*command, "-"], input=content, capture_output=True, timeout=60)
+    assert done.stdout.startswith(b"iface-missing on node1")
+    script = f"{shlex.join(command)} <(cat {tmp_path}/a)"
+    (tmp_path / "a").write_bytes(content)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60)
+    assert done.stdout.startswith(b"iface-missing on node1")

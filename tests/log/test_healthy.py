@@ -1,0 +1,36 @@
+"""Logs of jobs that went well have no cause, whatever release wrote them and whatever launcher is before them."""
+
+import pytest
+
+from ncclprobe.checks.log.harmless import HARMLESS
+from ncclprobe.localise.timeline import not_understood
+from tests.log import healthy
+from tests.log.test_examples import explained, whole
+
+
+@pytest.mark.parametrize("version", healthy.VERSIONS)
+@pytest.mark.parametrize("launcher", healthy.LAUNCHERS)
+def test_a_job_that_went_well_has_no_cause(version: str, launcher: str) -> None:
+    assert explained(whole(healthy.job(version, launcher=launcher))) == ()
+
+
+@pytest.mark.parametrize("version", healthy.VERSIONS)
+def test_all_ranks_in_one_stream_have_no_cause_either(version: str) -> None:
+    ranks = [healthy.of_rank(version, rank, 8).splitlines() for rank in range(8)]
+    mixed = "\n".join(line for lines in zip(*ranks, strict=True) for line in lines)
+    assert explained(whole({"job.log": mixed + "\n" + healthy.TORCH})) == ()
+
+
+@pytest.mark.parametrize("version", healthy.VERSIONS)
+def test_its_warnings_are_all_known_to_be_harmless(version: str) -> None:
+    assert list(not_understood(whole(healthy.job(version)), (), HARMLESS)) == []
+
+
+def test_a_warning_that_no_release_is_known_to_live_with_is_counted() -> None:
+    log = whole({"a": "n1:7:7 [0] x.cc:1 NCCL WARN Something new went wrong\n"})
+    assert [each.count for each in not_understood(log, (), HARMLESS)] == [1]
+
+
+def test_nccl_is_read_in_these_logs() -> None:
+    log = whole(healthy.job("2.27.3"))
+    assert (log.versions["nccl"], log.world_size, len(log.ranks)) == (("2.27.3",), 4, 4)
