@@ -160,6 +160,7 @@ def _written(path: str, rows: Mapping[str, Written]) -> Iterator[Finding]:
         (_writes("no-folder", by=(0, 1, 2)), _ASKED),
         (_writes(seconds=4.0), _ASKED),
         (_writes("other", 8.0, of=0), _ASKED),
+        (_writes("hung", 18.0), _ASKED),
     ],
     good=lambda: [(_writes(), _ASKED), (_FULL, _ASKED)],
     required=True,
@@ -227,14 +228,12 @@ def _seen_by(
         message = f"no node sees {what}: it is not shared"
         yield fail(path, message, nodes=tuple(blind), evidence=evidence, blame="job", action="fix-job")
         return
-    if blind:
-        yield fail(
-            path,
-            f"{named(blind)} sees nothing of {what}; the others do",
-            nodes=tuple(blind),
-            evidence=evidence,
-            **_NODE,
-        )
+    hung = [node for node in blind if {sight.outcome for sight in told[node]} == {"hung"}]
+    said = {"gets no answer any more": hung, "sees nothing of " + what: [each for each in blind if each not in hung]}
+    for each, nodes in said.items():
+        if nodes:
+            message = f"{named(nodes)} {each}; the others do"
+            yield fail(path, message, nodes=tuple(nodes), evidence=evidence, **_NODE)
     for writer, outcomes in _partly({node: sights for node, sights in bad.items() if node not in blind}).items():
         whose = names.get(writer, f"node {writer}")
         if whose in blind:
