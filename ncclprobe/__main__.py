@@ -86,7 +86,7 @@ def _guarded(argv: list[str]) -> int:
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
 
 

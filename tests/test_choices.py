@@ -295,10 +295,7 @@ def test_the_layout_of_a_machine_has_devices_nodes_and_paths() -> None:
     assert made.paths["GPU0"] == {
         **{f"GPU{n}": "NVL" for n in range(1, 8)},
         "eno1": made.paths["GPU0"]["eno1"],
-        "mlx5_0": "PIX",
-        "mlx5_1": "PHB",
-        "mlx5_2": "PHB",
-        "mlx5_3": "PHB",
+        **{"mlx5_0": "PIX", "mlx5_1": "PHB", "mlx5_2": "PHB", "mlx5_3": "PHB"},
         **{f"mlx5_{n}": "SYS" for n in range(4, 8)},
     }
     assert made.numa

@@ -69,7 +69,7 @@ def test_a_marker_is_written_found_and_removed(tmp_path: Path, child: PathChild)
     made = write(child)
     assert made["failed"] == ""
     assert set(made["seconds"]) == {"mkdir", "create", "fsync", "rename", "spare", "unlink"}
-    assert os.listdir(tmp_path / made["folder"]) == ["marker"]
+    assert os.listdir(tmp_path / made["folder"]) == ["marker"]  # noqa: PTH208
     asked: dict[str, Any] = {"folder": made["folder"], "name": "marker", "seconds": 0.0}
     assert child.ask("look", PATIENCE_S, **asked, digest="0")["outcome"] == "other"
     assert child.ask("look", PATIENCE_S, **{**asked, "name": "shard-1"}, digest="0")["outcome"] == "no-file"

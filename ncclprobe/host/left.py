@@ -66,14 +66,14 @@ def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
 def _paths(argument: str) -> Iterator[str]:
     try:
         if not Path(argument).exists():
-            matches = glob.glob(argument, recursive=True)
+            matches = glob.glob(argument, recursive=True)  # noqa: PTH207 - a pattern may be absolute
             if not matches:
                 raise UsageError(f"{argument}: there is no such file or folder")
             for match in matches:
                 yield from _paths(match) if Path(match).is_dir() else (match,) if _regular(match) else ()
         elif Path(argument).is_dir():
             for folder, _, names in os.walk(argument):
-                yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))
+                yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
         else:
             yield argument
     except (OSError, ValueError) as error:
@@ -83,14 +83,14 @@ def _paths(argument: str) -> Iterator[str]:
 def _regular(path: str) -> bool:
     """Return whether a file of a folder is read: no pipe or device."""
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
 
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return os.stat(path).st_size  # noqa: PTH116
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 

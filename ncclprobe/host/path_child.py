@@ -89,7 +89,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 def _stat(path: str) -> dict[str, Any]:
     """Return what it is, whose, what this user may do with it, and the space of its file system."""
     time.sleep(random.uniform(0, 0.1))  # all nodes of a job begin together
-    seen, space = os.stat(path), os.statvfs(path)
+    seen, space = os.stat(path), os.statvfs(path)  # noqa: PTH116
     kind = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}.get(stat.S_IFMT(seen.st_mode), "other")
     rights = {name: os.access(path, way) for name, way in (("read", os.R_OK), ("write", os.W_OK), ("enter", os.X_OK))}
     return {
@@ -112,7 +112,7 @@ def _stat(path: str) -> dict[str, Any]:
 
 def _content(path: str) -> dict[str, Any]:
     """Return a hash of a file's head, tail and a sample, or of a folder's names; of at most so many entries."""
-    mode = os.stat(path).st_mode
+    mode = os.stat(path).st_mode  # noqa: PTH116
     if stat.S_ISDIR(mode):
         return _listing(path)
     if stat.S_ISREG(mode):
@@ -236,7 +236,7 @@ def _seen(folder: Path, name: str, digest: str) -> str:
 
 def _listed(folder: Path, name: str) -> str:
     try:
-        return "unopened" if name in os.listdir(folder) else "no-file"
+        return "unopened" if name in os.listdir(folder) else "no-file"  # noqa: PTH208
     except PermissionError:
         return "denied"
     except OSError:
@@ -285,7 +285,7 @@ def _is_left(name: str, host: str) -> bool:
 
 def _pids() -> int:
     """Return this process's PID namespace: containers of one host name may share a path and not their numbers."""
-    return os.stat("/proc/self/ns/pid").st_ino
+    return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
 
 
 def _remove(folder: Path) -> bool:
@@ -304,7 +304,7 @@ def _removed(folder: Path) -> bool:
     try:
         if folder.is_symlink():
             return False
-        for name in islice(os.listdir(folder), _MOST_FILES):
+        for name in islice(os.listdir(folder), _MOST_FILES):  # noqa: PTH208
             if _FILE_OF_OURS.fullmatch(name) or _HIDDEN.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
         folder.rmdir()

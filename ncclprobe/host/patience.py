@@ -82,7 +82,7 @@ def until(deadline: float, work: Callable[[], T]) -> T:
     def attempt() -> None:
         try:
             outcome.put((True, work()))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting thread
             outcome.put((False, error))
 
     try:

@@ -174,7 +174,7 @@ def _shape(line: Line) -> Shape:
 
 def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:
     """Return the one operation that `lines` can be of, by their counts, roots and bandwidths. Raises ValueError."""
-    fits = [name for name, op in _KNOWN.items() if all(_fits(op, *each, ranks) for each in zip(lines, roots))]
+    fits = [name for name, op in _KNOWN.items() if all(_fits(op, *each, ranks) for each in zip(lines, roots))]  # noqa: B905
     if len(fits) != 1:
         words = f"it may be {' or '.join(fits)}" if fits else "its numbers fit none"
         raise ValueError(f"it does not say which operation was measured, and {words}")

@@ -48,7 +48,7 @@ def facts_of(path: Path) -> dict[type, Any]:
     return collect(load(path), COLLECTORS)
 
 
-def verdicts(facts: dict[type, Any], job: Job = Job()) -> dict[str, Any]:
+def verdicts(facts: dict[type, Any], job: Job = Job()) -> dict[str, Any]:  # noqa: B008 - frozen
     return {verdict.id: verdict for verdict in judge([Snapshot("n", facts)], CHECKS, job)}
 
 

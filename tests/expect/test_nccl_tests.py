@@ -1,4 +1,5 @@
 """nccl-tests' JSON and tables: what its versions wrote is read, what we write is read back, nothing hostile hurts."""
+# ruff: noqa: E501 - the tables of nccl-tests are wide
 
 import contextlib
 import json

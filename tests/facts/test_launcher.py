@@ -52,41 +52,22 @@ TRAINER = {
     "PET_MASTER_PORT": "29500",
 }
 OPERATOR = {
-    "MASTER_ADDR": "job-master-0",
-    "MASTER_PORT": "23456",
-    "WORLD_SIZE": "16",
-    "RANK": "1",
-    "PET_MASTER_ADDR": "job-master-0",
-    "PET_MASTER_PORT": "23456",
-    "PET_NODE_RANK": "1",
-    "PET_NNODES": "2",
+    **{"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "16", "RANK": "1"},
+    **{"PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": "1", "PET_NNODES": "2"},
 }
 OLD_OPERATOR = {
-    "MASTER_ADDR": "job-master-0",
-    "MASTER_PORT": "23456",
-    "WORLD_SIZE": "2",
-    "RANK": "1",
+    **{"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": "1"},
     "KUBERNETES_SERVICE_HOST": "10.96.0.1",
 }
 ELASTIC = {"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "job-worker-0:23456", "PET_RDZV_BACKEND": "c10d"}
 DEEPSPEED = {
-    "RANK": "9",
-    "WORLD_SIZE": "14",
-    "LOCAL_RANK": "1",
-    "LOCAL_SIZE": "6",
-    "CROSS_RANK": "1",
-    "CROSS_SIZE": "2",
-    "MASTER_ADDR": "n0",
-    "MASTER_PORT": "29500",
+    **{"RANK": "9", "WORLD_SIZE": "14", "LOCAL_RANK": "1", "LOCAL_SIZE": "6", "CROSS_RANK": "1", "CROSS_SIZE": "2"},
+    **{"MASTER_ADDR": "n0", "MASTER_PORT": "29500"},
 }
 ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "False", "MASTER_ADDR": "127.0.0.1"}
 SALLOC = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "4294967290",
-    "SLURM_PROCID": "0",
-    "SLURM_STEP_NUM_TASKS": "1",
-    "SLURM_JOB_NUM_NODES": "2",
-    "SLURM_NNODES": "1",
+    **{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    **{"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1"},
 }
 HYDRA = {"PMI_RANK": "9", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "8"}
 PTY = SALLOC | {"SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "40001"}

@@ -124,7 +124,7 @@ def test_sixteen_hosts_are_up_and_gone_in_seconds() -> None:
 
 
 def test_nothing_is_left_of_a_lab_whose_block_raised() -> None:
-    with pytest.raises(KeyboardInterrupt), Lab(hosts=2) as lab:
+    with pytest.raises(KeyboardInterrupt), Lab(hosts=2) as lab:  # noqa: PT012
         folder, shell = lab.folder, lab.hosts[0].pid
         job = lab.hosts[0].start(["sh", "-c", "setsid sleep 99 & echo $!; wait"])
         job.until_says("\n")

@@ -87,7 +87,7 @@ vm:1:1 [0] NCCL INFO   Protocol    |             LL |          LL128 |         S
 vm:1:1 [0] NCCL INFO     AllReduce |    16.8/   0.5 |    31.0/   0.0 |    36.4/   1.9 |    16.6/   1.2 |    31.0/   0.0 |    36.4/   2.4 |
 vm:1:1 [0] NCCL INFO   Algorithm   |                             PAT                  |
 vm:1:1 [0] NCCL INFO     AllGather |     0.0/   0.0 |     0.0/   0.0 |    15.1/   2.0 |
-"""
+"""  # noqa: E501 - NCCL's tables are wide
 
 
 def test_the_table_that_nccl_prints_is_read_by_its_own_heads() -> None:

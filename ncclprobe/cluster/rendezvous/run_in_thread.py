@@ -28,7 +28,7 @@ async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
         outcome: object
         try:
             how, outcome = done.set_result, work()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting task
             how, outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop has ended before
             loop.call_soon_threadsafe(settle, how, outcome)

@@ -77,7 +77,7 @@ def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
     return len(found) if few and not {*found} & {"INFO", "WARNING", "ERROR", "DEBUG"} else 0
 
 
-def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:
+def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B008 - frozen
     """Yield what one line says and who wrote it: of a line in which half lines of several writers meet, each of them.
 
     Never fails. What stands before a carriage return is a line of its own: a progress bar that was overwritten.
