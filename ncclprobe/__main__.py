@@ -93,10 +93,10 @@ def _guarded(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
-    if argv and not argv[0].startswith("-"):
+    if argv and argv[0] not in ("-h", "--help", "--version"):
         import difflib
 
-        near = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        near = difflib.get_close_matches(argv[0], (*COMMANDS, "--help", "--version"), 1)
         hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
         raise UsageError(f"{argv[0]} is no command; {hint}")
     _parser().parse_args(argv or ["--help"])
