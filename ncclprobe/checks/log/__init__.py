@@ -34,7 +34,7 @@ Codes, by group.
   ``peer-limit``, ``vm-topology``, ``wsl-unsupported``.
 - Ranks, program, versions: ``rank-crashed``, ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``,
   ``env-mismatch``, ``version-mismatch``, ``nccl-lib-mismatch``. Faults of a release: ``nccl-bug-VERSION-topic``.
-- Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets beside RDMA), ``nvls`` (left out),
+- Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
   ``container-topology`` (NCCL sees another topology than there is), ``ib-mixed-link-layer``.
 """
 

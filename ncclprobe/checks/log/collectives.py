@@ -1,4 +1,4 @@
-"""Collectives that ranks did not make alike, or not in time: watchdogs, desync reports, messages of another size."""
+"""Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
 from collections.abc import Iterator
 

@@ -83,7 +83,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     Right: No rank's program raised an exception of its own.
     Why: one rank that ends by itself leaves the others in a collective that it will never join; they say so minutes
     later, and louder.
-    Fix: correct what the exception says on that rank; its frame stands beside it.
+    Fix: correct what the exception says on that rank; its frame stands in the same line.
     """
     found = list(_own_exceptions(log))
     roots = _roots(log)

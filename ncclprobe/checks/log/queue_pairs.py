@@ -156,7 +156,7 @@ def link_layers_mixed(log: JobLog) -> Iterator[Finding]:
     """NCCL pairs an InfiniBand port with an Ethernet port.
 
     Right: No InfiniBand port was paired with an Ethernet port.
-    Why: hosts often have Ethernet NICs for storage or management beside their InfiniBand NICs; NCCL uses every active
+    Why: hosts often have Ethernet NICs for storage or management in addition to InfiniBand NICs; NCCL uses every active
     port that NCCL_IB_HCA lets pass.
     Fix: list the compute NICs alone, on all hosts, for example `NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3`, or exclude
     the others, `NCCL_IB_HCA=^mlx5_bond_0`.

@@ -70,7 +70,7 @@ def reordered_bootstrap_of_2_19(log: JobLog) -> Iterator[Finding]:
     Right: No job met the fault of NCCL 2.19's bootstrap.
     Why: the exchange of connections and the barrier after it used one tag, so that a rank could take the one for the
     other on a slow network; 2.21.5's release notes name the fix ("packet reordering issue causing bootstrap mismatch").
-    Fix: use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5` beside torch), the same on all hosts.
+    Fix: use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5`), the same on all hosts.
     """
     for event in log.having(MET_WITH) if _between(log, (2, 19, 0), (2, 21, 5)) else ():
         if other_length(event.text) and not demoted(event):

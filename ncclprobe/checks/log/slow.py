@@ -1,4 +1,4 @@
-"""Jobs that run and are slow: sockets beside RDMA, no GPUDirect, NVLS left out, another topology than there is."""
+"""Jobs that run and are slow: sockets instead of RDMA, no GPUDirect, NVLS left out, another topology than there is."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
         "n1:7:7 [0] NCCL INFO Using network IB",
     ],
 )
-def sockets_beside_rdma(log: JobLog) -> Iterator[Finding]:
+def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     """NCCL uses sockets although the host has RDMA.
 
     Right: NCCL uses RDMA wherever the host has it.
