@@ -30,6 +30,7 @@ _ALONE_BYTES = 48 << 20
 _PATIENCE_S, _SLOWEST_BYTES = 60.0, 2 << 20
 _FEWEST_EVENTS = 64
 _SHOW_EVERY_S = 1.0
+_OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
 
 Show = Callable[[str], None]
 
@@ -56,6 +57,7 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     if dumps := by_kind.get("flight-recorder"):
         records = read_dumps(_whole(dumps, show), os.cpu_count() or 1)
         odd += [NotUnderstood(each.source, 1, None, each.why) for each in records.unread]
+        odd += [NotUnderstood(each.source, 1, None, _OF_NO_RANK) for each in records.unplaced]
         if records.dumps or records.unplaced:
             facts[FlightRecords] = records
     if asked := by_kind.get("ras"):

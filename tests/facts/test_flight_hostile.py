@@ -62,9 +62,10 @@ def test_damage_of_any_sort_is_refused_or_read(child: LimitedChild) -> None:
 
 def test_entries_that_torch_would_not_write_are_left_out_and_counted(child: LimitedChild) -> None:
     odd = [None, {}, {**ENTRY, "collective_seq_id": -1}, {**ENTRY, "input_sizes": [["a"]]}, {**ENTRY, "frames": 7}]
-    found = read_dump(child, pickle.dumps({"entries": [ENTRY, *odd]}, 2))
+    odd.insert(0, {**ENTRY, "record_id": "first"})
+    found = read_dump(child, pickle.dumps({"entries": [*odd, ENTRY]}, 2))
     assert isinstance(found, FlightDump)
-    assert (len(found), found.left_out) == (1, 5)
+    assert (len(found), found.left_out) == (1, 6)
 
 
 def test_of_more_entries_than_the_bound_the_newest_are_read() -> None:

@@ -13,12 +13,8 @@ from ncclprobe.commands import explain
 
 FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
 CASES = sorted(path.parent for path in FAILURES.glob("*/case.json"))
-NOT_TOLD = {
-    "desync-crossed-groups": "gloo does not say which ranks a group has: late, or in another call",
-    "rank-twice": "no rank says that two have one number: the third waits for an address",
-    "world-size": "no line names the two numbers of ranks",
-}
-"""Cases whose files do not tell the cause apart: it may be among several that are named, or unknown."""
+CROSSED = "desync-crossed-groups"
+"""gloo does not record which ranks a group has: late, or in another call."""
 
 
 def causes(folder: Path, tmp_path: Path, pattern: str = "*.gz") -> list[dict[str, Any]]:
@@ -38,9 +34,10 @@ def test_the_cause_that_was_made_is_the_cause_that_is_named(folder: Path, tmp_pa
         return
     first = found[0]
     codes = {first["code"], *first["could_be"]}
-    assert case["code"] in codes or (folder.name in NOT_TOLD and codes & {"unknown", "peer-unreachable"})
+    assert case["code"] in codes
+    assert folder.name == CROSSED or "unknown" not in codes
     ranks = {*first["ranks"]}
-    assert not ranks or not case["ranks"] or ranks & {*case["ranks"]} or folder.name in NOT_TOLD
+    assert not ranks or not case["ranks"] or ranks & {*case["ranks"]}
     assert first["evidence"][0]["text"]
 
 
@@ -48,9 +45,7 @@ def test_the_cause_that_was_made_is_the_cause_that_is_named(folder: Path, tmp_pa
 def test_logs_alone_never_name_another_cause(folder: Path, tmp_path: Path) -> None:
     case = json.loads((folder / "case.json").read_text())
     for found in causes(folder, tmp_path, "*.log.gz")[:1]:
-        assert (
-            case["code"] in {found["code"], *found["could_be"]} or found["code"] == "unknown" or folder.name in NOT_TOLD
-        )
+        assert case["code"] in {found["code"], *found["could_be"]} or found["code"] == "unknown"
 
 
 def test_flight_records_of_some_ranks_narrow_and_do_not_mislead(tmp_path: Path) -> None:
@@ -64,3 +59,12 @@ def test_flight_records_of_some_ranks_narrow_and_do_not_mislead(tmp_path: Path) 
     assert (found["code"], found["ranks"]) == ("collective-desync", [1, 2])
     (found,) = causes(folder, tmp_path, "fr_trace_rank_[023].gz")
     assert (found["code"], found["ranks"]) == ("collective-desync", [2])
+
+
+def test_a_dump_of_no_known_rank_is_said(tmp_path: Path) -> None:
+    nameless = tmp_path / "trace.gz"
+    nameless.write_bytes((FAILURES / "desync-other-operation" / "fr_trace_rank_0.gz").read_bytes())
+    report = tmp_path / "report.json"
+    assert explain.main([str(nameless), "--json", str(report), "-q"]) == 0
+    (found,) = json.loads(report.read_text())["not_understood"]
+    assert "whose rank is not known" in found["text"]

@@ -112,6 +112,7 @@ _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh 
         "dns-loopback",
         "gloo-iface",
         "rank-crashed",
+        "world-size-mismatch",
     ),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.9.0.2<40211> failed : "

@@ -1,6 +1,6 @@
 """What runs in the child that takes flight-recorder dumps apart, and nowhere else.
 
-A dump is a pickle that somebody else wrote. It is read by C's Unpickler, which here finds no class and loads nothing
+A dump is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
 by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
 reason. The answer is a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason, in MessagePack.
 
@@ -137,11 +137,11 @@ class Columns:
         try:
             row = self._row(entry)
             self.timeouts_ms[row[0]] = _number(entry.get("timeout_ms"))
+            if not self.seq:
+                self.first_record = _number(entry.get("record_id"))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             self.left_out += 1
             return
-        if not self.seq:
-            self.first_record = _number(entry.get("record_id"))
         for column, value in zip(
             (self.group, self.call, self.stack, self.seq, self.state, self.created_ns, self.completed_ns),
             row,

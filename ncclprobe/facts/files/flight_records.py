@@ -223,7 +223,7 @@ def rank_of(source: str, groups: Sequence[FlightGroup] = (), calls: Sequence[Fli
 
 
 def placed(read: Sequence[FlightDump], unread: Sequence[UnreadDump] = ()) -> FlightRecords:
-    """Return the newest dump of each rank, and the others beside."""
+    """Return the newest dump of each rank, and apart from them those of no known rank."""
     newest: dict[int, FlightDump] = {}
     superseded = []
     for dump in sorted(read, key=lambda dump: (_newest_ns(dump), len(dump.stacks))):

@@ -108,7 +108,7 @@ class SideBySide:
         return self._by_key[key]
 
     def _lay(self, rank: int, dump: FlightDump) -> None:
-        """Put every collective of one dump beside those of the same number of the other ranks."""
+        """Put every collective of one dump to those of the same number of the other ranks."""
         lanes, keys = self.lane_of[rank], [None if call.p2p else equal_on_all(call) for call in dump.calls]
         held: list[tuple[int, object] | None] = [None] * len(lanes)
         whole = [dump.first_record == 0] * len(lanes)  # else the oldest may be the rest of calls that were coalesced
