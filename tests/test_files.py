@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import UsageError
-from ncclprobe.host import files
+from ncclprobe.host import files, left
+from ncclprobe.host.run_log import RunLog
 
 
 def mode(path: Path) -> int:
@@ -63,6 +64,80 @@ def test_a_link_of_another_user_is_not_followed_and_ones_own_is(tmp_path: Path) 
     os.lchown(link, 0, 0)
     files.write(link, "new")
     assert (victim.read_text(), link.is_symlink()) == ("new", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_root_writes_through_no_folder_that_is_a_link_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    victim, link = tmp_path / "real" / "victim", tmp_path / "link"
+    victim.write_text("kept")
+    link.symlink_to(tmp_path / "real")
+    os.lchown(link, 65534, 65534)
+    for write in (lambda path: files.write(path, "x"), RunLog):
+        with pytest.raises(UsageError, match=r"/link is a link that another user made"):
+            write(link / "victim")
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("kind", ["link", "pipe", "file"])
+def test_a_run_log_takes_the_place_of_what_another_user_left_at_its_name(tmp_path: Path, kind: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "run.jsonl"
+    victim.write_text("kept")
+    if kind == "pipe":
+        os.mkfifo(path, 0o666)
+    elif kind == "file":
+        path.touch(0o666)
+    else:
+        path.symlink_to(victim)  # one of ours: what another user made is refused
+    if kind != "link":
+        os.lchown(path, 65534, 65534)
+    RunLog(path).close()
+    assert victim.read_text() == "kept"
+    assert (path.is_symlink(), mode(path), path.stat().st_uid) == (False, 0o600, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pipe of another user")
+def test_a_pipe_of_another_user_and_one_that_no_process_reads_keep_no_writer_waiting(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="cannot be written"):
+        files.write(pipe, "x")
+    os.chown(pipe, 65534, 65534)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(UsageError, match="a pipe of another user"):
+            files.write(pipe, "x")
+    finally:
+        os.close(reader)
+
+
+def blocks(path: Path) -> bytes:
+    (file,) = left.named([str(path)])
+    return b"".join(left.Blocks(file))
+
+
+def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "x.log"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(left, "PIPE_S", 0)
+    with pytest.raises(UsageError, match="no process wrote anything"):
+        blocks(pipe)
+    with pytest.raises(UsageError, match="a device"):
+        blocks(Path("/dev/zero"))
+    assert left.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
+
+
+def test_a_pipe_into_which_a_log_is_written_is_read_whole() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"rank 0: lost\n")
+    os.close(writer)
+    try:
+        assert blocks(Path(f"/dev/fd/{reader}")) == b"rank 0: lost\n"
+    finally:
+        os.close(reader)
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:

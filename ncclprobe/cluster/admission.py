@@ -47,11 +47,17 @@ class Admission:
         self._unproven: dict[Caller, None] = {}  # the oldest first
         self._by_address: dict[str, dict[Caller, None]] = {}
         self._hung_up: Counter[str] = Counter()
+        self._members: set[str] = set()  # addresses from which a process of the run came
 
     @property
     def floods(self) -> tuple[Flood, ...]:
-        """Return the addresses of which callers were hung up on to make room, the most connections first."""
-        return tuple(Flood(address, count) for address, count in self._hung_up.most_common(_MOST_TOLD))
+        """Return the addresses of which callers were hung up on to make room, the most connections first.
+
+        A node that was among them a few times, and proved itself in the end, floods nothing.
+        """
+        every = [Flood(address, count) for address, count in self._hung_up.most_common()]
+        crowds = [each for each in every if each.connections > self._quota or each.address not in self._members]
+        return tuple((crowds or every)[:_MOST_TOLD])
 
     @property
     def callers(self) -> int:
@@ -65,6 +71,10 @@ class Admission:
 
     def proved(self, caller: Caller) -> None:
         """Keep `caller` until it leaves: it belongs to the run."""
+        self._members.add(caller.address)
+        self._forget(caller)
+
+    def _forget(self, caller: Caller) -> None:
         self._unproven.pop(caller, None)
         mine = self._by_address.get(caller.address, {})
         mine.pop(caller, None)
@@ -128,7 +138,7 @@ class Admission:
 
     def _hang_up(self, caller: Caller) -> None:
         self._count(caller.address)
-        self.proved(caller)
+        self._forget(caller)
         if caller.task is not None:
             caller.task.cancel()
 
@@ -148,7 +158,7 @@ class Admission:
 
     def _ended(self, task: "asyncio.Task[None]", caller: Caller, connection: socket.socket) -> None:
         self._tasks.discard(task)
-        self.proved(caller)
+        self._forget(caller)
         connection.close()  # also where the task was cancelled before its first step
 
 

@@ -47,20 +47,41 @@ def write(path: Path, text: str, *, private: bool = False) -> None:
     """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
 
     What is no regular file (a pipe, a device) is written to, never replaced. A link of this user or of root is
-    followed, one of anybody else refused: in a folder that all may write to it could lead anywhere. Raises UsageError.
+    followed, one of another user refused: see `refuse_links`. Raises UsageError.
     """
     try:
-        if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
-            raise UsageError(f"{path}: cannot be written: a link that another user made; choose another path")
+        refuse_links(path)
         target = path.resolve()
         if target.exists() and not target.is_file():
-            with target.open("w", encoding="utf-8") as file:
-                file.write(text)
+            _write_into(target, text)
             return
         _replace(target, text, 0o600 if private else 0o666)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{path}: cannot be written: {why}; choose another path") from None
+
+
+def refuse_links(path: Path) -> None:
+    """Raise UsageError where `path` is a link that another user made: it could lead anywhere.
+
+    For root no folder on the way may be one either. Users may write through links of their colleagues.
+    """
+    whole = path.absolute()
+    for part in (whole, *whole.parents) if os.geteuid() == 0 else (whole,):
+        if part.is_symlink() and part.lstat().st_uid not in (0, os.geteuid()):
+            where = "" if part == whole else f"{part} is "
+            raise UsageError(f"{path}: cannot be written: {where}a link that another user made; choose another path")
+
+
+def _write_into(target: Path, text: str) -> None:
+    """Write to a pipe or a device. Raises OSError; UsageError for a pipe of another user, who may never read it."""
+    handle = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # ENXIO: no process reads
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        found = os.fstat(handle)
+        if stat.S_ISFIFO(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            raise UsageError(f"{target}: cannot be written: a pipe of another user; choose another path")
+        os.set_blocking(handle, True)
+        file.write(text)
 
 
 def _replace(target: Path, text: str, mode: int) -> None:

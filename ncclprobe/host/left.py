@@ -8,6 +8,7 @@ import glob
 import importlib
 import os
 import re
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,9 @@ BLOCK = 1 << 20
 MOST_FILES = 100_000
 MOST_INFLATED = 64 << 30
 """Bytes of one compressed file that are read."""
+
+PIPE_S = 60
+"""How long the first byte of a pipe is waited for."""
 
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -66,7 +70,7 @@ def _paths(argument: str) -> Iterator[str]:
             if not matches:
                 raise UsageError(f"{argument}: there is no such file or folder")
             for match in matches:
-                yield from _paths(match) if Path(match).is_dir() else (match,)
+                yield from _paths(match) if Path(match).is_dir() else (match,) if _regular(match) else ()
         elif Path(argument).is_dir():
             for folder, _, names in os.walk(argument):
                 yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
@@ -108,7 +112,7 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
         try:
-            with sys.stdin.buffer if self.name == STDIN else open(self.name, "rb") as raw:  # noqa: PTH123
+            with sys.stdin.buffer if self.name == STDIN else _opened(self.name) as raw:
                 first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
                 if kind:
@@ -138,6 +142,25 @@ class Blocks:
                         return
         except _errors(kind) as error:
             self.cut = f"ends early or is damaged after {self.nbytes} bytes of text: {error}"
+
+
+def _opened(path: str) -> BufferedReader:
+    """Open a file, or a pipe into which something is written. Raises OSError, and UsageError for what may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    raw = os.fdopen(handle, "rb")
+    mode = os.fstat(handle).st_mode
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    why = ""
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        why = "a device, which may have no end; name a file, or - for standard input"
+    elif stat.S_ISFIFO(mode) and not waiting.poll(1000 * PIPE_S):
+        why = f"a pipe into which no process wrote anything for {PIPE_S} s"
+    if why:
+        raw.close()
+        raise UsageError(f"{path}: cannot be read: {why}")
+    os.set_blocking(handle, True)
+    return raw
 
 
 def _opener(kind: str) -> Callable[..., Any] | None:

@@ -6,6 +6,7 @@ values. Its last line is ``{"end": {"why": …}}``: a log without it is of a run
 which a killed process leaves, is dropped. Ranks that are found lost after the end are added with the end once more.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -118,7 +119,7 @@ class RunLog:
         found = cls.read(path)
         text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
-            found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), path
+            found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), path
             whole, _, half = text.rpartition("\n")
             if _parses(half):
                 os.write(found._file, b"\n")
@@ -159,9 +160,16 @@ def is_run_log(path: Path) -> bool:
 
 
 def _create(path: Path) -> int:
-    """Raises UsageError where `path` cannot be written. Its owner's alone, as captures are."""
+    """Make the file anew, its owner's alone, as captures are. Raises UsageError where `path` cannot be written.
+
+    What is there goes first: in a folder of others it may be a link, a pipe, or a file that all can read.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        files.refuse_links(path)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        return os.open(path, flags, 0o600)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}; name a folder that can be written") from None
 

@@ -126,12 +126,17 @@ def _headline(report: Report) -> str:
     blind = [gap for gap in gaps(report) if gap.required]
     missing = [f"{folded(report.missing_nodes)} not heard of"] if report.missing_nodes else []
     if report.status in (Status.FAIL, Status.WARN) and wrong:
-        worst = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
+        about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
+        worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more
     if report.status is Status.UNKNOWN and report.scope.backend == "nccl" and not report.scope.driver:
         return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
+    stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
+    if report.status is Status.UNKNOWN and stopped:
+        return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):
         first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))

@@ -152,3 +152,31 @@ def test_stopping_to_listen_keeps_who_is_there() -> None:
         node.transport.abort()
 
     play(scene)
+
+
+def test_a_node_that_was_hung_up_on_among_strangers_and_proved_itself_is_not_named_as_a_flood() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        reader, writer = await call(port, "127.0.0.2")
+        await until(lambda: made.callers == 1)
+        crowd = [await call(port, f"127.0.0.{10 + number // 5}") for number in range(30)]  # each below its quota
+        await until(lambda: "127.0.0.2" in {flood.address for flood in made.floods})
+        assert await reader.read() == b""
+        again = await prove(port, "127.0.0.2")
+        assert made.floods
+        assert "127.0.0.2" not in {flood.address for flood in made.floods}
+        for each in (writer, again, *(writer for _, writer in crowd)):
+            each.transport.abort()
+
+    play(scene)
+
+
+def test_where_only_nodes_were_hung_up_on_their_addresses_are_named() -> None:
+    async def scene(made: Admission, port: int) -> None:
+        await come_and_go(port)
+        crowd = [await call(port) for _ in range(10)]
+        await until(lambda: bool(made.floods))
+        assert [flood.address for flood in made.floods] == ["127.0.0.1"]
+        for _, writer in crowd:
+            writer.transport.abort()
+
+    play(scene)
