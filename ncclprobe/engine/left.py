@@ -159,5 +159,5 @@ def _on_cores(
 def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
     """Raise UsageError where no file is of a kind that says why a job failed."""
     if not found.facts:
-        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or found.kinds
+        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")
