@@ -15,7 +15,8 @@ _NOT_OWN = (
     "CUDA ", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM",
     "onitoredBarrier", "between collectives", "ddress already in use", "Name or service", "name resolution",
     "Too many open files", "shared memory", "received signal", "collective operation", "DDP expects same model",
-    "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML",
+    "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous", "ncclSystemError", "libnccl",
+    "undefined symbol", "rror: NVML",
     "RayTaskError", "ActorDiedError", "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
