@@ -6,6 +6,7 @@ if __name__ == "__main__":  # `python -m ncclprobe`: the program imports this mo
     program()
 
 import argparse
+import codecs
 import contextlib
 import errno
 import gc
@@ -103,14 +104,27 @@ def _run(argv: list[str]) -> int:
     return ExitCode.USAGE
 
 
+_IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
+"""What stands for our own characters where a stream does not know them."""
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return what a stream that cannot write some characters writes instead, as ``errors=`` of codecs wants it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in found), error.end
+
+
 def _prepare_streams() -> None:
     """Make every text printable, and replace a stream that the caller closed."""
+    codecs.register_error("plainly", _plainly)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="plainly")
 
 
 def _say(message: str, code: int) -> int:
