@@ -70,10 +70,10 @@ def _paths(argument: str) -> Iterator[str]:
             if not matches:
                 raise UsageError(f"{argument}: there is no such file or folder")
             for match in matches:
-                yield from _paths(match) if Path(match).is_dir() else (match,) if _regular(match) else ()
+                yield from _paths(match) if Path(match).is_dir() else (match,) if _found(match) else ()
         elif Path(argument).is_dir():
             for folder, _, names in os.walk(argument):
-                yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
+                yield from (os.path.join(folder, name) for name in names if _found(os.path.join(folder, name)))  # noqa: PTH118
         else:
             yield argument
     except (OSError, ValueError) as error:
@@ -81,11 +81,23 @@ def _paths(argument: str) -> Iterator[str]:
 
 
 def _regular(path: str) -> bool:
-    """Return whether a file of a folder is read: no pipe or device."""
+    """Return whether this is no pipe or device."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
+
+
+def _found(path: str) -> bool:
+    """Return whether a file of a folder or pattern is read: a regular one, no link of a user to what is another's.
+
+    Such a link would have the reader's rights quote what its maker may not read.
+    """
+    try:
+        maker, owner = os.lstat(path).st_uid, os.stat(path).st_uid  # noqa: PTH116
+    except OSError:
+        return False
+    return _regular(path) and maker in (owner, os.geteuid(), 0)
 
 
 def _size(path: str) -> int:
