@@ -273,7 +273,7 @@ def _unbroken(report: Report) -> object:
 
 
 def _rendered(report: Report) -> object:
-    """Render a report in every format; as a page without the library of charts, which costs a tenth of a second."""
+    """Render a report in every format but the page, which costs a tenth of a second."""
     return [page(report) for page in (text.render, markdown.render, junit.render, prometheus.render, as_json.render)]
 
 
@@ -283,7 +283,7 @@ def _compared(path: Path) -> object:
         known.write_text(report_text())
     old, new = compare.side(str(known)), compare.side(str(path))
     found = compare.compared(old, new, 0.1)
-    return list(compare._text(found, quiet=False)), json.dumps(compare._as_json(old, new, found))
+    return list(compare._text(old, new, found, quiet=False)), json.dumps(compare._as_json(old, new, found))
 
 
 def _launch(each: str) -> object:

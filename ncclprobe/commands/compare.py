@@ -18,6 +18,7 @@ from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, field
+from ncclprobe.report import digest
 from ncclprobe.report import json as as_json
 from ncclprobe.units import size
 
@@ -38,11 +39,14 @@ exit codes:
 _COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
 _SCHEMA = "ncclprobe.comparison/1"
 _MOST_LISTED = 20
+_OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT")
+"""Settings that differ at every start, and mean nothing."""
+_WORDS = {"same": "within noise", "unsure": "unsure"}
 
 
 class Side(Struct, frozen=True):
     """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
-    `cut`: it ended early, or it may have.
+    `cut`: it ended early, or it may have. `about`: which machines it was, and when.
     """
 
     path: str
@@ -53,6 +57,7 @@ class Side(Struct, frozen=True):
     report: bool = False
     failed: tuple[str, ...] = ()
     cut: bool = False
+    about: str = ""
 
 
 class Comparison(Struct, frozen=True):
@@ -86,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(_as_json(old, new, found), indent=2))
     else:
-        print(printable_lines(list(_text(found, quiet=options.quiet))))
+        print(printable_lines(list(_text(old, new, found, quiet=options.quiet))))
     return found.exit_code
 
 
@@ -113,6 +118,7 @@ def side(path: str) -> Side:
         report=True,
         cut=bool(report.skipped_rows) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
+        about=f"{digest.folded([node.name for node in report.nodes])}, {digest.when(report.started)}",
     )
 
 
@@ -160,7 +166,7 @@ def _changed(old: Side, new: Side) -> Iterator[str]:
         return
     for name in dict.fromkeys((*old.environment, *new.environment)):
         before, after = old.environment.get(name, "(unset)"), new.environment.get(name, "(unset)")
-        if before != after:
+        if before != after and not name.startswith(_OF_THE_LAUNCH):
             yield f"{name}: {before} -> {after}"
 
 
@@ -181,7 +187,9 @@ def _name(key: RowKey) -> str:
     return f"{op} {size(nbytes)} ({how.dtype}{redop}, {place}, {how.ranks} ranks, {how.mode}, {how.backend})"
 
 
-def _text(found: Comparison, *, quiet: bool) -> Iterator[str]:
+def _text(old: Side, new: Side, found: Comparison, *, quiet: bool) -> Iterator[str]:
+    if not quiet:
+        yield from (f"{name}: {side.path}  {side.about}".rstrip() for name, side in (("old", old), ("new", new)))
     if found.rows and not quiet:
         yield _COLUMNS.format("op", "size", "in", "ranks", "old", "new", "change", "between", "verdict").rstrip()
         yield _COLUMNS.format("", "", "plc", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
@@ -213,7 +221,7 @@ def _row(row: RowDifference) -> str:
         f"{row.new.value:#.4g}",
         f"{100 * row.share:+.1f}",
         f"{100 * row.low:+.1f} to {100 * row.high:+.1f}",
-        row.change,
+        _WORDS.get(row.change, row.change),
     ).rstrip()
 
 
@@ -223,7 +231,7 @@ def _last(found: Comparison) -> str:
     counts = {
         change: sum(row.change == change for row in found.rows) for change in ("slower", "unsure", "faster", "same")
     }
-    words = ", ".join(f"{number} {change}" for change, number in counts.items() if number)
+    words = ", ".join(f"{number} {_WORDS.get(change, change)}" for change, number in counts.items() if number)
     if not found.rows:
         words = "no row was measured in both under the same conditions, so there is nothing to compare"
     failed = len(found.new_failures)

@@ -4,15 +4,16 @@ Everything is read from the check itself, so it cannot disagree with what the ch
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from ncclprobe.engine.differences import Difference, differences
 from ncclprobe.engine.screen import LINES, headed, shortened, wrapped
+from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.rules import Check, Collector, Need
 from ncclprobe.model.values import Struct
 
 _SOURCES = re.compile(
@@ -50,8 +51,7 @@ def _about(check: Check) -> Iterator[str]:
     yield from headed("why", check.why)
     yield from headed("fix", check.fix)
     collectors = {each.produces: each for each in discover("ncclprobe.facts", Collector)}
-    made = (collectors[need.fact].run.__name__ if need.fact in collectors else "the options" for need in check.needs)
-    yield from headed("looks at", ", ".join(dict.fromkeys(made)))
+    yield from headed("looks at", ", ".join(dict.fromkeys(_source(need, collectors) for need in check.needs)))
     if check.applies:
         yield from headed("applies", f"only {check.applies.words}")
     inconclusive = ": a run that could not look is inconclusive" if check.required else ""
@@ -63,6 +63,12 @@ def _about(check: Check) -> Iterator[str]:
     sources = dict.fromkeys(_SOURCES.findall(f"{check.why} {check.fix}"))
     if sources:
         yield from headed("sources", ", ".join(sources))
+
+
+def _source(need: Need, collectors: Mapping[type, Collector]) -> str:
+    if need.fact in collectors:
+        return collectors[need.fact].run.__name__
+    return f"what a job left: {need.name.replace('_', ' ')}" if need.of == "files" else "the options"
 
 
 def examples(check: Check) -> Pair:
@@ -82,7 +88,14 @@ def examples(check: Check) -> Pair:
 
 def _arguments(check: Check, bad: Sequence[Any], good: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
     names = (need.name.replace("_", " ") for need in check.needs)
-    return zip(names, bad, good, strict=True)
+    return zip(names, map(_as_read, bad), map(_as_read, good), strict=True)
+
+
+def _as_read(fact: Any) -> Any:
+    """Return of logs the lines as they were read, by their numbers."""
+    if not isinstance(fact, JobLog):
+        return fact
+    return {f"{fact.streams[e.stream].name}:{e.line}": f"{e.level} {e.text}".lstrip() for e in fact.events}
 
 
 def _example(pair: Pair, most: int, first: bool) -> Iterator[str]:

@@ -134,6 +134,9 @@ def _headline(report: Report) -> str:
         return "; ".join(named) + more
     if report.status is Status.UNKNOWN and report.scope.backend == "nccl" and not report.scope.driver:
         return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
+    stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
+    if report.status is Status.UNKNOWN and stopped:
+        return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):
         first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))

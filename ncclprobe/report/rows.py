@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
-from ncclprobe.report.lines import Style, unstyled
+from ncclprobe.report.lines import Style, unstyled, wrapped
 from ncclprobe.units import plural, size
 
 ROOM_FOR_ALL = 110
@@ -76,7 +76,9 @@ def header(first: Measurement, width: int = 80) -> str:
         + (f", over {first.transport.network}" if first.transport.network else "")
     )
     shown = _columns(width)
-    return "\n".join((about, _line([c.name for c in shown], shown), _line([c.unit for c in shown], shown)))
+    return "\n".join(
+        (*wrapped("", about, width), _line([c.name for c in shown], shown), _line([c.unit for c in shown], shown))
+    )
 
 
 def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = "") -> str:

@@ -318,3 +318,8 @@ def test_text_of_two_bytes_a_character_is_read(tmp_path: Path) -> None:
 def test_a_rank_on_its_node_is_no_rank_of_a_job_of_several_nodes() -> None:
     found = log(a=f"[default2]:{WARN}\n", b=f"[default2]:{WARN.replace('node1', 'node2')}\n")
     assert [(event.rank, event.local_rank) for event in found.events] == [(None, 2), (None, 2)]
+
+
+def test_lines_beside_one_ranks_prefix_are_its_launchers() -> None:
+    found = log(a="[rank3]: ValueError: an error\nW1122 10:00:00.1 9 api.py:1] an error\n")
+    assert [event.rank for event in found.events] == [3, None]

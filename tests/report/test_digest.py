@@ -96,3 +96,9 @@ def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:
     report = samples.report(own, samples.verdict(Status.FAIL, compared, node=None, id="sync.port-state"),
                             samples.verdict(Status.PASS, node="n1"))  # fmt: skip
     assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
+
+
+def test_a_run_that_a_signal_ended_begins_with_interrupted() -> None:
+    cut = samples.verdict(Status.UNKNOWN, id="run.rank-lost", why="ended by SIGTERM in phase 'pairs'", required=True)
+    report = samples.report(cut, status=Status.UNKNOWN)
+    assert digest.headline(report) == "INTERRUPTED: ended by SIGTERM in phase 'pairs'"

@@ -21,7 +21,7 @@ def lines(*rows: Transport) -> list[str]:
 
 def test_one_transport_for_all_rows_is_one_line_and_stands_above_the_table_too() -> None:
     assert lines(IB, IB) == ["transport: IB mlx5_0, mlx5_1, GPUDirect, RING LL128, 16 channels"]
-    assert as_rows.header(replace(ROW, transport=IB)).splitlines()[0].endswith("over IB mlx5_0, mlx5_1")
+    assert as_rows.header(replace(ROW, transport=IB), 200).splitlines()[0].endswith("over IB mlx5_0, mlx5_1")
 
 
 def test_rows_of_other_transports_are_told_apart_by_their_sizes() -> None:
@@ -33,7 +33,7 @@ def test_rows_of_other_transports_are_told_apart_by_their_sizes() -> None:
 
 def test_a_transport_that_is_not_known_is_not_mentioned() -> None:
     assert lines(Transport()) == []
-    assert "over" not in as_rows.header(ROW).splitlines()[0].split(", ")[-1]
+    assert "over" not in as_rows.header(ROW, 200).splitlines()[0].split(", ")[-1]
 
 
 def test_no_gpudirect_is_said_and_unknown_is_not() -> None:

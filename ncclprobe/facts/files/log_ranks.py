@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog
@@ -88,7 +88,7 @@ def joined(logs: "Sequence[ReadLog]") -> JobLog:
         events=tuple(done),
         ranks=_ranks(done, last),
         versions={name: tuple(found) for name, found in known.versions.items()},
-        world_size=_world_size(known, done),
+        world_size=_world_size(known),
         addresses=known.addresses,
         unread=tuple(_unread(logs)),
     )
@@ -103,15 +103,20 @@ def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
 
 
 def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStream:
-    """Return a log, with its rank and host where only one process writes it."""
-    processes = {(e.host, e.pid) for e in events if e.host and e.pid is not None}
-    ranks = {e.rank for e in events if e.rank is not None}
-    ranks |= {rank for event in events if event.pid is not None and (rank := known.rank_of(event)) is not None}
-    locals_ = {e.local_rank for e in events if e.local_rank is not None}
-    named = _rank_of_name(log.name, known.one_node)
-    rank = next(iter(ranks)) if len(ranks) == 1 and len(locals_) <= 1 else named if not ranks else None
-    hosts = {e.host for e in events if e.host}
-    host, pid = next(iter(processes)) if len(processes) == 1 else (next(iter(hosts)) if len(hosts) == 1 else "", None)
+    """Return a log, with its rank and host where only one process writes it.
+
+    That one rank alone has a prefix says nothing of the lines without: those are its launcher's.
+    """
+    processes = {(event.host, event.pid): event for event in events if event.host and event.pid is not None}
+    ranks = {event.rank for event in events} | {event.local_rank for event in events}
+    ranks |= {known.rank_of(event) for event in processes.values()}
+    rank = _rank_of_name(log.name, known.one_node)
+    if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
+        rank = known.rank_of(next(iter(processes.values())))
+    hosts = {event.host for event in events if event.host}
+    host = next(iter(hosts)) if len(hosts) == 1 else ""
+    pid = next(iter(processes))[1] if len(processes) == 1 else None
+    rank = None if ranks - {None, rank} else rank
     return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
 
 
@@ -135,7 +140,7 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
         rank = stream.rank
     time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
-    host = event.host or (stream.host if event.rank is None or stream.pid is not None else "") or stream.host
+    host = event.host or stream.host
     if rank == event.rank and host == event.host and time_s == event.time_s:
         return event
     return replace(event, rank=rank, host=host, time_s=time_s)
@@ -145,10 +150,9 @@ def _of_stream(event: LogEvent, stream: LogStream) -> bool:
     return event.pid is None or stream.pid is None or event.pid == stream.pid
 
 
-def _world_size(known: _Known, events: Iterable[LogEvent]) -> int | None:
+def _world_size(known: _Known) -> int | None:
     """Return the size of the largest communicator that a line names."""
-    sizes = [size for _, size in known.of.values() if size > 1]
-    return max(sizes, default=None)
+    return max((size for _, size in known.of.values() if size > 1), default=None)
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
