@@ -1,5 +1,6 @@
 """Files that are written: whole, under nobody else's control, readable by whom they are for."""
 
+import gzip
 import os
 import stat
 from pathlib import Path
@@ -142,6 +143,21 @@ def test_in_a_folder_of_logs_a_users_link_to_what_is_anothers_is_not_read(tmp_pa
     assert [Path(file.name).name for file in left.named([str(folder)])] == ["own", "roots"]
     (asked,) = left.named([str(folder / "shadow")])  # by its own name it is
     assert (asked.nbytes, asked.once) == (1, False)
+
+
+def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(8 << 20)))
+    (file,) = left.named([str(path)])
+    blocks = left.Blocks(file)
+    taken = iter(blocks)
+    assert len(next(taken)) == left.BLOCK
+    now = left.time.monotonic()
+    monkeypatch.setattr(left.time, "monotonic", lambda: now + 100.0)
+    assert list(taken) == []
+    assert "took longer than 60 s" in blocks.cut
 
 
 def test_a_pipe_into_which_a_log_is_written_is_read_whole() -> None:
