@@ -14,6 +14,10 @@ _MOST_CAUSES = 3
 _MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
 _MOST_QUOTED = 300
 _LEAD = "   "
+_WIDER = (
+    "The job's settings are at fault; correct the job",
+    "The job is at fault, its settings or its program; correct it",
+)
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
@@ -72,9 +76,9 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``The job's settings are at fault; correct the job.``."""
+    """Return whose fault it is, and what to do: ``The job is at fault; correct it.``."""
     finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-    return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
+    return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "").replace(*_WIDER)
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:

@@ -14,8 +14,9 @@ _NOT_OWN = (
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA ", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM",
     "onitoredBarrier", "between collectives", "ddress already in use", "Name or service", "name resolution",
-    "Too many open files", "shared memory", "received signal", "collective", "DDP expects same model", "torch_shm",
-    "store", "Store", "rendezvous", "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML",
+    "Too many open files", "shared memory", "received signal", "collective operation", "DDP expects same model",
+    "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous", "ncclSystemError", "libnccl",
+    "undefined symbol", "rror: NVML",
     "RayTaskError", "ActorDiedError", "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
@@ -62,6 +63,11 @@ def _roots(log: JobLog) -> set[int]:
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
         "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
+        "[rank3]: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel "
+        "communication collective. Device: 3, node: n1\n",
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
+        "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
         "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
         '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'

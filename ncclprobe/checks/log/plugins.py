@@ -185,11 +185,19 @@ _UNDEFINED = ("undefined symbol: fi_", "undefined symbol: nccl", "undefined symb
         "n1:7:7 [0] nccl_net_ofi_create_plugin:651 NCCL WARN NET/OFI EFA provider requires at least libfabric version "
         "1.22.0.",
         "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: fi_fabric2, version FABRIC_1.7",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libfabric.so.1: cannot open shared object file: No "
+        "such file or directory : when loading libnccl-net.so",
         "n1:7:7 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or "
         "directory No plugin found (libnccl-net-ofi.so), using internal implementation",
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory",
+        "n1:7:7 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open "
+        "shared object file: No such file or directory",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No "
+        "such file or directory : when loading libnccl-net.so",
+        "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net-ofi.so: cannot open shared object file: "
+        "No such file or directory : when loading libnccl-net-ofi.so",
         "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). ncclCollNetPlugin symbols "
         "v4 and lower are not supported.",
     ],
@@ -207,11 +215,23 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
         text = event.text
         if "ncclCollNetPlugin" in text or "TUNER/" in text or "PROFILER/" in text:
             continue
-        missing = between(text, "dlerror=", ":") or between(text, "NET/Plugin: ", ":").rpartition(" ")[2]
-        lacks = "cannot open shared object" in text and "/Plugin" in text and not missing.startswith("libnccl-net")
+        lacks = "/Plugin" in text and _lacks_a_library(text)
         undefined = "/Plugin" in text and "undefined symbol: " in text
         if lacks or undefined or any(sign in text for sign in _MISFIT):
             yield said(log, event, "the network plugin cannot be loaded", **IMAGE)
+
+
+def _lacks_a_library(text: str) -> bool:
+    """Return whether the loader misses a library of a plugin; a plugin that is itself not there is no misfit.
+
+    NCCL 2.4 to 2.21 print dlerror() in five forms, of which "Plugin load returned 2 : libnccl-net.so: cannot open …"
+    (2.21) and "Plugin load (libnccl-net.so) returned 2 : …" (to 2.18) are in every log of a machine without a plugin
+    (src/net.cc: tryOpenDynamicLib, summarizeOpenNetPluginErrors).
+    """
+    before, cannot, after = text.partition(": cannot open shared object file")
+    missing = before.rpartition(" ")[2].rpartition("=")[2]
+    asked_for = missing in after or f"({missing})" in before
+    return bool(cannot) and not missing.startswith("libnccl-net") and not asked_for
 
 
 _TOPO = (

@@ -1,12 +1,11 @@
-"""Ranks that stopped writing while others went on, and ranks that never came: what is not said tells as well."""
+"""Ranks that stopped writing while others went on: what is not said tells as well."""
 
 from collections.abc import Iterator, Mapping
 from statistics import median
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import JOB, failed
+from ncclprobe.checks.log.lines import failed
 from ncclprobe.facts.files.job_log import JobLog, RankLog
-from ncclprobe.facts.files.texts import number
 from ncclprobe.localise.clocks import clocks
 from ncclprobe.model.findings import Finding, Severity
 
@@ -54,33 +53,6 @@ def rank_fell_silent(log: JobLog) -> Iterator[Finding]:
                 blame="unknown",
                 action="retest",
             )
-
-
-_WAITED_FOR = "//cpu//"
-
-
-@cause(
-    signs=(_WAITED_FOR,),
-    doctor="launch.rank-twice",
-    echoes=("rank-crashed", "addr-in-use", "master-unreachable", "oom"),
-    bad=lambda: [
-        "[rank0]: torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/3",
-    ],
-    good=lambda: ["[rank0]: torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cuda//0"],
-)
-def rank_left_no_address(log: JobLog) -> Iterator[Finding]:
-    """A rank did not leave its address for the others.
-
-    Right: All ranks left their addresses for the others.
-    Why: gloo's ranks meet in torch's store, where each puts its address under its number (`cpu//0/3` is rank 3's); a
-    number that is missing is a rank that was not started, ended before, or has the number of another.
-    Fix: give every process its own RANK from 0 to WORLD_SIZE - 1, and the same WORLD_SIZE; look at that rank's own log.
-    """
-    for event in log.having(_WAITED_FOR):
-        rank = number(event.text.rpartition("/")[2])
-        if rank is not None and "timeout" in event.text:
-            codes = ("world-size-mismatch", "rank-crashed")
-            yield said(log, event, f"rank {rank} left no address", codes=codes, peers=(rank,), **JOB)
 
 
 def _last_times(log: JobLog) -> Mapping[int, float]:

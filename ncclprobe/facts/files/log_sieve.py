@@ -24,16 +24,12 @@ bytes that it stops at: measured on one core of 2026 with Python 3.11.
 """
 _SHORTEST, _LONGEST = 4, 6
 """Characters that a piece must have, and of those before and after its character that it may have."""
-_CLEAR = re.compile(r"[^\"'\\<>&/\x00-\x1f\x7f-\U0010ffff]+")
+_CLEAR = re.compile(r"[^\"\\<>&\x00-\x1f\x7f-\U0010ffff]+")
 """What JSON writes as it is: pieces hold nothing else, so that lines of log shippers are found too."""
 _EVERYWHERE = "] nccl info channel via net/ib/"
 """What very many lines hold: a piece of it would find them all."""
 _Choice = tuple[str, str]
 """A character to begin at, or a literal to search for; the other is empty."""
-_CLEAR = re.compile(r"[^\"'\\<>&/\x00-\x1f\x7f-\U0010ffff]+")
-"""What JSON writes as it is: pieces hold nothing else, so that lines of log shippers are found too."""
-_SHORTEST, _LONGEST = 4, 6
-"""Characters that a piece must have, and of those before and after its rare one that it may have."""
 
 
 class Whole:
@@ -92,11 +88,14 @@ def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
     chosen: list[_Choice] = []
     waiting = set(texts)
     while waiting:
-        worth = {choice: len(held & waiting) / _cost(choice) for choice, held in covers.items()}
+        worth = {choice: len(held & waiting) / _cost(choice) for choice, held in covers.items() if held & waiting}
         best = max(worth, key=lambda choice: (worth[choice], choice))
         chosen.append(best)
         waiting -= covers[best]
-        covers = {choice: held for choice, held in covers.items() if held & waiting}
+    for choice in sorted(chosen, key=_cost, reverse=True):  # what came early may be covered by what came later
+        others = [covers[other] for other in chosen if other != choice]
+        if covers[choice] <= set().union(*others):
+            chosen.remove(choice)
     literals = [literal for _, literal in chosen if literal]
     begin = {char for char, _ in chosen if char}
     pieces = []
@@ -126,11 +125,12 @@ def _literals(text: str) -> Iterator[str]:
 def _cuts(text: str) -> dict[str, tuple[str, str]]:
     """Return by each character of `text` a piece around it, cut before it: all of it if that is long enough."""
     found = {}
+    shortest = min(_SHORTEST, len(text))
     for clear in _CLEAR.findall(text):
-        for at in reversed(range(len(clear) if len(clear) >= _SHORTEST else 0)):
+        for at in reversed(range(len(clear))):
             after = clear[at : at + _LONGEST]
-            before = "" if len(after) >= _SHORTEST else clear[max(at - _LONGEST, 0) : at]
-            if len(before + after) >= _SHORTEST and before + after not in _EVERYWHERE:
+            before = "" if len(after) >= shortest else clear[max(at - _LONGEST, 0) : at]
+            if len(before + after) >= shortest and before + after not in _EVERYWHERE:
                 found[clear[at]] = before, after
     return found
 
