@@ -202,6 +202,21 @@ def test_a_fault_is_named_on_its_node_and_on_no_other(share: Share, fault: str) 
     assert left(share) == []
 
 
+def test_a_server_that_hangs_while_nodes_write_is_named_and_holds_no_one(share: Share) -> None:
+    healthy(share)
+    jobs = doctors(share.lab, f"{share.point}:checkpoint")
+    until(lambda: any("-n2-" in name for name in left(share)), "n2 has written")
+    share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
+    done = ended(jobs, time.monotonic() + 80.0)
+    assert not any(each.timed_out for each in done.values()), done
+    checks = json.loads((share.lab.folder / "n0.json").read_text())["checks"]
+    blamed = {
+        name for check in checks for one in check["findings"] if one["severity"] != "note" for name in one["nodes"]
+    }
+    assert blamed == {"n2"}
+    assert [name for name in left(share) if "-n2-" not in name] == []
+
+
 def test_what_a_killed_node_leaves_is_removed_by_its_next_run(share: Share) -> None:
     healthy(share)
     jobs = doctors(share.lab, f"{share.point}:checkpoint")

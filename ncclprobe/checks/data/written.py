@@ -160,10 +160,10 @@ def _written(path: str, rows: Mapping[str, Written]) -> Iterator[Finding]:
         (_writes("no-folder", by=(0, 1, 2)), _ASKED),
         (_writes(seconds=4.0), _ASKED),
         (_writes("other", 8.0, of=0), _ASKED),
+        (_writes("hung", 18.0), _ASKED),
     ],
     good=lambda: [(_writes(), _ASKED), (_FULL, _ASKED)],
     required=True,
-    requires="data.file-system",
     applies=writing_together,
 )
 def shared(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterator[Finding]:
@@ -175,8 +175,10 @@ def shared(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Itera
     Fix: mount one file system on all nodes (findmnt -T PATH on the nodes named); where it is one and late, lower its
     caching of attributes (nfs(5): actimeo, lookupcache=none), or let the framework wait.
     """
-    every, names = _known(writes, paths).items(), _named(writes)
-    found = [each for path, rows in every for each in _seen_by(path, rows, {"marker"}, names, "what others write")]
+    names, found = _named(writes), list[Finding]()
+    for path, rows in _known(writes, paths).items():
+        together = _without(_local_ones(by_path(paths, "write", "checkpoint").get(path, {})), rows, names)
+        found += _seen_by(path, together, {"marker"}, names, "what others write")
     yield from _told(found, writes, paths)
 
 
@@ -188,7 +190,6 @@ def shared(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Itera
     ],
     good=lambda: [(_writes(name="COMPLETE"), _ASKED), (_writes("no-folder"), _ASKED)],
     required=True,
-    requires="data.shared",
     applies=saving,
 )
 def checkpoint(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterator[Finding]:
@@ -200,14 +201,39 @@ def checkpoint(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> I
     Fix: as for data.shared; where only shards are late, let the ranks meet (a barrier) after fsync of files and folder
     and before the marker is written.
     """
-    found: list[Finding] = []
-    for path, every in _known(writes, paths).items():
-        rows = {
-            node: _without_failures(row) if row.failed else row for node, row in every.items()
-        }  # data.write says it
+    names, found = _named(writes), list[Finding]()
+    for path, rows in _known(writes, paths).items():
+        able = {node: _without_failures(row) if row.failed else row for node, row in rows.items()}  # data.write says it
+        apart = _local_ones(by_path(paths, "write", "checkpoint").get(path, {})) | _blind(_sights(rows, {"marker"}))
         files = {sight.name for row in rows.values() for sight in row.sights} - {"marker"}
-        found += _seen_by(path, rows, files, _named(writes), "a checkpoint")
+        found += _seen_by(path, _without(apart, able, names), files, names, "a checkpoint")
     yield from _told(found, writes, paths)
+
+
+def _local_ones(rows: Mapping[str, DataPath]) -> set[str]:
+    """Return the nodes whose path is local where that of others is not: data.file-system says it."""
+    mounts = {node: row.mount for node, row in rows.items() if isinstance(row.mount, Mount)}
+    if not any(mount.is_remote for mount in mounts.values()):
+        return set()
+    return {node for node, mount in mounts.items() if mount.is_local}
+
+
+def _without(apart: set[str], rows: Mapping[str, Written], names: Mapping[int, str]) -> dict[str, Written]:
+    """Return what the other nodes saw of each other."""
+    return {
+        node: replace(row, sights=tuple(sight for sight in row.sights if names.get(sight.of) not in apart))
+        for node, row in rows.items()
+        if node not in apart
+    }
+
+
+def _sights(rows: Mapping[str, Written], files: set[str]) -> dict[str, list[Sight]]:
+    return {node: [sight for sight in row.sights if sight.name in files] for node, row in rows.items()}
+
+
+def _blind(told: Mapping[str, Sequence[Sight]]) -> set[str]:
+    """Return the nodes that looked, and saw nothing."""
+    return {node for node, sights in told.items() if sights and all(sight.outcome != "ok" for sight in sights)}
 
 
 def _named(writes: Every[DataWrites | Absent]) -> Mapping[int, str]:
@@ -218,23 +244,21 @@ def _seen_by(
     path: str, rows: Mapping[str, Written], files: set[str], names: Mapping[int, str], what: str
 ) -> Iterator[Finding]:
     """Yield who of the nodes did not see, or saw late, files of these names: one finding for each way it went wrong."""
-    told = {node: [sight for sight in row.sights if sight.name in files] for node, row in rows.items()}
+    told = _sights(rows, files)
     bad = {node: [s for s in sights if s.outcome != "ok"] for node, sights in told.items()}
-    blind = [node for node, sights in bad.items() if sights and len(sights) == len(told[node])]
+    blind = sorted(_blind(told))
     looking = [node for node, sights in told.items() if sights]
     evidence = [_evidence(path, node, sights[0], names) for node, sights in bad.items() if sights][:3]
     if blind and len(blind) == len(looking):
         message = f"no node sees {what}: it is not shared"
         yield fail(path, message, nodes=tuple(blind), evidence=evidence, blame="job", action="fix-job")
         return
-    if blind:
-        yield fail(
-            path,
-            f"{named(blind)} sees nothing of {what}; the others do",
-            nodes=tuple(blind),
-            evidence=evidence,
-            **_NODE,
-        )
+    hung = [node for node in blind if {sight.outcome for sight in told[node]} == {"hung"}]
+    said = {"gets no answer any more": hung, "sees nothing of " + what: [each for each in blind if each not in hung]}
+    for each, nodes in said.items():
+        if nodes:
+            message = f"{named(nodes)} {each}; the others do"
+            yield fail(path, message, nodes=tuple(nodes), evidence=evidence, **_NODE)
     for writer, outcomes in _partly({node: sights for node, sights in bad.items() if node not in blind}).items():
         whose = names.get(writer, f"node {writer}")
         if whose in blind:

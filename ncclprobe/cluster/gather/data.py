@@ -98,7 +98,7 @@ class PathWork:
             named = {"folder": marker.folder, "name": marker.name, "digest": marker.digest, "seconds": wait_s}
             answer = self._ask(path, "look", deadline, **named)
             outcome = str(answer.get("outcome") or answer.get("kind"))
-            sight = Sight(marker.of, marker.name, outcome, float(answer.get("seconds", 0.0)))
+            sight = Sight(marker.of, marker.name, outcome, float(answer.get("seconds", answer.get("waited_s", 0.0))))
             self.rows[path] = replace(self.rows[path], sights=(*self.rows[path].sights, sight))
             if outcome == "hung":
                 return
@@ -121,7 +121,7 @@ class PathWork:
             return self._children[path].ask(what, patience_s, **more)
         except TimedOut as error:
             self._hung.add(path)
-            return {"failed": what, "why": str(error), "kind": "hung"}
+            return {"failed": what, "why": str(error), "kind": "hung", "waited_s": round(patience_s, 3)}
         except HostError as error:
             return {"failed": what, "why": str(error), "kind": "refused"}
 
