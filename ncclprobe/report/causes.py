@@ -12,7 +12,7 @@ from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
 _MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
-_MOST_QUOTED = 300
+_MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
@@ -72,9 +72,10 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``The job's settings are at fault; correct the job.``."""
+    """Return whose fault it is, and what to do: ``This node is at fault; repair it.``. A job has a program too."""
     finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-    return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
+    whose = digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
+    return whose.replace("The job's settings are", "The job's program or its settings are")
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:
@@ -84,10 +85,15 @@ def _consequence(each: Consequence, width: int) -> Iterator[str]:
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line as it stands in its file, which is not broken: it is to be found again."""
+    """Yield each line as it stands in its file, which is not broken: it is to be found again.
+
+    Of a long one the beginning and the end: what a wrapped error was about stands last.
+    """
     for each in found:
         text = printable(str(each))
-        yield f"{lead}{text if len(text) <= _MOST_QUOTED else text[:_MOST_QUOTED] + '…'}"
+        if len(text) > _MOST_QUOTED:
+            text = f"{text[: _MOST_QUOTED - _MOST_OF_THE_END]} … {text[-_MOST_OF_THE_END:]}"
+        yield f"{lead}{text}"
 
 
 def who(ranks: Sequence[int], nodes: Sequence[str]) -> str:

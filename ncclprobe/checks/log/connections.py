@@ -40,6 +40,9 @@ def _explained(peer: str) -> bool:
         "No route to host",
         "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
         "No route to host, exceeded error retry count after 35 attempts",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.66.4.3<40211> failed : "
+        "No route to host",
     ],
     good=lambda: [
         "n1:7:9 [0] NCCL INFO socketPollConnect: connect to 10.0.0.2<40211> returned No route to host, retrying "
@@ -51,20 +54,25 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """A firewall rejects the ports of the job.
 
     Right: No connection between ranks was rejected on its way.
-    Why: the ranks have met at MASTER_PORT, so there is a way between their hosts; "No route to host" is then what a
-    firewall sends back (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on.
+    Why: the ranks have met at MASTER_PORT; "No route to host" within one network is then what a firewall sends back
+    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on. To another network a
+    router says the same where no way leads there.
     Fix: let all TCP between the hosts of the job pass (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
     the range in net.ipv4.ip_local_port_range.
     """
     for event, found in _connections(log, "No route to host"):
         message = f"the way to {found.peer or 'a peer'} is rejected: No route to host"
-        codes = () if _met(log) else ("port-blocked", "peer-unreachable")
+        elsewhere = _of_another_network(log, event.host, found.peer)
+        codes = ("peer-unreachable", "port-blocked") if elsewhere else ()
         yield said(log, event, message, **FABRIC, codes=codes, **of_peer(log, found.peer))
 
 
-def _met(log: JobLog) -> bool:
-    """Return whether ranks had met before they connected to each other: NCCL writes after they have."""
-    return any(event.host for event in log.events)
+def _of_another_network(log: JobLog, host: str, peer: str) -> bool:
+    """Return whether none of the IPv4 addresses that `host` uses, of which the log names some, has `peer`'s first 24
+    bits.
+    """
+    own = [address for address, name in log.addresses.items() if name == host and "." in address]
+    return "." in peer and bool(own) and all(each.rpartition(".")[0] != peer.rpartition(".")[0] for each in own)
 
 
 @cause(
@@ -150,6 +158,7 @@ _REFUSED = ("Connection refused",)
 
 @cause(
     signs=(*_CONNECT, *_REFUSED),
+    echoes=("iface-wrong-veth", "iface-wrong-tunnel", "container-bridge-net", "iface-loopback", "host-identity"),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:466 NCCL WARN socketStartConnect: exceeded retries (20000)",
         "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
