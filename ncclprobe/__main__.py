@@ -6,6 +6,7 @@ if __name__ == "__main__":  # `python -m ncclprobe`: the program imports this mo
     program()
 
 import argparse
+import codecs
 import contextlib
 import errno
 import gc
@@ -93,24 +94,37 @@ def _guarded(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
-    if argv and not argv[0].startswith("-"):
+    if argv and argv[0] not in ("-h", "--help", "--version"):
         import difflib
 
-        near = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        near = difflib.get_close_matches(argv[0], (*COMMANDS, "--help", "--version"), 1)
         hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
         raise UsageError(f"{argv[0]} is no command; {hint}")
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 
 
+_IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
+"""What stands for our own characters where a stream does not know them."""
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return what a stream that cannot write some characters writes instead, as ``errors=`` of codecs wants it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in found), error.end
+
+
 def _prepare_streams() -> None:
     """Make every text printable, and replace a stream that the caller closed."""
+    codecs.register_error("plainly", _plainly)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="plainly")
 
 
 def _say(message: str, code: int) -> int:

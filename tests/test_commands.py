@@ -151,6 +151,9 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
         (["doctor", "--backend", "gloo", "--expect-gpus", "8"], "leave one out"),
         (["doctor", "--expect-gpus", "-1"], "-1"),
         (["doctor", "--timeout", "0"], "above zero"),
+        (["doctor", "--path", ":write"], "is no path"),
+        (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures exclude each other"),
+        (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
         (["doctor", "--backend", "gloo", "--json", "/no/such/folder/r.json"], "cannot be written"),
         (["report"], "name a JSON report"),
         (["report", "no-such.json"], "no-such.json: cannot be read"),
@@ -249,3 +252,11 @@ def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
 def test_the_name_of_a_file_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "no\x1b[31m\nsuch — file", "b"]) == 2
     assert "no\\x1b[31m\\nsuch — file: cannot be read" in capsys.readouterr().err
+
+
+def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
+    capture = str(Path(__file__).resolve().parent / "captures" / "hgx-h100.jsonl")
+    said = ncclprobe("doctor", capture, PYTHONIOENCODING="ascii").stdout
+    assert "8 x H100 80GB HBM3 - driver 550.127.08 - NVLink 18/18" in said
+    assert said.isascii()
+    assert "\\x" not in said

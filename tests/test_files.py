@@ -1,5 +1,6 @@
 """Files that are written: whole, under nobody else's control, readable by whom they are for."""
 
+import gzip
 import os
 import stat
 from pathlib import Path
@@ -128,6 +129,35 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
     with pytest.raises(UsageError, match="a device"):
         blocks(Path("/dev/zero"))
     assert left.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_in_a_folder_of_logs_a_users_link_to_what_is_anothers_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name, owner, maker in (("shadow", 0, 65534), ("own", 65534, 65534), ("roots", 65534, 0)):
+        (tmp_path / name).write_text("x")
+        os.chown(tmp_path / name, owner, owner)
+        (folder / name).symlink_to(tmp_path / name)
+        os.lchown(folder / name, maker, maker)
+    assert [Path(file.name).name for file in left.named([str(folder)])] == ["own", "roots"]
+    (asked,) = left.named([str(folder / "shadow")])  # by its own name it is
+    assert (asked.nbytes, asked.once) == (1, False)
+
+
+def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(8 << 20)))
+    (file,) = left.named([str(path)])
+    blocks = left.Blocks(file)
+    taken = iter(blocks)
+    assert len(next(taken)) == left.BLOCK
+    now = left.time.monotonic()
+    monkeypatch.setattr(left.time, "monotonic", lambda: now + 100.0)
+    assert list(taken) == []
+    assert "took longer than 60 s" in blocks.cut
 
 
 def test_a_pipe_into_which_a_log_is_written_is_read_whole() -> None:

@@ -113,6 +113,37 @@ def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value
     assert "hunter2" not in Redactor(KEY).text(value.replace("u:hunter2@", ""))
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("https://jdoe:passw0rd@git.acmecorp.example/x failed", "https://…@"),
+        ("Authorization: Bearer eyJhbGciOi.abc.passw0rd", "Bearer …"),
+        ("s3://b/k?AWSAccessKeyId=passw0rd&Signature=passw0rd", "AWSAccessKeyId=…&Signature=…"),
+        ("X-Amz-Signature=passw0rd", "X-Amz-Signature=…"),
+        ("remote: ghp_16C7e42F292c6912E7710cpassw0rd", "ghp_…"),
+        ("hf_abcdefghijklmnopqrpassw0rd", "hf_…"),
+        ("to jdoe@acmecorp.example and passw.0rd@mail.acmecorp.example", "to user-"),
+    ],
+)
+def test_logins_keys_and_mail_addresses_in_the_lines_of_a_log_are_hidden(text: str, kept: str) -> None:
+    redacted = Redactor(KEY).text(text)
+    assert kept in redacted
+    for secret in ("passw0rd", "passw.0rd", "jdoe", "acmecorp"):
+        assert secret not in redacted.replace("git.acmecorp.example", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user@1000.service of user.slice, 10.0.0.0@o2ib:/lustre",
+        "signature of the function, an access key, the bearer of it, sk-learn",
+        "http://host:8080/a@b",
+    ],
+)
+def test_what_only_resembles_a_login_stays(text: str) -> None:
+    assert Redactor(KEY).text(text.replace("10.0.0.0", "fs")) == text.replace("10.0.0.0", "fs")
+
+
 def test_a_report_hides_a_plugin_and_a_project_too() -> None:
     from report.html.made import fleet
 

@@ -57,7 +57,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, with the option that may have been meant."""
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
-        near = difflib.get_close_matches(unknown, self._option_string_actions, 1) if unknown.startswith("-") else []
+        options = self._option_string_actions if unknown.startswith("-") else ()
+        near = difflib.get_close_matches(unknown, options, 1, cutoff=0.7)
         hint = f"did you mean {near[0]}? See" if near else "see"
         raise UsageError(f"{message}; {hint} {self.prog} --help")
 

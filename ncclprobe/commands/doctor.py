@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.observe import observed, replayed
+from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
-from ncclprobe.host.capture import dump
+from ncclprobe.host.capture import Replay, dump
 from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
@@ -28,12 +30,14 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
+_LONGEST_PATH = 4095  # PATH_MAX, without its end
 _EXIT_CODES = """\
 exit codes:
   0  nothing fails
@@ -51,6 +55,9 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     _refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
+    if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
+        why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
+        raise UsageError(f"--path {why}")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
@@ -73,6 +80,8 @@ def main(argv: Sequence[str]) -> int:
     if options.captures:
         return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.paths:
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
     if options.code:
         given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
@@ -81,6 +90,9 @@ def main(argv: Sequence[str]) -> int:
         if options.keep:
             _make(options.keep)
         snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
+        if written := _written(snapshot, question.clock + _look_s(options.timeout)):
+            answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
+            snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
@@ -97,6 +109,15 @@ def main(argv: Sequence[str]) -> int:
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+
+
+def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
+    """What came of writing to the paths of --path from this node alone; None: it writes to none."""
+    if not writes_to(snapshot):
+        return None
+    from ncclprobe.cluster.gather.data import written_alone  # imports that a doctor of one node does without
+
+    return written_alone(snapshot, deadline)
 
 
 def _look_s(timeout_s: float) -> float:
@@ -129,6 +150,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     nodes = launch.nnodes or 1
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
     shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
@@ -170,6 +192,21 @@ def _below(limit: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def _data_path(text: str) -> AskedPath:
+    """A path and its use, for argparse."""
+    path, colon, use = text.rpartition(":")
+    for known in get_args(Use):
+        if colon and use == known:
+            return AskedPath(_absolute(path), known)
+    return AskedPath(_absolute(text))
+
+
+def _absolute(path: str) -> str:
+    if not path or len(path) > _LONGEST_PATH or not path.isprintable():
+        raise argparse.ArgumentTypeError(f"{ascii(path)[:80]} is no path")
+    return os.path.abspath(path)  # noqa: PTH100 - asks no file system, which may hang
 
 
 def _host(text: str) -> str:
@@ -243,6 +280,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit", choices=("own", "whole"), default="own",
         help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    add("--path", type=_data_path, action="append", default=[], dest="paths", metavar="PATH[:USE]",
+        help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
+        "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
+        "times.")  # fmt: skip
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")

@@ -108,7 +108,7 @@ def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tup
 def known(option: str, given: str, names: Collection[str]) -> None:
     """Raises UsageError with what may have been meant where `given` is none of `names`."""
     if given not in names:
-        near = difflib.get_close_matches(given, names, 1)
+        near = difflib.get_close_matches(given, names, 1, cutoff=0.7)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
         raise UsageError(f"{option} {given!r} is unknown; {hint}")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.data_paths import DataPaths
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.limits import SharedMemory
@@ -38,6 +39,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "host": ("host",),
     "NCCL": ("env",),
     "settings": ("env",),
+    "data": ("data",),
     "measured": ("run",),
 }
 """Whose checks an area stands for, by the prefix of their ids."""
@@ -218,6 +220,15 @@ def _settings(facts: Mapping[type, Any]) -> str:
     return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}" if names else "no setting"
 
 
+def _data(facts: Mapping[type, Any]) -> str:
+    """Name each path of --path with its file system; the rest is counted."""
+    paths = facts.get(DataPaths)
+    rows = paths.rows if isinstance(paths, DataPaths) else ()
+    kinds = {row.path: "not known" if isinstance(row.mount, Absent) else row.mount.kind for row in rows}
+    told = [f"{path} on {kind}" for path, kind in list(kinds.items())[:_MOST_KINDS]]
+    return " · ".join([*told, *([f"{len(kinds) - _MOST_KINDS} more"] if len(kinds) > _MOST_KINDS else [])])
+
+
 _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "GPUs": _gpus,
     "PCIe": _pcie,
@@ -225,6 +236,7 @@ _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "host": _host,
     "NCCL": _nccl,
     "settings": _settings,
+    "data": _data,
 }
 _NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL")}
 """What is not shown in a report on jobs with this library."""

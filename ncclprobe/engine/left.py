@@ -27,7 +27,7 @@ from ncclprobe.units import plural, size
 
 _ALONE_BYTES = 48 << 20
 """Logs of no more than this together are read here: starting processes takes longer."""
-_PATIENCE_S, _SLOWEST_BYTES = 60.0, 2 << 20
+_LAST_WORDS_S = 30.0  # for what was read, once the time for reading is over
 _FEWEST_EVENTS = 64
 _SHOW_EVERY_S = 1.0
 _OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
@@ -141,7 +141,7 @@ def _on_cores(
         try:
             request = LogRequest(file, most, None if id(child) in knows else signs)
             knows.add(id(child))
-            answer = child.ask(msgspec.msgpack.encode(request), _PATIENCE_S + file.nbytes / _SLOWEST_BYTES)
+            answer = child.ask(msgspec.msgpack.encode(request), file.patience_s + _LAST_WORDS_S)
             return msgspec.msgpack.decode(answer, type=ReadLog)
         except (HostError, msgspec.DecodeError) as error:
             knows.discard(id(child))  # the next request starts another process
@@ -159,5 +159,5 @@ def _on_cores(
 def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
     """Raise UsageError where no file is of a kind that says why a job failed."""
     if not found.facts:
-        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or found.kinds
+        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")

@@ -6,11 +6,13 @@ They are read from their beginning to their end in blocks, never whole.
 import codecs
 import glob
 import importlib
+import math
 import os
 import re
 import select
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -27,6 +29,9 @@ MOST_INFLATED = 64 << 30
 
 PIPE_S = 60
 """How long the first byte of a pipe is waited for."""
+
+PATIENCE_S, SLOWEST_BYTES = 60.0, 2 << 20
+"""A file is read for so long, and a second more for so many of its bytes: what it inflates to has no other end."""
 
 _ROTATED = re.compile(r"\.(\d{1,4})(?=(?:\.(?:gz|zst|xz|bz2))?$)")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -45,6 +50,11 @@ class LeftFile(Struct, frozen=True):
     name: str
     nbytes: int = 0
     once: bool = False
+
+    @property
+    def patience_s(self) -> float:
+        """Return how long reading it may take; a pipe is read for as long as it is written to."""
+        return math.inf if self.once else PATIENCE_S + self.nbytes / SLOWEST_BYTES
 
 
 def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
@@ -70,10 +80,10 @@ def _paths(argument: str) -> Iterator[str]:
             if not matches:
                 raise UsageError(f"{argument}: there is no such file or folder")
             for match in matches:
-                yield from _paths(match) if Path(match).is_dir() else (match,) if _regular(match) else ()
+                yield from _paths(match) if Path(match).is_dir() else (match,) if _found(match) else ()
         elif Path(argument).is_dir():
             for folder, _, names in os.walk(argument):
-                yield from (os.path.join(folder, name) for name in names if _regular(os.path.join(folder, name)))  # noqa: PTH118
+                yield from (os.path.join(folder, name) for name in names if _found(os.path.join(folder, name)))  # noqa: PTH118
         else:
             yield argument
     except (OSError, ValueError) as error:
@@ -81,11 +91,23 @@ def _paths(argument: str) -> Iterator[str]:
 
 
 def _regular(path: str) -> bool:
-    """Return whether a file of a folder is read: no pipe or device."""
+    """Return whether this is no pipe or device."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
+
+
+def _found(path: str) -> bool:
+    """Return whether a file of a folder or pattern is read: a regular one, no link of a user to what is another's.
+
+    Such a link would have the reader's rights quote what its maker may not read.
+    """
+    try:
+        maker, owner = os.lstat(path).st_uid, os.stat(path).st_uid  # noqa: PTH116
+    except OSError:
+        return False
+    return _regular(path) and maker in (owner, os.geteuid(), 0)
 
 
 def _size(path: str) -> int:
@@ -108,6 +130,7 @@ class Blocks:
 
     def __init__(self, file: LeftFile) -> None:
         self.name, self.cut, self.nbytes = file.name, "", 0
+        self._patience_s, self._began = file.patience_s, time.monotonic()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
@@ -119,13 +142,19 @@ class Blocks:
                     yield from self._inflated(raw, kind)
                     return
                 decoder = codecs.getincrementaldecoder("utf-16")("replace") if first.startswith(_UTF_16) else None
-                while block := raw.read(BLOCK):
+                while (block := raw.read(BLOCK)) and self._in_time():
                     self.nbytes += len(block)
                     yield decoder.decode(block).encode() if decoder else block
         except OSError as error:
             if not self.nbytes:
                 raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None
             self.cut = f"could be read no further than {self.nbytes} bytes: {error.strerror or error}"
+
+    def _in_time(self) -> bool:
+        seconds = time.monotonic() - self._began
+        if seconds > self._patience_s:
+            self.cut = f"took longer than {self._patience_s:.0f} s, of which no more than {self.nbytes} bytes were read"
+        return not self.cut
 
     def _inflated(self, raw: BinaryIO, kind: str) -> Iterator[bytes]:
         opened = _opener(kind)
@@ -134,7 +163,7 @@ class Blocks:
             return
         try:
             with opened(raw, "rb") as file:
-                while block := file.read(BLOCK):
+                while (block := file.read(BLOCK)) and self._in_time():
                     self.nbytes += len(block)
                     yield block
                     if self.nbytes > MOST_INFLATED:

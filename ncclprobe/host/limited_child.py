@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ncclprobe.errors import Failed, HostError, TimedOut
-from ncclprobe.host.command import abandon, as_host_error
+from ncclprobe.host.command import RUNNING, abandon, as_host_error
 
 LENGTH = struct.Struct("<Q")
 MAX_ANSWER_BYTES = 64 << 20
@@ -75,6 +75,7 @@ def _start(module: str) -> "subprocess.Popen[bytes]":
         )
     except OSError as error:
         raise as_host_error(error, sys.executable) from None
+    RUNNING.add(process)
     assert process.stdin
     os.set_blocking(process.stdin.fileno(), False)
     return process
@@ -125,10 +126,10 @@ def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: 
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     work(b"")  # whatever is imported at the first use, is imported now
     sys.addaudithook(_refuse)
-    for request in _requests(requests, max_bytes):
+    for request in requests(asked, max_bytes):
         answer = work(request)
         del request
         answers.write(LENGTH.pack(len(answer)))
@@ -136,7 +137,8 @@ def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: 
         answers.flush()
 
 
-def _requests(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+def requests(stream: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """Yield what is asked, until the stream ends or something is too long."""
     while len(head := stream.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
         if length > max_bytes:

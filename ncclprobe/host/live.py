@@ -24,6 +24,7 @@ from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
+from ncclprobe.host.path_child import PathChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import encodable, recorded
 
@@ -59,6 +60,7 @@ class LiveHost:
         self._deadline = deadline
         self._given = given or {}
         self._nvml = NvmlChild()
+        self._paths: dict[str, PathChild] = {}
 
     def ask(self, *question: str | int) -> str:
         """Return the machine's answer, or the HostError that says why there is none."""
@@ -85,11 +87,16 @@ class LiveHost:
             return run(rest, patience_s)
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
+        if kind == "data":
+            what, path = rest
+            return json.dumps(self._paths.setdefault(path, PathChild(path)).ask(what, patience_s))
         return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
 
     def close(self) -> None:
-        """Let go of the NVML child."""
+        """Let go of the children."""
         self._nvml.close()
+        for child in self._paths.values():
+            child.close()
 
     def _env(self) -> str:
         seen = {
@@ -355,6 +362,7 @@ _PATIENCE_S = {
     "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
     "nvml": 60.0,
     "resolve": 5.0,
+    "data": 10.0,
     "packages": 10.0,
     "interpreter": 10.0,
     "tree": 20.0,

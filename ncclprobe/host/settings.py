@@ -5,7 +5,9 @@ import re
 from ncclprobe import bounds
 
 SECRET = re.compile(
-    r"((?<![^\W_])(?i:password|passwd|passphrase|secret|api[_-]?key|(?:access[_-]?)?token(?=[:=]\S))\s{0,2}[:=]\s{0,2})"
+    r"((?<![^\W_])(?i:password|passwd|passphrase|secret|api[_-]?key|(?:access[_-]?)?token(?=[:=]\S)"
+    r"|(?:aws)?(?:secret)?access[_-]?key(?:[_-]?id)?(?=[:=]\S)|(?:x-amz-|x-goog-)?signature(?=[:=]\S))\s{0,2}[:=]\s{0,2}"
+    r"|(?<!\w)(?i:bearer)\s{1,2}(?=\S{16}))"
     r"[^\s,;&\"']+"
 )
 """``password: WORD`` and the like: the first group is what may be shown."""

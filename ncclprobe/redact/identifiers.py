@@ -23,10 +23,15 @@ IDENTIFIER = re.compile(
     r"(?P<serial>[^\s,;\"']+)"
     r"|(?<!\w)(?i:board|s/n)(?P<board>[ :=]{1,4})(?P<number>[0-9A-Z]{0,8}\d{8,16})(?!\w)"
     rf"|(?P<secret>{SECRET.pattern})"
+    r"|(?<![^\W_])(?P<key>gh[oprsu]_|github_pat_|glpat-|hf_|AKIA|ASIA|xox[abprs]-|sk-)[\w-]{16,256}"
+    r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
     r"|(?<!\w)(?<!(?<!/)/)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
+LOGIN = re.compile(r"://[^\s/@:]{1,128}:[^\s/@]{1,256}@")
+"""``https://user:password@host``: to be cut before anything else is looked for, which would split it."""
+
 _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
 _ROUTE6 = re.compile(r"([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32})\b")
@@ -57,6 +62,10 @@ class Identifiers:
             return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
         if kind == "secret":
             return SECRET.sub(r"\1…", value)
+        if kind == "key":  # of GitHub, GitLab, Hugging Face, AWS, Slack and others, as these begin
+            return match["key"] + "…"
+        if kind == "domain":
+            return f"{self._user(match['person'])}@{self._new.host(match['domain'])}"
         if kind == "number":
             return value[: -len(match["number"])] + self.serial(match["number"])
         if kind == "serial":

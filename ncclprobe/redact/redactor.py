@@ -19,7 +19,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure
+from ncclprobe.redact.identifiers import IDENTIFIER, LOGIN, Identifiers, structure
 from ncclprobe.redact.paths import PATH, renamed, strange
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
@@ -74,6 +74,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
+        text = LOGIN.sub("://…@", text)
         return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:

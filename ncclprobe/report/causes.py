@@ -14,6 +14,7 @@ _MOST_CAUSES = 3
 _MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
 _MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
+_WIDER = ("The job's settings are at fault", "The job is at fault, its settings or its program")
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
@@ -72,10 +73,14 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``This node is at fault; repair it.``. A job has a program too."""
+    """Return whose fault it is, and what to do: ``The job is at fault; correct it.``."""
     finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-    whose = digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "")
-    return whose.replace("The job's settings are", "The job's program or its settings are")
+    return (
+        digest.blamed(finding, cause.nodes)
+        .replace(f" ({finding.confidence.how})", "")
+        .replace(*_WIDER)
+        .replace("correct the job", "correct it")
+    )
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:

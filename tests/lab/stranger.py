@@ -1,7 +1,8 @@
 """A process on the nodes' network that is not of the job: ``stranger.py ATTACK …``, until it is killed.
 
 ``hold ADDRESS PID COUNT``: COUNT sockets held open to every port, but the meeting's, that the host of PID listens on.
-``crowd ADDRESS PORT COUNT``: so many connections to one port, made again as they are hung up on.
+``crowd ADDRESS PORT COUNT [SOURCE …]``: so many connections to one port, made again as they are hung up on.
+``pester ADDRESS PORT COUNT``: so many callers, of which each says one of SAID, and again when it is hung up on.
 ``seat ADDRESS PORT RANK``: hand in a capture as this node, with the token that anyone can derive.
 ``impostor PORT ADDRESS VICTIM_PORT``: be node 0 first, take a capture, send its node calling there, dismiss it with 0.
 """
@@ -17,6 +18,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 MEETING = 29500
@@ -36,16 +39,22 @@ def listening(pid: str) -> set[int]:
     return {int(words[1].rpartition(":")[2], 16) for words in lines if words[3] == "0A"}
 
 
-def call(address: str, port: int) -> socket.socket:
-    sock = socket.socket()
+def call(address: str, port: int, source: str = "") -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     sock.setblocking(False)
+    if source:
+        sock.bind((source, 0))
     with contextlib.suppress(BlockingIOError):
         sock.connect((address, port))
     return sock
 
 
-def hold(address: str, pid: str, count: int, ports: set[int]) -> None:
-    """Keep `count` sockets open to each of `ports`, or to each that the host of `pid` opens but the meeting's."""
+def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[str] = ("",)) -> None:
+    """Keep `count` sockets open to each of `ports`, or to each that the host of `pid` opens but the meeting's.
+
+    They come from each of `sources` in turn.
+    """
+    source = cycle(sources)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     held: dict[int, list[socket.socket]] = {}
     poll = select.epoll()
@@ -56,7 +65,7 @@ def hold(address: str, pid: str, count: int, ports: set[int]) -> None:
         for port in ports or listening(pid) - {MEETING}:
             mine = held.setdefault(port, [])
             for _ in range(min(200, count - len(mine))):
-                sock = call(address, port)
+                sock = call(address, port, next(source))
                 mine.append(sock)
                 by_handle[sock.fileno()] = port, sock
                 poll.register(sock, select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR)
@@ -65,6 +74,44 @@ def hold(address: str, pid: str, count: int, ports: set[int]) -> None:
             poll.unregister(handle)
             held[port].remove(sock)
             sock.close()
+
+
+GREETING = b"ncclprobe/2 token 0123456789abcdef0123456789abcdef\n"
+SAID = {
+    "half a proof": GREETING + (64).to_bytes(4, "big") + bytes(20),
+    "a wrong proof": GREETING + (10).to_bytes(4, "big") + bytes(42),
+    "a message of 4 GiB": GREETING + b"\xff\xff\xff\xff" + bytes(500),
+    "what it hears": GREETING,
+    "noise without an end": os.urandom(1 << 16),
+    "a letter now and then": b"",
+}
+
+
+async def pester(address: str, port: int, count: int) -> None:
+    """Call, and say what no node says, in turn."""
+    print("ready", flush=True)
+    await asyncio.gather(*(_pest(address, port, [*SAID][number % len(SAID)]) for number in range(count)))
+
+
+async def _pest(address: str, port: int, trick: str) -> None:
+    end_s = time.monotonic() + FOREVER_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(address, port)
+            writer.write(SAID[trick])
+            said = 0
+            while not reader.at_eof():
+                if trick == "what it hears":
+                    writer.write(await reader.read(1 << 16))
+                elif trick == "noise without an end":
+                    writer.write(SAID[trick])
+                elif trick == "a letter now and then":
+                    writer.write(GREETING[said : said + 1])
+                    said = min(said + 1, len(GREETING) - 1)
+                await writer.drain()
+                await asyncio.sleep(0.1)
+            writer.transport.abort()
+        await asyncio.sleep(0.05)
 
 
 async def seat(address: str, port: int, rank: int) -> None:
@@ -113,7 +160,9 @@ if __name__ == "__main__":
     if _attack == "hold":
         hold(_given[0], _given[1], int(_given[2]), set())
     elif _attack == "crowd":
-        hold(_given[0], "", int(_given[2]), {int(_given[1])})
+        hold(_given[0], "", int(_given[2]), {int(_given[1])}, _given[3:] or ("",))
+    elif _attack == "pester":
+        asyncio.run(pester(_given[0], int(_given[1]), int(_given[2])))
     elif _attack == "seat":
         asyncio.run(seat(_given[0], int(_given[1]), int(_given[2])))
     else:

@@ -101,6 +101,26 @@ def test_a_crowd_while_a_node_is_missing_ends_in_time_and_leaves_the_node_unknow
     assert findings(lab) == {}
 
 
+def test_callers_that_say_what_no_node_says_change_nothing(lab: Lab) -> None:
+    attack(lab.hosts[3], "pester", lab.hosts[0].address(), PORT, 60)
+    done = over(doctors(lab, lab.hosts[:3]))
+    assert set(codes(done).values()) == {0}, done
+    assert all(node["status"] in ("pass", "warn") for node in report(lab)["nodes"])
+
+
+def test_a_crowd_from_hundreds_of_addresses_keeps_no_node_out() -> None:
+    with Lab(hosts=4, ipv6=True) as lab:
+        sources = [f"fd77:0::5:{number:x}" for number in range(400)]
+        lab.hosts[3].ip(*(f"addr add {source}/64 dev eth0 nodad" for source in sources))
+        attack(lab.hosts[3], "crowd", lab.hosts[0].address(family=6), PORT, 3000, *sources)
+        done = over(doctors(lab, lab.hosts[:3]))
+        assert set(codes(done).values()) <= {0, 3}, done
+        assert all(each.seconds < 20.0 + 2.0 for each in done.values()), done
+        assert findings(lab) == {}
+        (flood,) = findings(lab, "warn")["launch.port-flooded"]
+        assert not any(host.address() in flood["message"] for host in lab.hosts[:3])
+
+
 @pytest.mark.parametrize("env", [{}, TOKEN])
 def test_a_stranger_does_not_take_a_dead_nodes_seat(lab: Lab, env: dict[str, str]) -> None:
     stranger = attack(lab.hosts[3], "seat", lab.hosts[0].address(), PORT, 2, until="")

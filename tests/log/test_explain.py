@@ -34,7 +34,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "CAUSE  iface-missing  on rank 3, node1"
     assert lines[2] == f"     {tmp_path}/rank3.log:1: Bootstrap : no socket interface found"
-    assert any(line.startswith("   The job's program or its settings are at fault; ") for line in lines)
+    assert any(line.startswith("   The job is at fault, its settings or its program; ") for line in lines)
     assert any(line.startswith("   what to do: ") for line in lines)
     assert "   what followed:" in lines
     assert lines[-1] == "The check that finds this before the next launch: `ncclprobe doctor` env.ifname-match"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ncclprobe import bounds
+from ncclprobe.cluster.gather.data import PathWork, Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
@@ -25,6 +26,7 @@ from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
+from ncclprobe.facts.data_paths import writes_to
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
@@ -54,6 +56,7 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
             names = _unique_names(local.name, coordinator.peers)
             if not part.token.unproven:
                 await _mesh(part, local, coordinator, listeners, names)
+                await _write_paths(part, local, coordinator, names)
         finally:
             listeners.close()
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
@@ -178,6 +181,23 @@ async def _run_plans(
                 paths = msgspec.convert(samples.get("paths"), Paths, str_keys=True)
                 seen[ids[name]] = answering(plans[ids[name]], paths)
     return seen
+
+
+async def _write_paths(part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str]) -> None:
+    """Have all nodes write to the paths that the job writes to, and look for what the others wrote."""
+    work = PathWork(writes_to(local.snapshot), 0, local.name)
+    peers = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra and not peer.lost}
+    ids = {rank: peer.hello.id for rank, peer in peers.items()}
+    try:
+        if work.rows:
+            rounds = Rounds(work, coordinator, {0: local.name, **{r: names[key] for r, key in ids.items()}}, ids)
+            for rank, writes in (await rounds.run(part.times.data())).items():
+                if rank:
+                    peers[rank].samples = (peers[rank].samples or {}) | {"data_writes": asdict(writes)}
+                else:
+                    local.add("data_writes", writes)
+    finally:
+        work.close()
 
 
 def _unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:

@@ -4,22 +4,26 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from ncclprobe.cluster.gather.data import PathWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
-from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
+from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import find
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
 from ncclprobe.cluster.rendezvous.worker import Worker
+from ncclprobe.facts.data_paths import writes_to
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.wire import Key, WireError
 
 
@@ -36,6 +40,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         return alone(part, local, "rank 0 was not reached: this node was judged alone")
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
+    work = PathWork(writes_to(local.snapshot), part.node_rank, local.name)
     try:
         hello = Hello(
             secrets.token_hex(8),
@@ -49,12 +54,16 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
             if part.token.unproven:
                 raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
-            await _follow(part, local, worker, listeners, instruction)
+            if isinstance(instruction, DataOrder):
+                await _write(part, worker, work, instruction)
+            else:
+                await _follow(part, local, worker, listeners, instruction)
     except (WireError, Refused) as error:
         return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
     finally:
         listeners.close()
         worker.close()
+        work.close()
     if part.token.unproven:
         return alone(part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and it was judged alone")
     if instruction.line:
@@ -83,6 +92,14 @@ async def _follow(
         await worker.listening(part.times.by(0.9))
     else:
         await _walk(part, local, worker, listeners, instruction)
+
+
+async def _write(part: Part, worker: Worker, work: PathWork, order: DataOrder) -> None:
+    """Do at this node's paths what rank 0 says, and tell it what came of that."""
+    until = part.times.by(0.93)
+    timed = replace(order, seconds=min(order.seconds, until - time.monotonic()))
+    rows = await run_in_thread(partial(work.follow, timed), until)
+    await worker.report({"data": rows}, part.times.by(0.95))
 
 
 async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:

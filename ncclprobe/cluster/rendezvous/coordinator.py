@@ -19,7 +19,7 @@ from ncclprobe import bounds
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
-from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
+from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept
@@ -62,7 +62,7 @@ class Coordinator:
     """Expects `nnodes` - 1 other nodes. ``async with``: at its end every connection is closed.
 
     `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. Call `listen`,
-    `gather`, `open_mesh`, `mesh` and `leave` in this order. `mesh_key` is what nodes prove to each other.
+    `gather`, `open_mesh`, `mesh`, `data` and `leave` in this order. `mesh_key` is what nodes prove to each other.
     """
 
     def __init__(self, key: Key, nnodes: int, spool: Path, deadline: float, *, allowed: Allowed = all_allowed) -> None:
@@ -139,16 +139,30 @@ class Coordinator:
 
     async def mesh(self, plans: Mapping[str, Mapping[str, Any]], deadline: float) -> dict[str, dict[str, Any]]:
         """Send each peer its plan, by its id; return the samples of those that sent some by `deadline`."""
-        asked = [peer for peer in self._peers.values() if peer.hello.id in plans]
-        await asyncio.gather(*(self._ask(peer, plans[peer.hello.id], deadline) for peer in asked))
-        return {peer.hello.id: peer.samples for peer in asked if peer.samples is not None}
+        return await self._ask_all({key: {"plan": plan} for key, plan in plans.items()}, deadline)
 
-    async def _ask(self, peer: Peer, plan: Mapping[str, Any], deadline: float) -> None:
+    async def data(self, orders: Mapping[str, DataOrder], deadline: float) -> dict[str, dict[str, Any]]:
+        """Have each peer, by its id, write or look at paths; return what those say that answered by `deadline`.
+
+        What they measured before stays.
+        """
+        before = {peer.hello.id: peer.samples for peer in self.peers}
+        said = await self._ask_all({key: {"data": asdict(order)} for key, order in orders.items()}, deadline)
+        for peer in self.peers:
+            peer.samples = before[peer.hello.id]
+        return said
+
+    async def _ask_all(self, asked: Mapping[str, Mapping[str, Any]], deadline: float) -> dict[str, dict[str, Any]]:
+        peers = [peer for peer in self._peers.values() if peer.hello.id in asked]
+        await asyncio.gather(*(self._ask(peer, asked[peer.hello.id], deadline) for peer in peers))
+        return {peer.hello.id: peer.samples for peer in peers if peer.samples is not None}
+
+    async def _ask(self, peer: Peer, message: Mapping[str, Any], deadline: float) -> None:
         with contextlib.suppress(WireError, asyncio.TimeoutError):
             if not peer.lost:
                 peer.samples = None
                 peer.samples_received.clear()
-                await peer.wire.send({"plan": plan}, deadline)
+                await peer.wire.send(dict(message), deadline)
                 await asyncio.wait_for(peer.samples_received.wait(), max(0.0, deadline - time.monotonic()))
 
     async def leave(self, words: Mapping[str, Leave], deadline: float) -> None:

@@ -13,15 +13,17 @@
     node     {"listening": true}
     rank 0   {"plan": …}                    once more for what was doubtful
     node     {"samples": {NAME: …}}
+    rank 0   {"data": DataOrder}             several times, where paths of --path are written to
+    node     {"samples": {"data": …}}
     rank 0   {"leave": Leave}
 """
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import WireError
 
 T = TypeVar("T")
@@ -50,6 +52,29 @@ class Leave(Struct, frozen=True):
 
     exit_code: int
     line: str = ""
+
+
+class Marker(Struct, frozen=True):
+    """A file of ours: of node `of`, as `name` in `folder`, with a text of this `digest`."""
+
+    of: int
+    folder: str
+    name: str
+    digest: str
+
+
+class DataOrder(Struct, frozen=True):
+    """What a node is to do at the paths of its own command line, within `seconds`.
+
+    ``write``: a folder with a marker; ``look``: for `markers`, by path, each for at most `wait_s`, and then write a
+    shard into the folder `into`, by path; ``clean``: remove its folder.
+    """
+
+    do: Literal["write", "look", "clean"]
+    seconds: float
+    wait_s: float = 0.0
+    markers: dict[str, tuple[Marker, ...]] = field(default_factory=dict)
+    into: dict[str, str] = field(default_factory=dict)
 
 
 def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:

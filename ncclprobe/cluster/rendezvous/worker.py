@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncclprobe import bounds
-from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, Hello, Leave, parse
+from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, DataOrder, Hello, Leave, parse
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.wire import Wire, WireError
 
@@ -43,11 +43,13 @@ class Worker:
         rtt_s = time.monotonic() - started
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
-    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | Leave:
-        """Return what this node is to do next: listen to who proves this key, probe by a plan, or leave."""
+    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | DataOrder | Leave:
+        """Return what this node is to do next: listen to who proves this key, probe by a plan, write, or leave."""
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             return self._key(parse(message, "listen", str))
+        if "data" in message:
+            return parse(message, "data", DataOrder)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
 
     def _key(self, sealed: str) -> bytes:
