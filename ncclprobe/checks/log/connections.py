@@ -1,6 +1,6 @@
 """Connections between ranks that had already met: NCCL's sockets and gloo's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, of_the_job, warned
@@ -62,17 +62,15 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """
     for event, found in _connections(log, "No route to host"):
         message = f"the way to {found.peer or 'a peer'} is rejected: No route to host"
-        elsewhere = _of_another_network(log, event.host, found.peer)
-        codes = ("peer-unreachable", "port-blocked") if elsewhere else ()
+        own = [address for address, name in log.addresses.items() if name == event.host and "." in address]
+        codes = () if _in_one_network(own, found.peer) else ("port-blocked", "peer-unreachable")
+        codes = codes[::-1] if own else codes
         yield said(log, event, message, **FABRIC, codes=codes, **of_peer(log, found.peer))
 
 
-def _of_another_network(log: JobLog, host: str, peer: str) -> bool:
-    """Return whether none of the IPv4 addresses that `host` uses, of which the log names some, has `peer`'s first 24
-    bits.
-    """
-    own = [address for address, name in log.addresses.items() if name == host and "." in address]
-    return "." in peer and bool(own) and all(each.rpartition(".")[0] != peer.rpartition(".")[0] for each in own)
+def _in_one_network(own: Sequence[str], peer: str) -> bool:
+    """Return whether one of the IPv4 addresses that a host uses has the first 24 bits of its peer's."""
+    return "." in peer and any(each.rpartition(".")[0] == peer.rpartition(".")[0] for each in own)
 
 
 @cause(

@@ -66,12 +66,8 @@ def _refusal_words(found: QpRefusal) -> str:
     return f"{words}{ends}: {error}"
 
 
-_LINK_LOCAL_ASKED = ("NCCL_IB_GID_INDEX set by environment to 0", "NCCL_IB_GID_INDEX set by environment to 1.")
-"""The first two GIDs of a RoCE port are of its link-local address, for RoCE v1 and v2."""
-
-
 @cause(
-    signs=(*_MODIFY, *_LINK_LOCAL_ASKED, "not cross-rail connected"),
+    signs=(*_MODIFY, "not cross-rail connected"),
     doctor="sync.subnet-prefix",
     echoes=("ib-link-error",),
     bad=lambda: [
@@ -101,8 +97,8 @@ def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
             rails = rails_differ(found.local_gid, found.remote_gid) or not found.local_gid
             first = ("ib-cross-rail", "ib-no-path") if rails else ("ib-no-path", "ib-cross-rail")
             if not types_differ(found.local_gid, found.remote_gid):
-                link_local = not found.local_gid and any(True for _ in log.having(*_LINK_LOCAL_ASKED))
-                details = {**RETEST, "codes": ("ib-gid", *first) if link_local else (*first, "ib-gid")}
+                old = not found.local_gid  # up to 2.20 NCCL takes GID 0, of RoCE v1, where no index is set
+                details = {**RETEST, "codes": ("ib-gid", *first) if old else (*first, "ib-gid")}
                 yield said(log, event, _refusal_words(found), **details)
 
 
