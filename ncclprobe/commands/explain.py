@@ -12,10 +12,12 @@ from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report.delivery import FORMATS
 
 if TYPE_CHECKING:
     from ncclprobe.engine.left import LeftBehind
 
+_HEAD_BYTES = 4096
 _QUIET_S, _RARELY_S = 2.0, 15.0
 _EXIT_CODES = """\
 exit codes:
@@ -29,6 +31,7 @@ with --exit-code:
 def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
     options = _parser().parse_args(argv)
+    _keep_evidence(options)
     if len(options.what) == 1 and not _is_file(options.what[0]):
         from ncclprobe.engine.entries import entry
 
@@ -39,6 +42,29 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(lines))
         return 0
     return _explain(options, argv)
+
+
+def _keep_evidence(options: argparse.Namespace) -> None:
+    """Refuse to write over a file that no ncclprobe wrote: ``explain --json rank0.log rank1.log`` names a log there.
+
+    Raises UsageError.
+    """
+    for name in FORMATS:
+        path = getattr(options, name, None)
+        if path and path not in ("-", os.devnull) and _is_foreign(Path(path)):
+            raise UsageError(f"--{name} {path}: not written over, it is no report; --{name} takes the path to write to")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether there is a file with content in which ncclprobe does not name itself at the beginning."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False  # nor can it be written over: that is said where it is tried
+    return bool(head.strip()) and b"ncclprobe" not in head
 
 
 def _is_file(text: str) -> bool:

@@ -184,8 +184,11 @@ def _key(head: Meaning) -> tuple[str, ...]:
 
 
 def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
-    """Return the cause that a group of findings of one code is; of those that fail first."""
-    ordered = sorted(group, key=lambda each: each.finding.severity is not Severity.FAIL)
+    """Return the cause that a group of findings of one code is.
+
+    First come those that fail, last those that any cause brings about: a launcher's SIGTERM says least.
+    """
+    ordered = sorted(group, key=lambda each: (each.finding.severity is not Severity.FAIL, ANY in each.rule.echoes))
     head, finding = ordered[0], ordered[0].finding
     unknown = head.confidence == "unknown"
     return Cause(

@@ -48,7 +48,8 @@ class CauseRule(Struct, frozen=True):
 
     `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of whatever else is named.
     `signs`: texts of which a line must hold one to be looked at; the reader searches logs for them. `doctor`: the id
-    of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too.
+    of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too;
+    ``*``: any does.
     """
 
     code: str = ""

@@ -12,12 +12,9 @@ from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
 _MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
-_MOST_QUOTED = 300
+_MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
-_WIDER = (
-    "The job's settings are at fault; correct the job",
-    "The job is at fault, its settings or its program; correct it",
-)
+_WIDER = ("The job's settings are at fault", "The job is at fault, its settings or its program")
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
@@ -78,7 +75,12 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 def blamed(cause: Cause) -> str:
     """Return whose fault it is, and what to do: ``The job is at fault; correct it.``."""
     finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-    return digest.blamed(finding, cause.nodes).replace(f" ({finding.confidence.how})", "").replace(*_WIDER)
+    return (
+        digest.blamed(finding, cause.nodes)
+        .replace(f" ({finding.confidence.how})", "")
+        .replace(*_WIDER)
+        .replace("correct the job", "correct it")
+    )
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:
@@ -88,10 +90,15 @@ def _consequence(each: Consequence, width: int) -> Iterator[str]:
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line as it stands in its file, which is not broken: it is to be found again."""
+    """Yield each line as it stands in its file, which is not broken: it is to be found again.
+
+    Of a long one the beginning and the end: what a wrapped error was about stands last.
+    """
     for each in found:
         text = printable(str(each))
-        yield f"{lead}{text if len(text) <= _MOST_QUOTED else text[:_MOST_QUOTED] + '…'}"
+        if len(text) > _MOST_QUOTED:
+            text = f"{text[: _MOST_QUOTED - _MOST_OF_THE_END]} … {text[-_MOST_OF_THE_END:]}"
+        yield f"{lead}{text}"
 
 
 def who(ranks: Sequence[int], nodes: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ file: No such file or directory : when loading libnccl-net.so
 {host}:{pid}:{pid} [{dev}] NCCL INFO NET/Plugin: Using internal network plugin.
 """,
 }
-"""What 2.14 to 2.18, and 2.21, say where no plugin is installed (src/net.cc of these releases)."""
+"""What 2.17 and 2.18, and 2.21, say where no plugin is installed (src/net.cc of these releases)."""
 
 _2_12_TO_2_20 = """\
 {host}:{pid}:{pid} [{dev}] NCCL INFO cudaDriverVersion 12020

@@ -146,3 +146,25 @@ def test_a_pipe_is_a_log_too(tmp_path: Path, compressed: bool) -> None:
     (tmp_path / "a").write_bytes(content)
     done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60)
     assert done.stdout.startswith(b"iface-missing on node1")
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--markdown"])
+def test_a_log_is_never_written_over_by_a_report(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, rank0=NO_INTERFACE, rank1=UNHANDLED)
+    assert main(["explain", option, f"{tmp_path}/rank0.log", f"{tmp_path}/rank1.log"]) == 2
+    assert "not written over" in capsys.readouterr().err
+    assert (tmp_path / "rank0.log").read_text() == NO_INTERFACE
+
+
+def test_a_report_is_written_over_by_the_next(tmp_path: Path) -> None:
+    written(tmp_path, rank0=NO_INTERFACE)
+    for _ in range(2):
+        assert main(["explain", f"{tmp_path}/rank0.log", "--json", f"{tmp_path}/r.json", "--quiet"]) == 0
+
+
+def test_of_a_long_line_the_end_is_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = f"UserWarning: Unexpected error {'x' * 400} Error 802: system not yet initialized\n"
+    assert explain.main([written(tmp_path, rank0=long + UNHANDLED), "--no-color"]) == 0
+    assert "Error 802: system not yet initialized" in capsys.readouterr().out

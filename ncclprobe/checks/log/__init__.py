@@ -97,16 +97,22 @@ def said(
     message: str,
     *,
     severity: Severity = Severity.FAIL,
+    ranks: tuple[int, ...] = (),
     peers: tuple[int, ...] = (),
     peer_hosts: tuple[str, ...] = (),
     comm: str = "",
     codes: tuple[str, ...] = (),
     **details: Any,
 ) -> Finding:
-    """Return a finding that rests on one line of a log. `details`: fields of :class:`Finding` by name."""
+    """Return a finding that rests on one line of a log. `details`: fields of :class:`Finding` by name.
+
+    `ranks`: whom it is about, where the rank that wrote the line speaks of others, which did not come.
+    """
+    own = () if event.rank is None else (event.rank,)
+    known = {log.ranks[rank].host: None for rank in ranks if rank in log.ranks} if ranks else {event.host: None}
     occurrence = Occurrence(
-        ranks=() if event.rank is None else (event.rank,),
-        hosts=(event.host,) if event.host else (),
+        ranks=ranks or own,
+        hosts=tuple(host for host in known if host),
         peers=peers,
         peer_hosts=peer_hosts,
         comm=comm,

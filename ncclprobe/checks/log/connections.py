@@ -1,6 +1,6 @@
 """Connections between ranks that had already met: NCCL's sockets and gloo's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, of_the_job, warned
@@ -40,6 +40,9 @@ def _explained(peer: str) -> bool:
         "No route to host",
         "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
         "No route to host, exceeded error retry count after 35 attempts",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.66.4.3<40211> failed : "
+        "No route to host",
     ],
     good=lambda: [
         "n1:7:9 [0] NCCL INFO socketPollConnect: connect to 10.0.0.2<40211> returned No route to host, retrying "
@@ -51,20 +54,23 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """A firewall rejects the ports of the job.
 
     Right: No connection between ranks was rejected on its way.
-    Why: the ranks have met at MASTER_PORT, so there is a way between their hosts; "No route to host" is then what a
-    firewall sends back (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on.
+    Why: the ranks have met at MASTER_PORT; "No route to host" within one network is then what a firewall sends back
+    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on. To another network a
+    router says the same where no way leads there.
     Fix: let all TCP between the hosts of the job pass (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
     the range in net.ipv4.ip_local_port_range.
     """
     for event, found in _connections(log, "No route to host"):
         message = f"the way to {found.peer or 'a peer'} is rejected: No route to host"
-        codes = () if _met(log) else ("port-blocked", "peer-unreachable")
+        own = [address for address, name in log.addresses.items() if name == event.host and "." in address]
+        codes = () if _in_one_network(own, found.peer) else ("port-blocked", "peer-unreachable")
+        codes = codes[::-1] if own else codes
         yield said(log, event, message, **FABRIC, codes=codes, **of_peer(log, found.peer))
 
 
-def _met(log: JobLog) -> bool:
-    """Return whether ranks had met before they connected to each other: NCCL writes after they have."""
-    return any(event.host for event in log.events)
+def _in_one_network(own: Sequence[str], peer: str) -> bool:
+    """Return whether one of the IPv4 addresses that a host uses has the first 24 bits of its peer's."""
+    return "." in peer and any(each.rpartition(".")[0] == peer.rpartition(".")[0] for each in own)
 
 
 @cause(
@@ -150,6 +156,7 @@ _REFUSED = ("Connection refused",)
 
 @cause(
     signs=(*_CONNECT, *_REFUSED),
+    echoes=("iface-wrong-veth", "iface-wrong-tunnel", "container-bridge-net", "iface-loopback", "host-identity"),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:466 NCCL WARN socketStartConnect: exceeded retries (20000)",
         "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "

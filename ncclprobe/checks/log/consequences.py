@@ -26,6 +26,7 @@ _RETURNED = (
 
 @cause(
     signs=_RETURNED,
+    echoes=("*",),
     bad=lambda: ["[rank3]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error"],
     good=lambda: ["node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
 )
@@ -40,6 +41,33 @@ def nccl_returned_an_error(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_RETURNED):
         if not demoted(event):
             yield consequence(log, event, "NCCL returned an error to the program", action="none")
+
+
+_LIMIT = "DUE TO TIME LIMIT"
+
+
+@cause(
+    signs=(_LIMIT,),
+    bad=lambda: [
+        "n1:7:9 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
+        "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
+    ],
+    good=lambda: [
+        "step 7 loss 2\nslurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
+    ],
+)
+def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
+    """Slurm's time limit ended a job whose ranks were still initialising NCCL.
+
+    Right: No job came to its time limit while NCCL was initialising.
+    Why: ncclCommInitRank waits for all ranks without a limit of its own, so a rank that is missing, or that no packet
+    reaches, shows only when Slurm ends the job. A job that trains may reach its limit too, which is no failure.
+    Fix: look which ranks wrote Init START without Init COMPLETE, and which wrote neither; start again with
+    NCCL_DEBUG=INFO.
+    """
+    waiting = sorted(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
+    for event in log.having(_LIMIT) if waiting else ():
+        yield consequence(log, event, "the time limit came before Init COMPLETE", peers=tuple(waiting))
 
 
 _PROXY = (

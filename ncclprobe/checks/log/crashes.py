@@ -12,12 +12,12 @@ from ncclprobe.model.values import replace
 _NOT_OWN = (
     "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
-    "CUDA ", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit", "SignalException", "SIGTERM",
-    "onitoredBarrier", "between collectives", "ddress already in use", "Name or service", "name resolution",
-    "Too many open files", "shared memory", "received signal", "collective operation", "DDP expects same model",
-    "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous", "ncclSystemError", "libnccl",
-    "undefined symbol", "rror: NVML",
-    "RayTaskError", "ActorDiedError", "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
+    "CUDA ", "cudaGetDeviceCount", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
+    "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
+    "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
+    "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
+    "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML", "RayTaskError", "ActorDiedError",
+    "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
@@ -357,6 +357,7 @@ _ENDED = (
 
 @cause(
     signs=(*_ENDED, "Root Cause (first observed failure)"),
+    echoes=("*",),
     bad=lambda: [
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",

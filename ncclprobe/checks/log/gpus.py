@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, informed
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in
 from ncclprobe.model.findings import Finding
@@ -72,6 +73,7 @@ def _xid(event: LogEvent) -> str:
     return str(found) if found is not None else ""
 
 
+_USING = ("Bootstrap : Using", "Bootstrap: Using")
 _SAME_GPU = (
     "Duplicate GPU detected",
     "Multiple Ranks are using the same GPU",
@@ -88,6 +90,19 @@ def _two_ranks(event: LogEvent) -> tuple[int, ...]:
 def _hosts_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
     found = {log.ranks[rank].host for rank in ranks if rank in log.ranks}
     return found - {""}
+
+
+def _machines_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
+    """Return the names of these ranks' hosts; where they share one, as `localhost`, their addresses if these differ."""
+    names = _hosts_of(log, ranks)
+    own = [_addresses_of(log, rank) for rank in ranks]
+    if len(names) > 1 or len(own) < 2 or not all(own) or set.intersection(*own):
+        return names
+    return set.union(*own)
+
+
+def _addresses_of(log: JobLog, rank: int) -> set[str]:
+    return {each.address for event in log.having(*_USING) if event.rank == rank for each in used(event.text)}
 
 
 @cause(
@@ -117,19 +132,23 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     mig = any(True for _ in log.having("MIG-"))
     for event in log.having(*_SAME_GPU):
         ranks = _two_ranks(event)
-        if not demoted(event) and not mig and len(_hosts_of(log, ranks)) < 2:
+        if not demoted(event) and not mig and len(_machines_of(log, ranks)) < 2:
             words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
             yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
 
 
 @cause(
     code="host-identity",
-    signs=(*_SAME_GPU, "Init START"),
+    signs=(*_SAME_GPU, *_USING, "Init START"),
     doctor="sync.hostid",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
         "n2:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
+        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+        "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "[rank1]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
+        "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA "
+        "device 7000",
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
@@ -146,7 +165,7 @@ def hosts_look_like_one(log: JobLog) -> Iterator[Finding]:
     Fix: unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`.
     """
     for event in log.having(*_SAME_GPU):
-        hosts = _hosts_of(log, _two_ranks(event))
+        hosts = _machines_of(log, _two_ranks(event))
         if not demoted(event) and len(hosts) > 1:
             yield said(log, event, f"{' and '.join(sorted(hosts))} look like one host", peers=_two_ranks(event), **JOB)
 

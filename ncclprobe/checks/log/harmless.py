@@ -20,6 +20,7 @@ HARMLESS = (
     "error_file",
     "Sending process",
     "closing signal SIGTERM",
+    ") of binary: ",  # torchrun's, of every process that failed; its summary says the same again
     "Signal 15 (SIGTERM)",  # how a launcher ends the other ranks
     "ibv_get_device_list",
     "NET/Plugin: Could not find",

@@ -219,7 +219,8 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_EVENTS, "Port module event", "Cable unplugged"):
         if any(name in event.text for name in _NIC) and "Cable plugged" not in event.text:
             port = between(event.text, "NET/IB : ", " ")
-            message = f"{port} went down or failed" if ":" in port else "a NIC's port went down or failed"
+            port = port if ":" in port else between(event.text, "mlx5_core ", ": ")
+            message = f"{port or 'a port of a NIC'} went down or failed"
             yield said(log, event, message, **LINK)
     for event, found in _completions(log, *_DEVICE):
         details = {**NODE, "codes": ("ib-link-error", "ib-no-path")}

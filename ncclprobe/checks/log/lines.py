@@ -58,7 +58,11 @@ def warned(event: LogEvent) -> bool:
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
-_OF_THE_JOB = ("gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI")
+_OF_THE_JOB = (
+    "gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI", "socketProgress",
+    "socketStartConnect", "socketPollConnect",
+)  # fmt: skip
+"""The last three are functions of NCCL (src/misc/socket.cc), whose words torch repeats beneath "Last error:"."""
 
 
 def of_the_job(event: LogEvent) -> bool:

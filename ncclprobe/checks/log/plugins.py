@@ -138,6 +138,8 @@ _UNLOADED = (
         "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
         "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
         "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
+        "[rank0]: Last error:\nError: network AWS Libfabric not found.",
+        "[rank0]: Last error:\nError: network IB not found.",
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
@@ -155,15 +157,26 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     Fix: `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, `ldd` it for what it lacks; or
     unset the variable.
     """
+    mute = not any(event.host for event in log.events)
     for event in log.having(*_NOT_FOUND):
-        if "network IB not" not in event.text and "network Socket not" not in event.text and not demoted(event):
-            yield said(log, event, f"no network {between(event.text, 'network ', ' not')} is there", **IMAGE)
+        if "network Socket not" in event.text or demoted(event) or ("network IB not" in event.text and not mute):
+            continue
+        name = between(event.text, "network ", " not")
+        message = f"no network {name} is there" if name else "no network is there"
+        yield said(log, event, message, codes=_without_nccls_lines(event.text) if mute else (), **IMAGE)
     named = {
         between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
         for event in log.having(*_NAMED)
     }
     if named - {"none", ""}:
         yield from informed(log, _UNLOADED, "the plugin that NCCL_NET_PLUGIN names is not found", **IMAGE)
+
+
+def _without_nccls_lines(text: str) -> tuple[str, ...]:
+    """Return what may be meant where torch repeats NCCL's last error, without the lines of NCCL that would tell."""
+    if "network " in text and "network IB" not in text:
+        return ("plugin-missing", "plugin-mismatch", *(("efa-no-provider",) if "network AWS" in text else ()))
+    return ("ib-device-not-in-container", "libibverbs-missing", "ib-hca-wrong")
 
 
 _MISFIT = (

@@ -97,7 +97,8 @@ def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
             rails = rails_differ(found.local_gid, found.remote_gid) or not found.local_gid
             first = ("ib-cross-rail", "ib-no-path") if rails else ("ib-no-path", "ib-cross-rail")
             if not types_differ(found.local_gid, found.remote_gid):
-                details = {**RETEST, "codes": (*first, "ib-gid")}
+                old = not found.local_gid  # up to 2.20 NCCL takes GID 0, of RoCE v1, where no index is set
+                details = {**RETEST, "codes": ("ib-gid", *first) if old else (*first, "ib-gid")}
                 yield said(log, event, _refusal_words(found), **details)
 
 
