@@ -163,6 +163,12 @@ def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_is_over(
     assert "took longer than 60 s" in blocks.cut
 
 
+def test_standard_input_that_is_closed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left.sys, "stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        explain.main(["-"])
+
+
 def test_a_pipe_into_which_a_log_is_written_is_read_whole() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"rank 0: lost\n")

@@ -135,7 +135,7 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
         try:
-            with sys.stdin.buffer if self.name == STDIN else _opened(self.name) as raw:
+            with _standard_input() if self.name == STDIN else _opened(self.name) as raw:
                 first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
                 if kind:
@@ -171,6 +171,12 @@ class Blocks:
                         return
         except _errors(kind) as error:
             self.cut = f"ends early or is damaged after {self.nbytes} bytes of text: {error}"
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:  # who started this process closed it
+        raise UsageError("-: cannot be read: standard input is closed")
+    return sys.stdin.buffer
 
 
 def _opened(path: str) -> BufferedReader:
